@@ -1,0 +1,30 @@
+# Every target sets up what it needs; the second time that is a check of one time stamp.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-long lint clean
+.DEFAULT_GOAL := demo
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==2.13.0 -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[train,dev]' -c constraints.txt
+	@touch $@
+
+demo: $(VENV)/.ready ## train a small model through two real kills, then show the report
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.ready ## what CI runs
+	$(BIN)/python -m pytest
+
+test-long: $(VENV)/.ready ## the same and the thousands of kills
+	$(BIN)/python -m pytest -m 'long or not long'
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist runs

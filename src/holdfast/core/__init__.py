@@ -1,0 +1,1 @@
+"""Nouns and paper: types, errors, config, run folder, journals, file formats. No torch, no processes."""

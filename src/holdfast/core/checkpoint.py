@@ -1,0 +1,153 @@
+"""Durable checkpoints: whole or absent, checked before they are used. safetensors and JSON only; nothing here needs torch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from holdfast.core.files import Json, fsync_folder, read_json, sha256, write_bytes
+from holdfast.core.memoryfile import Snapshot
+from holdfast.core.run import RunFolder
+
+ARTIFACT = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+STATE = "state.safetensors"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose every byte was checked against its manifest."""
+
+    folder: Path
+    step: int
+    meta: Json
+    artifact_sha256: str
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.step, 0, self.meta, (self.folder / ARTIFACT).read_bytes(), (self.folder / STATE).read_bytes())
+
+
+def checkpoint_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def stage_checkpoint(run: RunFolder, snapshot: Snapshot, adapter_config: Json) -> Path:
+    """Write a checkpoint's files under a temporary name, the manifest last, all flushed to disk. Raises OSError."""
+    run.checkpoints.mkdir(exist_ok=True)
+    folder = run.checkpoints / f".{checkpoint_name(snapshot.step)}.{os.getpid()}.tmp"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    config = orjson.dumps(adapter_config, option=orjson.OPT_INDENT_2)
+    files = {ARTIFACT: snapshot.artifact, ADAPTER_CONFIG: config, STATE: snapshot.state}
+    for name, data in files.items():
+        with (folder / name).open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+    manifest = {
+        "run": run.id(),
+        "step": snapshot.step,
+        "files": {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()},
+        "meta": snapshot.meta,
+    }
+    write_bytes(folder / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+    return folder
+
+
+def publish_checkpoint(run: RunFolder, staged: Path, step: int) -> Path:
+    """Rename a staged checkpoint to its name; one that stands there already is kept when it is whole, else replaced."""
+    final = run.checkpoints / checkpoint_name(step)
+    if final.exists():
+        if problem(final, run.id()) is None:
+            shutil.rmtree(staged)
+            return final
+        aside = staged.with_suffix(".broken")
+        final.rename(aside)
+        staged.rename(final)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        staged.rename(final)
+    fsync_folder(run.checkpoints)
+    return final
+
+
+def save_checkpoint(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: int) -> Path:
+    """Make a snapshot durable and remove checkpoints beyond the newest `keep`. Raises OSError; nothing half-made is left."""
+    try:
+        staged = stage_checkpoint(run, snapshot, adapter_config)
+    except OSError:
+        clear_staging(run)
+        raise
+    final = publish_checkpoint(run, staged, snapshot.step)
+    prune(run, keep)
+    return final
+
+
+def clear_staging(run: RunFolder) -> None:
+    """Remove what interrupted saves left. Only the holder of the writer's lock may call this."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in run.checkpoints.iterdir():
+            if entry.name.startswith("."):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def checkpoint_steps(run: RunFolder) -> list[int]:
+    """Steps of all checkpoint folders, oldest first, whether or not they are whole."""
+    if not run.checkpoints.is_dir():
+        return []
+    return sorted(int(entry.name[5:]) for entry in run.checkpoints.iterdir() if entry.name.startswith("step-") and entry.name[5:].isdigit())
+
+
+def prune(run: RunFolder, keep: int) -> None:
+    for step in checkpoint_steps(run)[:-keep]:
+        shutil.rmtree(run.checkpoints / checkpoint_name(step), ignore_errors=True)
+
+
+def problem(folder: Path, run_id: str) -> str | None:
+    """What is wrong with a checkpoint, or None when every byte is as its manifest says."""
+    manifest = read_json(folder / MANIFEST)
+    if manifest is None:
+        return "its manifest is missing or unreadable"
+    if manifest.get("run") != run_id:
+        return "it belongs to another run"
+    if manifest.get("step") != int(folder.name[5:]):
+        return f"its manifest is of step {manifest.get('step')}"
+    files = manifest.get("files")
+    if not isinstance(files, dict) or {ARTIFACT, ADAPTER_CONFIG, STATE} - set(files):
+        return "its manifest does not list every file"
+    for name, facts in files.items():
+        try:
+            size = (folder / name).stat().st_size
+            if size != facts["bytes"]:
+                return f"{name} has {size} bytes, its manifest says {facts['bytes']}"
+            if sha256(folder / name) != facts["sha256"]:
+                return f"{name} does not match its SHA-256"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+    return None
+
+
+def newest_valid(run: RunFolder) -> tuple[Checkpoint | None, list[Json]]:
+    """The newest checkpoint that verifies, and those passed over on the way: {checkpoint, reason} each."""
+    return next_valid(run, checkpoint_steps(run))
+
+
+def next_valid(run: RunFolder, steps: list[int]) -> tuple[Checkpoint | None, list[Json]]:
+    """Like `newest_valid`, among the checkpoints of the given steps (ascending)."""
+    passed_over: list[Json] = []
+    run_id = run.id()
+    for step in reversed(steps):
+        folder = run.checkpoints / checkpoint_name(step)
+        reason = problem(folder, run_id)
+        if reason is None:
+            manifest = read_json(folder / MANIFEST) or {}
+            return Checkpoint(folder, step, manifest["meta"], manifest["files"][ARTIFACT]["sha256"]), passed_over
+        passed_over.append({"checkpoint": folder.name, "reason": reason})
+    return None, passed_over

@@ -1,0 +1,91 @@
+"""The run's configuration: one YAML file, checked whole, frozen after loading. Reads files; starts nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from holdfast.core.faults import Fault
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class Data(Section):
+    """Where the rows come from."""
+
+    files: Annotated[list[str], Field(min_length=1)] = Field(description="JSONL or JSON files, read in this order")
+    format: Literal["auto", "alpaca", "prompt-completion", "chat", "text"] = Field(
+        "auto", description="layout of a row; auto looks at the fields of each row"
+    )
+    held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _one_file_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+
+class Adapter(Section):
+    """What is trained: a LoRA adapter through PEFT."""
+
+    type: Literal["lora"] = "lora"
+    r: int = Field(8, ge=1, le=1024, description="rank")
+    alpha: float = Field(16.0, gt=0, description="scaling numerator: updates are scaled by alpha / r")
+    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input")
+    targets: str | list[str] = Field("all-linear", description="all-linear, or names of modules as PEFT takes them")
+
+
+class Train(Section):
+    """How it is trained."""
+
+    epochs: float | None = Field(None, gt=0, description="passes over the training rows; 1 when steps is not given either")
+    steps: int | None = Field(None, ge=1, description="optimizer steps, instead of epochs")
+    effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
+    lr: float = Field(2e-4, gt=0, description="peak learning rate")
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup: float = Field(0.03, ge=0, description="below 1: share of all steps; from 1 on: steps")
+    weight_decay: float = Field(0.0, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    epsilon: float = Field(1e-8, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="of the frozen weights and the arithmetic; trained weights are fp32")
+    attention: Literal["eager", "sdpa"] = "sdpa"
+    max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
+    micro_batch_tokens: int | None = Field(None, ge=1, description="padded tokens per forward pass; the plan chooses when not given")
+    seed: int = Field(0, ge=0, lt=2**31)
+    deterministic: bool = Field(True, description="kernels that give the same bits every time, or none")
+    threads: int | None = Field(None, ge=1, description="CPU threads; all cores this process may use when not given")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Train:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give epochs or steps, not both")
+        return self
+
+
+class Save(Section):
+    """What is kept on the way."""
+
+    every: int = Field(100, ge=1, description="steps between durable checkpoints")
+    keep: int = Field(3, ge=1, description="newest checkpoints kept")
+    snapshot_dir: str | None = Field(None, description="folder of the memory snapshot; /dev/shm when there is room, else the run folder")
+
+
+class Run(Section):
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder under runs/; the file's name when not given")
+
+
+class Config(Section):
+    """A holdfast run."""
+
+    model: str = Field(description="a folder in Hugging Face layout, or a hub name")
+    data: Data
+    adapter: Adapter = Adapter()
+    train: Train = Train()
+    save: Save = Save()
+    run: Run = Run()
+    faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")

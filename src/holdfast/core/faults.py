@@ -1,0 +1,107 @@
+"""The fault language: what to break and when. The trainer and the checkpoint writer read it; supervisor and lab never do.
+
+A fault fires where all its conditions hold. They are looked at for every micro-batch (phase `forward`), or at the named phase:
+start, forward, backward, optimizer, snapshot (half written), commit (between snapshot and step row), save (a checkpoint is
+whole but not yet renamed), saved (renamed, not yet acknowledged).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Effect = Literal["kill", "raise", "nan_loss", "corrupt_checkpoint", "torn_checkpoint"]
+Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "save", "saved"]
+CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint")
+WRITER_PHASES = ("save", "saved")
+
+
+class When(BaseModel):
+    """Conditions of a fault; all that are given must hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: tuple[int, int] | None = Field(None, description="token count of the micro-batch, both ends included")
+    setting: dict[str, Any] | None = Field(None, description="settings in force, for example {attention: sdpa, dtype: bf16}")
+    step: int | None = None
+    sample: str | None = Field(None, description="file:line of a row in the micro-batch; the file's last parts suffice")
+    attempt: int | None = Field(None, description="number of the trainer start, from 1")
+    env: dict[str, str | None] | None = Field(None, description="environment variables and their values; null: not set")
+    every: Annotated[int, Field(ge=1)] | None = Field(None, description="every N-th micro-batch of the run")
+    probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    rank: int | None = None
+    phase: Phase | None = None
+
+
+class Fault(BaseModel):
+    """One fault: a name, conditions, an effect."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "fault"
+    when: When = When()
+    effect: Effect
+    message: str | None = Field(None, description="printed before the effect")
+
+    @model_validator(mode="after")
+    def _phase_fits_effect(self) -> Fault:
+        if self.effect in CHECKPOINT_EFFECTS and self.when.phase not in (None, "save"):
+            raise ValueError(f"{self.effect} happens while a checkpoint is written; its phase can only be save")
+        if self.effect == "nan_loss" and self.when.phase not in (None, "forward"):
+            raise ValueError("nan_loss changes a micro-batch's loss; its phase can only be forward")
+        return self
+
+
+class FaultFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    faults: list[Fault]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What conditions are compared with, at one point of one process. None means: there is no such thing at this point."""
+
+    phase: str
+    attempt: int
+    rank: int = 0
+    step: int | None = None
+    tokens: int | None = None
+    samples: tuple[str, ...] = ()
+    count: int = 0
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
+def fires(fault: Fault, moment: Moment) -> bool:
+    """Whether every condition of `fault` holds at `moment`. `probability` is drawn from (seed, name, micro-batch count)."""
+    when = fault.when
+    home = when.phase or ("save" if fault.effect in CHECKPOINT_EFFECTS else "forward")
+    return (
+        moment.phase == home
+        and (when.tokens is None or (moment.tokens is not None and when.tokens[0] <= moment.tokens <= when.tokens[1]))
+        and (when.setting is None or all(moment.settings.get(key) == value for key, value in when.setting.items()))
+        and (when.step is None or when.step == moment.step)
+        and (when.sample is None or any(_names(when.sample, sample) for sample in moment.samples))
+        and (when.attempt is None or when.attempt == moment.attempt)
+        and (when.env is None or all(moment.env.get(key) == value for key, value in when.env.items()))
+        and (when.every is None or (moment.count > 0 and moment.count % when.every == 0))
+        and (when.rank is None or when.rank == moment.rank)
+        and (when.probability is None or _draw(fault.name, moment) < when.probability)
+    )
+
+
+def _names(wanted: str, sample: str) -> bool:
+    """Whether `wanted` ("file:line", the file possibly shortened to its last parts) is the row `sample` (full path:line)."""
+    return sample == wanted or fnmatch.fnmatchcase(sample, "*/" + wanted)
+
+
+def _draw(name: str, moment: Moment) -> float:
+    digest = hashlib.blake2b(f"{moment.seed} {name} {moment.phase} {moment.step} {moment.count}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

@@ -1,0 +1,117 @@
+"""Write whole or not at all, append whole lines, read past a torn one. Says nothing about what is in the files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+Json = dict[str, Any]
+
+
+def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replace `path` by `data`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            if durable:
+                os.fsync(handle.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        fsync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any, durable: bool = True) -> None:
+    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE), durable)
+
+
+def read_json(path: Path) -> Json | None:
+    """The object in `path`, or None when there is no such file or it holds no JSON object."""
+    try:
+        value = orjson.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def append_line(path: Path, value: Json) -> None:
+    """Append one JSON object as one line in one write.
+
+    Raises OSError when the disk takes no more; what was written of the line is cut off again, so the file stays whole.
+    """
+    line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        written = os.write(descriptor, line)
+        if written != len(line):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise OSError(28, f"only {written} of {len(line)} bytes could be written", str(path))
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[Json]:
+    """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises ValueError with its number."""
+    try:
+        handle = path.open("rb")
+    except FileNotFoundError:
+        return
+    with handle:
+        for number, line in enumerate(handle, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+            yield value
+
+
+def cut_torn_line(path: Path) -> int:
+    """Cut what follows the last line end of a journal; the number of bytes removed. Only the file's single writer may call this."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+    return len(data) - whole
+
+
+def last_line(path: Path, window: int = 1 << 16) -> Json | None:
+    """The newest whole line of a journal, read from its end; None when there is none."""
+    try:
+        with path.open("rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - window))
+            lines = handle.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    complete = [line for line in lines[:-1] if line]
+    return orjson.loads(complete[-1]) if complete else None
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,56 @@
+"""Who a process is: pid, start time and boot. Standard library only, because the nurse uses it too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TypedDict
+
+
+class Identity(TypedDict):
+    """A pid alone is reused; with its start time (clock ticks since boot) and the boot's id it names one process for ever."""
+
+    pid: int
+    start: str
+    boot: str
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of a living process; None when there is none (a zombie is dead)."""
+    start = _start_time(pid)
+    return None if start is None else {"pid": pid, "start": start, "boot": boot_id()}
+
+
+def myself() -> Identity:
+    me = identify(os.getpid())
+    assert me is not None
+    return me
+
+
+def alive(identity: Identity | None) -> bool:
+    return identity is not None and identify(identity["pid"]) == identity
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
+            return handle.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def _start_time(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as handle:
+            fields = handle.read().rpartition(b")")[2].split()
+    except FileNotFoundError:
+        return _start_time_without_proc(pid) if not os.path.isdir("/proc/self") else None
+    except (ProcessLookupError, PermissionError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _start_time_without_proc(pid: int) -> str | None:
+    """macOS: `ps` knows the start time in seconds."""
+    listed = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
+    return None if not listed or listed.startswith("Z") else listed.split(None, 1)[-1]

@@ -1,0 +1,211 @@
+"""Load a config file with its overrides and report every problem at once. The model of a config is core/config.py."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from holdfast.core.config import Config
+from holdfast.core.errors import USAGE, Stop
+from holdfast.core.faults import Fault, FaultFile
+
+
+def load_config(file: Path, overrides: list[str] | None = None) -> Config:
+    """Read `file`, apply `key.path=value` overrides (values are YAML), make paths absolute.
+
+    Paths are looked up beside the config file first, then in the current folder. Raises Stop(2) naming every problem: path of
+    the key, value found, what is expected, nearest valid key.
+    """
+    tree = read_yaml(file)
+    problems = _apply_overrides(tree, overrides or [])
+    config: Config | None = None
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        problems += _problems(error, tree, Config)
+    problems += _missing_files(tree, file.parent)
+    if problems or config is None:
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), "`holdfast schema` lists every key")
+    return _with_absolute_paths(config, file.parent)
+
+
+def load_faults(file: Path) -> list[Fault]:
+    """Read a fault list (`faults:` in YAML, or the list alone). Raises Stop(2)."""
+    tree = read_yaml(file, allow_list=True)
+    try:
+        return FaultFile.model_validate(tree).faults
+    except ValidationError as error:
+        problems = _problems(error, tree, FaultFile)
+        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/faults.md shows the language") from error
+
+
+def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise Stop(USAGE, f"{file}: no such file", _near(file)) from None
+    except IsADirectoryError:
+        raise Stop(USAGE, f"{file} is a folder, a YAML file is needed", f"try {file}/config.yaml") from None
+    except (UnicodeDecodeError, PermissionError) as error:
+        raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Stop(USAGE, f"{file}: not valid YAML: {' '.join(str(error).split())}", "check indentation and quotes at that line") from None
+    if allow_list and isinstance(tree, list):
+        return {"faults": tree}
+    if not isinstance(tree, dict):
+        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", "`holdfast schema` lists every key")
+    return tree
+
+
+def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
+    problems = []
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        if not sign or not key:
+            problems.append(f"override {override!r}: write key=value, for example train.lr=1e-4")
+            continue
+        node = tree
+        *parents, last = key.split(".")
+        for parent in parents:
+            child = node.setdefault(parent, {})
+            if not isinstance(child, dict):
+                problems.append(f"override {override!r}: {parent} is no section")
+                break
+            node = child
+        else:
+            node[last] = _yaml_value(text)
+    return problems
+
+
+def _yaml_value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseModel]) -> list[str]:
+    lines = []
+    for problem in error.errors():
+        place = [part for part in problem["loc"] if part not in ("str", "list[str]")]
+        path = ".".join(str(part) for part in place)
+        kind = problem["type"]
+        if kind == "extra_forbidden":
+            near = _nearest(place, model)
+            lines.append(f"{path}: unknown key (value {_short(problem['input'])})" + (f"; did you mean {near}?" if near else ""))
+        elif kind == "missing":
+            lines.append(f"{path}: missing; {_describe(place, model)}")
+        elif path:
+            message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            shown = "" if isinstance(problem["input"], dict) else f" {_short(problem['input'])}:"
+            lines.append(f"{path}:{shown} {message[0].lower() + message[1:]}")
+        else:
+            lines.append(problem["msg"])
+    return list(dict.fromkeys(lines))
+
+
+def _nearest(place: list[Any], model: type[BaseModel]) -> str:
+    """The valid key most like the last part of `place`: first in its own section, then anywhere."""
+    section = _section(place[:-1], model)
+    here = list(section.model_fields) if section else []
+    close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5)
+    if close:
+        return ".".join([*map(str, place[:-1]), close[0]])
+    everywhere = {path.split(".")[-1]: path for path in _paths(model, "")}
+    close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, 0.6)
+    if close:
+        return everywhere[close[0]]
+    return f"one of {', '.join(here)}" if here else ""
+
+
+def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None:
+    current: type[BaseModel] | None = model
+    for part in place:
+        field = current.model_fields.get(str(part)) if current else None
+        annotation = field.annotation if field else None
+        current = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return current
+
+
+def _paths(model: type[BaseModel], prefix: str) -> list[str]:
+    found = []
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found += _paths(annotation, f"{prefix}{name}.")
+        found.append(prefix + name)
+    return found
+
+
+def _describe(place: list[Any], model: type[BaseModel]) -> str:
+    section = _section(place[:-1], model)
+    field = section.model_fields.get(str(place[-1])) if section else None
+    return (field.description if field and field.description else "") or "a value is needed"
+
+
+def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
+    data = tree.get("data")
+    files = data.get("files") if isinstance(data, dict) else None
+    files = [files] if isinstance(files, str) else files if isinstance(files, list) else []
+    problems = []
+    for number, name in enumerate(files):
+        if not isinstance(name, str):
+            continue
+        path = find_path(name, folder)
+        if path is None:
+            problems.append(f"data.files[{number}]: {name}: no such file{_near_text(folder / name)}")
+        elif path.is_dir():
+            problems.append(f"data.files[{number}]: {name} is a folder; name the files in it")
+    model = tree.get("model")
+    if isinstance(model, str) and looks_local(model) and find_path(model, folder) is None:
+        problems.append(f"model: {model}: no such folder{_near_text(folder / model)}")
+    return problems
+
+
+def looks_local(model: str) -> bool:
+    """Whether `model` can only be meant as a folder: hub names are `name` or `owner/name`."""
+    return model.startswith((".", "/", "~")) or model.count("/") > 1
+
+
+def find_path(name: str, folder: Path) -> Path | None:
+    path = Path(name).expanduser()
+    for candidate in (folder / path, path):
+        if candidate.exists():
+            return candidate.resolve()
+    return None
+
+
+def _with_absolute_paths(config: Config, folder: Path) -> Config:
+    files = [str(find_path(name, folder) or name) for name in config.data.files]
+    model = str(find_path(config.model, folder) or config.model)
+    return config.model_copy(update={"data": config.data.model_copy(update={"files": files}), "model": model})
+
+
+def _near(path: Path) -> str:
+    text = _near_text(path)
+    return text.strip("; ") or f"the current folder is {Path.cwd()}"
+
+
+def _near_text(path: Path) -> str:
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, 1, 0.6)
+    return f"; did you mean {path.parent / close[0]}?" if close else ""
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,272 @@
+"""The shared-memory file of one rank: pulse and newest snapshots, readable after its writer's death. Bytes only, no tensors.
+
+Layout: a header page, a pulse page, then slots. A slot is a header page, an area for JSON, and two safetensors images (the
+artifact's weights and the optimizer's state). There are three slots, so that the newest snapshot and one that is being made
+durable stay untouched while the next is written. A slot counts when its header and its payload match their checksums.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+
+from holdfast.core.files import Json
+
+PAGE = 4096
+META_BYTES = 1 << 18
+SLOTS = 3
+_MAGIC = b"HOLDFAST"
+_VERSION = 1
+_FILE = struct.Struct("<8sIIQQ")  # magic, version, slots, artifact bytes, state bytes
+_SLOT = struct.Struct("<QQQIII")  # sequence (odd: being written), generation, step, payload checksum, meta bytes, header checksum
+_PIN_AT = 128
+_PULSE = struct.Struct("<QI")  # sequence, bytes
+_COUNT_AT = PAGE + PAGE - 8
+
+
+@dataclass(frozen=True)
+class SlotHeader:
+    index: int
+    sequence: int
+    generation: int
+    step: int
+    checksum: int
+    meta_bytes: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The complete state after `step`: JSON facts and two safetensors images."""
+
+    step: int
+    generation: int
+    meta: Json
+    artifact: bytes
+    state: bytes
+
+
+def _up(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
+class MemoryFile:
+    """One mmapped file. One process writes slots and pulse; any number read; the checkpoint writer clears pins."""
+
+    def __init__(self, path: Path, memory: mmap.mmap, artifact_bytes: int, state_bytes: int) -> None:
+        self.path = path
+        self.memory = memory
+        self.artifact_bytes = artifact_bytes
+        self.state_bytes = state_bytes
+        self._slot_bytes = slot_bytes(artifact_bytes, state_bytes)
+
+    @classmethod
+    def create(cls, path: Path, artifact_bytes: int, state_bytes: int) -> MemoryFile:
+        """Open `path` when it has exactly this layout (its snapshots stay), else make it anew, fully allocated.
+
+        Raises OSError (ENOSPC) when the file system has not `file_bytes(...)` left: better now than a SIGBUS later.
+        """
+        existing = cls.open(path)
+        if existing and (existing.artifact_bytes, existing.state_bytes) == (artifact_bytes, state_bytes):
+            return existing
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, file_bytes(artifact_bytes, state_bytes))
+            os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes), 0)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        made = cls.open(path)
+        assert made is not None
+        return made
+
+    @classmethod
+    def open(cls, path: Path) -> MemoryFile | None:
+        """Map an existing file, or None when there is none or it is not one of ours."""
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            head = os.pread(descriptor, _FILE.size, 0)
+            if len(head) < _FILE.size:
+                return None
+            magic, version, slots, artifact_bytes, state_bytes = _FILE.unpack(head)
+            size = file_bytes(artifact_bytes, state_bytes)
+            if (magic, version, slots) != (_MAGIC, _VERSION, SLOTS) or os.fstat(descriptor).st_size != size:
+                return None
+            return cls(path, mmap.mmap(descriptor, size), artifact_bytes, state_bytes)
+        finally:
+            os.close(descriptor)
+
+    def __enter__(self) -> MemoryFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.memory.close()
+
+    # -- snapshots: writing
+
+    def free_slot(self) -> int:
+        """The slot to write next: never a pinned one, never the newest."""
+        newest = self.newest_header()
+        taken = {newest.index} if newest else set()
+        choices = [index for index in range(SLOTS) if index not in taken and not self.pinned(index)]
+        return min(choices, key=lambda index: header.generation if (header := self.header(index)) else -1)
+
+    def begin(self, index: int) -> None:
+        """Mark a slot as being written; until `seal` no reader takes it."""
+        at = self._at(index)
+        self.memory[at : at + 8] = struct.pack("<Q", self._sequence(index) | 1)
+
+    def payload_offsets(self, index: int) -> tuple[int, int]:
+        """Where the artifact's and the state's image of a slot begin in the file."""
+        start = self._at(index) + PAGE + META_BYTES
+        return start, start + _up(self.artifact_bytes)
+
+    def seal(self, index: int, step: int, generation: int, meta: Json, pin: bool) -> None:
+        """Make a written slot count, as the newest when its generation is. Raises ValueError when `meta` does not fit."""
+        packed = orjson.dumps(meta)
+        if len(packed) > META_BYTES:
+            raise ValueError(f"{len(packed)} bytes of facts do not fit into {META_BYTES}")
+        at = self._at(index)
+        self.memory[at + PAGE : at + PAGE + len(packed)] = packed
+        sequence = (self._sequence(index) | 1) + 1
+        checksum = self._payload_checksum(index, len(packed))
+        header = _SLOT.pack(sequence, generation, step, checksum, len(packed), 0)[:-4]
+        self.memory[at + _PIN_AT : at + _PIN_AT + 4] = struct.pack("<I", int(pin))
+        self.memory[at : at + _SLOT.size] = header + struct.pack("<I", zlib.crc32(header))
+
+    # -- snapshots: reading
+
+    def header(self, index: int) -> SlotHeader | None:
+        """The header of a slot, or None when it is empty, being written or damaged."""
+        at = self._at(index)
+        raw = self.memory[at : at + _SLOT.size]
+        sequence, generation, step, checksum, meta_bytes, header_checksum = _SLOT.unpack(raw)
+        if sequence % 2 or sequence == 0 or zlib.crc32(raw[:-4]) != header_checksum or meta_bytes > META_BYTES:
+            return None
+        return SlotHeader(index, sequence, generation, step, checksum, meta_bytes)
+
+    def newest_header(self) -> SlotHeader | None:
+        return max((header for index in range(SLOTS) if (header := self.header(index))), key=lambda h: h.generation, default=None)
+
+    def read(self, header: SlotHeader) -> Snapshot | None:
+        """Copy a snapshot out, or None when it was overwritten meanwhile or its checksum does not match."""
+        at = self._at(header.index)
+        meta = self.memory[at + PAGE : at + PAGE + header.meta_bytes]
+        artifact_at, state_at = self.payload_offsets(header.index)
+        artifact = self.memory[artifact_at : artifact_at + self.artifact_bytes]
+        state = self.memory[state_at : state_at + self.state_bytes]
+        if self.header(header.index) != header or zlib.crc32(state, zlib.crc32(artifact, zlib.crc32(meta))) != header.checksum:
+            return None
+        return Snapshot(header.step, header.generation, orjson.loads(meta), artifact, state)
+
+    def newest(self) -> Snapshot | None:
+        """The newest snapshot that is whole; a damaged one is passed over."""
+        headers = [header for index in range(SLOTS) if (header := self.header(index))]
+        for header in sorted(headers, key=lambda h: h.generation, reverse=True):
+            if snapshot := self.read(header):
+                return snapshot
+        return None
+
+    # -- pins: a snapshot that is to become a durable checkpoint
+
+    def pinned(self, index: int) -> bool:
+        at = self._at(index) + _PIN_AT
+        return self.memory[at : at + 4] != b"\0\0\0\0"
+
+    def pinned_headers(self) -> list[SlotHeader]:
+        """Snapshots waiting to be made durable, oldest first. Pins of damaged slots are not among them."""
+        headers = [header for index in range(SLOTS) if self.pinned(index) and (header := self.header(index))]
+        return sorted(headers, key=lambda h: h.generation)
+
+    def pin(self, index: int) -> None:
+        at = self._at(index) + _PIN_AT
+        self.memory[at : at + 4] = b"\1\0\0\0"
+
+    def unpin(self, index: int) -> None:
+        at = self._at(index) + _PIN_AT
+        self.memory[at : at + 4] = b"\0\0\0\0"
+
+    def unpin_damaged(self) -> None:
+        """Clear pins of slots that no longer hold a snapshot. Only while nothing writes slots."""
+        for index in range(SLOTS):
+            if self.pinned(index) and self.header(index) is None:
+                self.unpin(index)
+
+    # -- pulse
+
+    def beat(self, facts: Json) -> None:
+        """Publish what the writer is doing now."""
+        packed = orjson.dumps(facts)[: PAGE - _PULSE.size - 8]
+        sequence = struct.unpack_from("<Q", self.memory, PAGE)[0] | 1
+        self.memory[PAGE : PAGE + 8] = struct.pack("<Q", sequence)
+        self.memory[PAGE + _PULSE.size : PAGE + _PULSE.size + len(packed)] = packed
+        self.memory[PAGE : PAGE + _PULSE.size] = _PULSE.pack(sequence + 1, len(packed))
+
+    def pulse(self) -> Json | None:
+        """What the writer published last, or None when nothing was or it was just being replaced."""
+        before = self.memory[PAGE : PAGE + _PULSE.size]
+        sequence, size = _PULSE.unpack(before)
+        packed = self.memory[PAGE + _PULSE.size : PAGE + _PULSE.size + size]
+        if sequence == 0 or sequence % 2 or self.memory[PAGE : PAGE + _PULSE.size] != before:
+            return None
+        try:
+            value: Json = orjson.loads(packed)
+        except orjson.JSONDecodeError:
+            return None
+        return value
+
+    def count_micro_batch(self) -> int:
+        """Count one more micro-batch of the run, over all attempts and trials; the new number."""
+        count: int = struct.unpack_from("<Q", self.memory, _COUNT_AT)[0] + 1
+        self.memory[_COUNT_AT : _COUNT_AT + 8] = struct.pack("<Q", count)
+        return count
+
+    # -- arithmetic
+
+    def _at(self, index: int) -> int:
+        return 2 * PAGE + index * self._slot_bytes
+
+    def _sequence(self, index: int) -> int:
+        sequence: int = struct.unpack_from("<Q", self.memory, self._at(index))[0]
+        return sequence
+
+    def _payload_checksum(self, index: int, meta_bytes: int) -> int:
+        at = self._at(index) + PAGE
+        artifact_at, state_at = self.payload_offsets(index)
+        with memoryview(self.memory) as view:
+            checksum = zlib.crc32(view[at : at + meta_bytes])
+            checksum = zlib.crc32(view[artifact_at : artifact_at + self.artifact_bytes], checksum)
+            return zlib.crc32(view[state_at : state_at + self.state_bytes], checksum)
+
+
+def slot_bytes(artifact_bytes: int, state_bytes: int) -> int:
+    return PAGE + META_BYTES + _up(artifact_bytes) + _up(state_bytes)
+
+
+def file_bytes(artifact_bytes: int, state_bytes: int) -> int:
+    """Size of the whole file in bytes."""
+    return 2 * PAGE + SLOTS * slot_bytes(artifact_bytes, state_bytes)
+
+
+def memory_places(run: Path, run_id: str, chosen: str | None) -> list[Path]:
+    """Files in which a run's snapshot may lie, the preferred first: the folder of the config, /dev/shm, the run folder itself.
+
+    A moved or copied run folder has other names here, so two runs never share a snapshot.
+    """
+    name = f"holdfast-{run_id[:12]}-{zlib.crc32(str(run).encode()):08x}.rank0"
+    folders = [Path(chosen)] if chosen else [Path("/dev/shm")] if Path("/dev/shm").is_dir() else []
+    return [folder / name for folder in [*folders, run / "snapshot"]]

@@ -1,0 +1,103 @@
+"""Read what a model folder says of itself: config.json and the headers of its safetensors files. No torch, no weights loaded."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.files import Json, read_json
+
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model's configuration and the shape of every weight, by name."""
+
+    folder: Path
+    config: Json
+    shapes: dict[str, tuple[int, ...]]
+    file_bytes: int
+
+    @property
+    def positions(self) -> int | None:
+        """The longest input the model takes, in tokens; None when its config does not say."""
+        value = self.config.get("max_position_embeddings") or self.config.get("n_positions")
+        return value if isinstance(value, int) else None
+
+    def number(self, *names: str, default: int) -> int:
+        """The first of these config keys that holds a whole number."""
+        return next((self.config[name] for name in names if isinstance(self.config.get(name), int)), default)
+
+
+def read_model(model: str) -> ModelFacts:
+    """Facts of a local folder, or of a hub name in the local cache (fetched by huggingface_hub where there is a network).
+
+    Raises Stop(1) when it cannot be had or is damaged, naming the file.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        folder = _from_hub(model)
+    config = read_json(folder / "config.json")
+    if config is None:
+        missing = not (folder / "config.json").exists()
+        raise Stop(BLOCKED, f"{folder}/config.json is {'missing' if missing else 'no JSON object'}", "give a folder in Hugging Face layout")
+    shapes: dict[str, tuple[int, ...]] = {}
+    size = 0
+    for file in _weight_files(folder):
+        shapes |= _header(file)
+        size += file.stat().st_size
+    return ModelFacts(folder, config, shapes, size)
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise Stop(BLOCKED, f"{name} is no folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise Stop(BLOCKED, f"{name} is no folder here and cannot be had from the hub: {reason}", "give the path of a local folder") from None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = read_json(folder / "model.safetensors.index.json")
+    if index is not None:
+        names = sorted(set(index.get("weight_map", {}).values()))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise Stop(BLOCKED, f"{folder} lacks {len(missing)} of {len(names)} weight files: {', '.join(missing[:3])}", "fetch them again")
+        return [folder / name for name in names]
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    others = [entry.name for entry in folder.glob("*.bin")]
+    found = f"only {', '.join(others[:3])}" if others else "no weights"
+    raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
+
+
+def _header(file: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes in one safetensors file, after checking that header and size agree."""
+    size = file.stat().st_size
+    with file.open("rb") as handle:
+        start = handle.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if length > min(size - 8, 100 << 20):
+            raise Stop(BLOCKED, f"{file} is damaged: {size:,} bytes cannot hold its header of {length:,}", "fetch it again")
+        try:
+            header: dict[str, Any] = orjson.loads(handle.read(length))
+        except orjson.JSONDecodeError as error:
+            raise Stop(BLOCKED, f"{file} is damaged: its header is no JSON ({error})", "fetch it again") from None
+    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    end = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+    if end != size:
+        raise Stop(BLOCKED, f"{file} is damaged: it has {size:,} bytes, its header describes {end:,}", "fetch it again")
+    return {name: tuple(entry["shape"]) for name, entry in tensors.items()}

@@ -1,0 +1,147 @@
+"""The run folder: where everything of a run lies, and its journals. Starts no process and knows no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from holdfast.core.config import Config
+from holdfast.core.files import Json, append_line, last_line, read_json, read_lines, write_bytes, write_json
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and journals of one run. Relative names never enter: `path` is absolute."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def steps_file(self) -> Path:
+        return self.path / "steps.jsonl"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def timeline_file(self) -> Path:
+        return self.path / "timeline.jsonl"
+
+    @property
+    def plan_file(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def machine_file(self) -> Path:
+        return self.path / "machine.json"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def data_file(self) -> Path:
+        return self.path / "data.safetensors"
+
+    @property
+    def rejects_file(self) -> Path:
+        return self.path / "rejects.jsonl"
+
+    @property
+    def data_report_file(self) -> Path:
+        return self.path / "data.json"
+
+    @property
+    def evaluation_file(self) -> Path:
+        return self.path / "evaluation.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
+
+    @property
+    def trials(self) -> Path:
+        return self.path / "trials"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        return self.path / "supervisor.lock"
+
+    @property
+    def trainer_lock(self) -> Path:
+        return self.path / "trainer.lock"
+
+    @property
+    def writer_lock(self) -> Path:
+        return self.path / "writer.lock"
+
+    def attempt(self, number: int) -> Path:
+        return self.path / "attempts" / f"{number:03d}"
+
+    def attempts(self) -> list[int]:
+        """Numbers of all attempts that were written down, in order."""
+        folder = self.path / "attempts"
+        return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
+
+    def config(self) -> Config:
+        return Config.model_validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
+
+    def write_config(self, config: Config) -> None:
+        text = yaml.safe_dump(config.model_dump(mode="json", exclude={"faults"}), sort_keys=False, allow_unicode=True)
+        write_bytes(self.config_file, text.encode())
+
+    def plan(self) -> Json:
+        return read_json(self.plan_file) or {}
+
+    def id(self) -> str:
+        """The run's own name: drawn when the folder was made, in every checkpoint's manifest."""
+        value = (read_json(self.path / "run.json") or {}).get("id")
+        if not isinstance(value, str):
+            raise ValueError(f"{self.path}/run.json is missing or damaged")
+        return value
+
+    def write_id(self, value: str) -> None:
+        write_json(self.path / "run.json", {"id": value, "created": round(time.time(), 3)})
+
+    def event(self, kind: str, **facts: Any) -> Json:
+        """Append one event. Raises OSError when the disk takes no more."""
+        entry = {"time": round(time.time(), 3), "event": kind, **facts}
+        append_line(self.events_file, entry)
+        return entry
+
+    def events(self) -> Iterator[Json]:
+        return read_lines(self.events_file)
+
+    def steps(self) -> Iterator[Json]:
+        return read_lines(self.steps_file)
+
+    def committed(self) -> int:
+        """The number of the last committed step; 0 before the first."""
+        row = last_line(self.steps_file, window=1 << 20)
+        return row["step"] if row else 0
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """What another config would change in a run: "key: old -> new". `run` and `faults` do not count."""
+    before, after = (_flat(config.model_dump(mode="json", exclude={"run", "faults"}), "") for config in (old, new))
+    return [f"{key}: {before.get(key)!r} -> {after.get(key)!r}" for key in {**before, **after} if before.get(key) != after.get(key)]
+
+
+def _flat(tree: dict[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

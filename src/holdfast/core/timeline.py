@@ -1,0 +1,28 @@
+"""The settings timeline: which settings hold from which step on. Two runs with equal plan and timeline end with equal bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.files import append_line, read_lines
+
+Settings = dict[str, Any]
+
+
+def settings_at(entries: list[dict[str, Any]], step: int) -> Settings:
+    """The settings in force at `step` (1-based): every entry up to it, later ones over earlier ones."""
+    merged: Settings = {}
+    for entry in entries:
+        if entry["from_step"] <= step:
+            merged |= entry["settings"]
+    return merged
+
+
+def read_timeline(file: Path) -> list[dict[str, Any]]:
+    return list(read_lines(file))
+
+
+def add_entry(file: Path, from_step: int, settings: Settings, reason: str) -> None:
+    """Write one change down, before anything uses it."""
+    append_line(file, {"from_step": from_step, "settings": settings, "reason": reason})

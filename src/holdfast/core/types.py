@@ -1,0 +1,99 @@
+"""The nouns that processes and decisions are made of. All frozen: a change makes a new one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from holdfast.core.files import Json
+
+EndingKind = Literal["finished", "interrupted", "killed", "error", "nonfinite", "no_state", "disk_full", "vanished", "never_started"]
+# Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
+EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL = 64, 65, 66
+EXIT_KINDS: dict[int, EndingKind] = {0: "finished", 130: "interrupted", 64: "nonfinite", 65: "no_state", 66: "disk_full"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something the doctor or a check saw. `fix` is the command or edit that mends it."""
+
+    id: str
+    severity: Literal["block", "warn", "info"]
+    message: str
+    fix: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a trainer is started: argv, changes to the environment (None: unset), and the settings those stand for."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str | None]
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended. `code`: exit code, negative for a signal, None when nobody was there to see it."""
+
+    kind: EndingKind
+    code: int | None = None
+    seconds: float | None = None
+    facts: Json = field(default_factory=dict)
+
+    def words(self) -> str:
+        """The ending in words."""
+        if self.kind == "killed" and self.code is not None:
+            import signal
+
+            return f"killed by {signal.Signals(-self.code).name}"
+        if self.kind == "error":
+            return f"ended with exit code {self.code}"
+        return {
+            "finished": "finished",
+            "interrupted": "asked to stop",
+            "nonfinite": "stopped at a loss or gradient that is not finite",
+            "no_state": "found no state to go on from",
+            "disk_full": "the disk is full",
+            "never_started": "never started",
+        }.get(self.kind, "died unseen")
+
+
+@dataclass(frozen=True)
+class Wreck:
+    """What is known of an attempt that ended early. None means unknown, never 0."""
+
+    attempt: int
+    ending: Ending
+    step: int | None
+    phase: str | None
+    samples: tuple[int, ...]
+    lines: tuple[str, ...]
+    committed_before: int
+    committed_after: int
+    died: float
+    memory_available_bytes: int | None
+    disk_free_bytes: int | None
+
+    def as_json(self) -> Json:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The likeliest cause (one of the names in docs/causes.md) and the lines that speak for it."""
+
+    cause: str
+    confidence: float
+    clues: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do next: `launch` again, or give up (None); with the reason and, where it was seen, the evidence."""
+
+    launch: Launch | None
+    remedy: str
+    reason: str
+    evidence: str = ""

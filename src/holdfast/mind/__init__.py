@@ -1,0 +1,1 @@
+"""Pure functions: diagnose, decide, plan. No clock, no files, no environment."""

@@ -1,0 +1,95 @@
+"""Put a run's journals together into its summary. Pure."""
+
+from __future__ import annotations
+
+from holdfast.core.files import Json
+
+
+def summarise(
+    *,
+    status: str,
+    reason: str | None,
+    steps: list[Json],
+    events: list[Json],
+    wrecks: list[Json],
+    launches: dict[int, Json],
+    endings: dict[int, Json],
+    evaluation: Json,
+    artifact_sha256: str | None,
+) -> Json:
+    """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
+    wall = wall_seconds(launches, endings)
+    in_steps = sum(row["seconds"] for row in steps)
+    return {
+        "status": status,
+        "reason": reason,
+        "steps": steps[-1]["step"] if steps else 0,
+        "samples_seen": sum(len(row["samples"]) for row in steps),
+        "loss": {
+            "first": steps[0]["loss"] if steps else None,
+            "last": steps[-1]["loss"] if steps else None,
+            "eval_base": evaluation.get("eval_base"),
+            "eval_tuned": evaluation.get("eval_tuned"),
+        },
+        "attempts": len(launches),
+        "incidents": incidents(steps, events, wrecks),
+        "quarantined": [],
+        "goodput": round(in_steps / wall, 4) if wall else None,
+        "wall_seconds": round(wall, 3) if wall else None,
+        "tokens_per_second": round(sum(row["tokens"] for row in steps) / in_steps, 1) if in_steps else None,
+        "peak_bytes": max((row["peak_bytes"] for row in steps), default=None),
+        "artifact_sha256": artifact_sha256,
+        "adapter_sha256": artifact_sha256,
+    }
+
+
+def incidents(steps: list[Json], events: list[Json], wrecks: list[Json]) -> list[Json]:
+    """One entry for each attempt that ended early against the user's will."""
+    restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
+    found = []
+    for wreck in wrecks:
+        if "decision" not in wreck:
+            continue
+        following = [event for number, event in restored.items() if number > wreck["attempt"]]
+        next_state = following[0] if following else None
+        next_row = next((row for row in steps if row["attempt"] > wreck["attempt"] and row["time"] >= wreck["died"]), None)
+        lost = max(0, wreck["committed_after"] - next_state["step"]) if next_state else None
+        found.append(
+            {
+                "step": wreck["step"] if wreck["step"] is not None else wreck["committed_after"] + 1,
+                "cause": wreck["diagnosis"]["cause"],
+                "samples": wreck["samples"],
+                "remedy": wreck["decision"]["remedy"],
+                "evidence": _story(wreck, next_state, lost),
+                "lost_steps": lost,
+                "seconds_to_recover": round(next_row["time"] - wreck["died"], 3) if next_row else None,
+                "attempt": wreck["attempt"],
+                "ending": _ending_words(wreck),
+            }
+        )
+    return found
+
+
+def _ending_words(wreck: Json) -> str:
+    clues = "; ".join(wreck["diagnosis"]["clues"])
+    return str(wreck["ending"]["kind"]) + (f" ({clues})" if clues else "")
+
+
+def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
+    went_on = f"; went on from {next_state['state']} after step {next_state['step']}, {lost} steps computed again" if next_state else ""
+    return f"attempt {wreck['attempt']} ended: {_ending_words(wreck)}{went_on}"
+
+
+def wall_seconds(launches: dict[int, Json], endings: dict[int, Json]) -> float | None:
+    """Time somebody was in charge of the run: its attempts, and the gaps between two attempts of one session."""
+    total = 0.0
+    numbers = sorted(launches)
+    for number in numbers:
+        began, ended = launches[number].get("started"), endings[number].get("ended")
+        if began is None:
+            return None
+        following = launches.get(number + 1, {})
+        if following and (ended is None or following.get("session") == launches[number].get("session")):
+            ended = following.get("started")
+        total += (ended - began) if ended is not None else 0.0
+    return total or None

@@ -1,0 +1,1 @@
+"""Data: reader, formats, checks, chat template, tokens. No torch."""

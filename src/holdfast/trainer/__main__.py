@@ -1,0 +1,36 @@
+"""Entry of every child that needs torch: `python -m holdfast.trainer JOB ...`. Each job imports only what it needs."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+from pathlib import Path
+
+
+def main(argv: list[str]) -> int:
+    faulthandler.enable()
+    job, rest = argv[0], argv[1:]
+    if job == "train":
+        from holdfast.trainer.job import register
+
+        attempt = register(Path(rest[0]), int(rest[1]))
+        from holdfast.trainer.loop import train
+
+        return train(attempt)
+    if job == "trial":
+        from holdfast.trainer.trial import trial
+
+        return trial(Path(rest[0]), Path(rest[1]))
+    if job == "evaluate":
+        from holdfast.trainer.evaluate import evaluate
+
+        return evaluate(Path(rest[0]))
+    if job == "probe":
+        from holdfast.trainer.probe import probe
+
+        return probe()
+    raise SystemExit(f"unknown job {job!r}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,41 @@
+"""Publish what is about to be touched, then let faults happen. The one place where a micro-batch meets the fault language."""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.core.faults import Moment
+from holdfast.core.memoryfile import MemoryFile
+from holdfast.trainer.job import Job
+from holdfast.trainer.step import Announce
+from holdfast.trainer.tasks.base import Batch
+
+_ANNOUNCED_SAMPLES = 200  # what fits into the pulse
+
+
+class Announcer:
+    """Announces the micro-batches of one process. A trial (`publish` False) leaves the pulse alone but counts on like the run."""
+
+    def __init__(self, job: Job, memory: MemoryFile | None, publish: bool) -> None:
+        self.job = job
+        self.memory = memory
+        self.publish = publish
+        self.count = 0
+
+    def of_step(self, step: int) -> Announce:
+        def announce(phase: str, number: int, batch: Batch) -> bool:
+            if phase == "forward":
+                self.count = self.memory.count_micro_batch() if self.memory else self.count + 1
+                if self.publish:
+                    self._beat(step, number, batch)
+            if not self.job.faults:
+                return False
+            seed, settings = self.job.config.train.seed, self.job.settings(step)
+            return self.job.at(Moment(phase, self.job.number, 0, step, batch.tokens, batch.sources, self.count, seed, settings))
+
+        return announce
+
+    def _beat(self, step: int, number: int, batch: Batch) -> None:
+        assert self.memory is not None
+        facts = {"attempt": self.job.number, "step": step, "phase": "step", "micro_batch": number, "time": time.time()}
+        self.memory.beat(facts | {"samples": batch.numbers[:_ANNOUNCED_SAMPLES], "tokens": batch.tokens})

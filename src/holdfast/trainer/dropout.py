@@ -1,0 +1,95 @@
+"""Dropout whose mask is a function of (seed, step, module, sample, position, feature). Holds no generator and no state.
+
+So a mask does not change with the micro-batch a sample falls into, with a restart, with recomputation, or with the device: 32-bit
+integer arithmetic gives the same bits everywhere. The mixing is the finaliser of MurmurHash3 (Austin Appleby, public domain).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_M1, _M2 = -2048144789, -1028477387  # 0x85EBCA6B, 0xC2B2AE35 as signed 32-bit
+_GOLDEN = -1640531527  # 0x9E3779B9
+
+
+class StepContext:
+    """Which samples and positions the tensors of the current micro-batch stand for. One for all dropout modules of a model."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.step = 0
+        self.rows: Tensor | None = None
+
+    def enter(self, step: int, samples: Tensor, positions: Tensor) -> None:
+        """Set the micro-batch: `samples` and `positions` are whole numbers of shape [rows, positions], on the model's device."""
+        self.step = step
+        self.rows = _mix(_mix(samples.to(torch.int32) + _GOLDEN) ^ positions.to(torch.int32))
+
+
+class StatelessDropout(nn.Module):
+    """Drops each input element with probability p and scales the rest by 1 / (1 - p), as nn.Dropout does."""
+
+    def __init__(self, p: float, name: str, context: StepContext) -> None:
+        super().__init__()
+        self.p = p
+        self.name = name
+        self.context = context
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape [*rows, features] in and out; `rows` must be the micro-batch's shape. Raises ValueError when it is not."""
+        if not self.training or self.p == 0.0:
+            return x
+        rows = self.context.rows
+        if rows is None or rows.shape != x.shape[:-1]:
+            known = None if rows is None else tuple(rows.shape)
+            raise ValueError(f"dropout {self.name}: input {tuple(x.shape)} does not follow the micro-batch's tokens {known}")
+        return x * self.keep(rows, x.shape[-1]).to(x.dtype).mul_(1.0 / (1.0 - self.p))
+
+    def keep(self, rows: Tensor, features: int) -> Tensor:
+        """The mask: True where an element stays. Shape [*rows, features]."""
+        first, second = self._keys()
+        column = _mix(torch.arange(features, dtype=torch.int32, device=rows.device).mul_(_GOLDEN).add_(second))
+        mixed = _mix_((_mix(rows ^ first)).unsqueeze(-1) ^ column)
+        return mixed >= int(self.p * 2**32) - 2**31
+
+    def _keys(self) -> tuple[int, int]:
+        """Two signed 32-bit numbers from (seed, step, module)."""
+        text = f"{self.context.seed} {self.context.step} {self.name}".encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:], "little", signed=True)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def _mix(value: Tensor) -> Tensor:
+    return _mix_(value.clone())
+
+
+def _mix_(value: Tensor) -> Tensor:
+    """MurmurHash3's finaliser on int32, in place; the shift brings in sign bits, which is as good and the same on every device."""
+    value ^= value >> 16
+    value *= _M1
+    value ^= value >> 13
+    value *= _M2
+    value ^= value >> 16
+    return value
+
+
+def make_stateless(model: nn.Module, context: StepContext) -> list[str]:
+    """Replace every nn.Dropout of a model (its own and its adapter's) in place; the names of those replaced."""
+    replaced = []
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Dropout):
+            parent: Any = model.get_submodule(name.rpartition(".")[0])
+            child = StatelessDropout(module.p, name, context)
+            child.train(module.training)
+            setattr(parent, name.rpartition(".")[2], child) if not isinstance(parent, nn.ModuleDict) else parent.update(
+                {name.rpartition(".")[2]: child}
+            )
+            replaced.append(name)
+    return replaced

@@ -1,0 +1,85 @@
+"""What an attempt knows before torch is there: its run, its orders, its faults. Registers the process; imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.config import Config
+from holdfast.core.faults import Fault, Moment, fires
+from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.identity import myself
+from holdfast.core.load import load_faults
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import Settings, read_timeline, settings_at
+
+
+@dataclass
+class Job:
+    """One process that trains or replays: where it belongs and what it was told."""
+
+    run: RunFolder
+    number: int
+    folder: Path
+    config: Config
+    plan: Json
+    timeline: list[dict[str, Any]]
+    faults: list[Fault]
+    orders: Json = field(default_factory=dict)
+
+    def settings(self, step: int) -> Settings:
+        return settings_at(self.timeline, step)
+
+    def say(self, text: str) -> None:
+        """One line for the log. A full disk must not end a run because of a line of log."""
+        with contextlib.suppress(OSError):
+            print(text, flush=True)
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Journal an event; when the disk takes no more, the log gets it instead."""
+        try:
+            self.run.event(kind, attempt=self.number, **facts)
+        except OSError as error:
+            self.say(f"event {kind} {facts} not journalled: {error.strerror}")
+
+    def at(self, moment: Moment) -> bool:
+        """Let the faults that fire at `moment` happen; True when the micro-batch's loss is to become NaN."""
+        poisoned = False
+        for fault in self.faults:
+            if not fires(fault, moment):
+                continue
+            self.say(fault.message or f"fault: {fault.name}")
+            if fault.effect == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif fault.effect == "raise":
+                raise RuntimeError(fault.message or f"fault: {fault.name}")
+            elif fault.effect == "nan_loss":
+                poisoned = True
+        return poisoned
+
+    def point(self, phase: str, step: int | None = None) -> None:
+        """Pass a named point of the run outside a micro-batch."""
+        if self.faults:
+            settings = self.settings(step or 1)
+            self.at(Moment(phase, self.number, step=step, seed=self.config.train.seed, settings=settings))
+
+
+def register(path: Path, number: int) -> Job:
+    """Write down who trains, before anything slow happens, then read the orders."""
+    run = RunFolder(path)
+    folder = run.attempt(number)
+    write_json(folder / "rank0.json", {"identity": myself(), "rank": 0, "argv": sys.argv}, durable=False)
+    orders = read_json(folder / "launch.json") or {}
+    job = open_job(run, number, folder, orders)
+    job.point("start")
+    return job
+
+
+def open_job(run: RunFolder, number: int, folder: Path, orders: Json) -> Job:
+    faults = load_faults(Path(orders["faults"])) if orders.get("faults") else []
+    return Job(run, number, folder, run.config(), run.plan(), read_timeline(run.timeline_file), faults, orders)

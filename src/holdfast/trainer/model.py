@@ -1,0 +1,79 @@
+"""Load the base model and put the adapter on it. Trains nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.utils import get_peft_model_state_dict
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, logging
+
+from holdfast.core.config import Config
+from holdfast.core.files import Json
+from holdfast.core.modelfolder import read_model
+from holdfast.core.timeline import Settings
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+
+
+def prepare_torch(config: Config, settings: Settings) -> torch.device:
+    """Fix threads and determinism, choose the device. Runs before any other torch call."""
+    torch.set_num_threads(settings["threads"])
+    torch.use_deterministic_algorithms(config.train.deterministic)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def load_base(config: Config, settings: Settings, device: torch.device) -> tuple[nn.Module, list[str]]:
+    """The frozen base model, and notes on what was changed in its configuration."""
+    folder = read_model(config.model).folder
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=DTYPES[settings["dtype"]], attn_implementation=settings["attention"], local_files_only=True
+    )
+    model.config.use_cache = False
+    notes = []
+    for name in _ATTENTION_DROPOUTS:
+        if getattr(model.config, name, 0.0):
+            notes.append(f"{name} {getattr(model.config, name)} -> 0.0: its masks are drawn from a generator and could not be replayed")
+            setattr(model.config, name, 0.0)
+    for module in model.modules():
+        for name in ("attention_dropout", "attn_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model.to(device), notes
+
+
+def add_adapter(model: nn.Module, config: Config) -> nn.Module:
+    """Put a fresh LoRA adapter on the model; its random values follow from the seed. Trained weights are fp32."""
+    adapter = config.adapter
+    torch.manual_seed(config.train.seed)
+    lora = LoraConfig(
+        r=adapter.r, lora_alpha=adapter.alpha, lora_dropout=adapter.dropout, target_modules=adapter.targets, task_type="CAUSAL_LM"
+    )
+    wrapped: nn.Module = get_peft_model(model, lora, autocast_adapter_dtype=True)
+    return wrapped.train()
+
+
+def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The adapter's weights under the names PEFT saves them with; the tensors are the live parameters, trained in place."""
+    saved = get_peft_model_state_dict(model)
+    parameters = {parameter.data_ptr(): parameter for parameter in model.parameters() if parameter.requires_grad}
+    return {name: parameters[tensor.data_ptr()] for name, tensor in sorted(saved.items())}
+
+
+def adapter_config(model: Any, base: str) -> Json:
+    """What PEFT writes as adapter_config.json, with sets in order, so that the same run writes the same file."""
+    values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
+    return {name: _plain(value) for name, value in sorted(values.items())}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return getattr(value, "value", value)

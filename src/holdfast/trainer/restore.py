@@ -1,0 +1,62 @@
+"""Find the state to go on from: memory snapshots and durable checkpoints, newest first, each checked. Loads no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.checkpoint import checkpoint_steps, newest_valid, next_valid
+from holdfast.core.files import Json, append_line, cut_torn_line
+from holdfast.core.memoryfile import MemoryFile, Snapshot
+from holdfast.core.run import RunFolder
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest usable state (None: there is none), where it came from, what was passed over."""
+
+    snapshot: Snapshot | None
+    place: str
+    passed_over: list[Json]
+
+
+def find_state(run: RunFolder, places: list[Path], limit: int | None = None) -> Found:
+    """The newest state that verifies, at step `limit` at the latest.
+
+    The newest checkpoint is verified even when a snapshot is newer, because a checkpoint that went bad should be known before it
+    is needed.
+    """
+    steps = [step for step in checkpoint_steps(run) if limit is None or step <= limit]
+    checkpoint, passed_over = newest_valid(run) if limit is None else next_valid(run, steps)
+    snapshots = [snapshot for place in places for snapshot in _snapshots(place) if limit is None or snapshot.step <= limit]
+    newest = max(snapshots, key=lambda snapshot: snapshot.step, default=None)
+    if newest and (checkpoint is None or newest.step >= checkpoint.step):
+        return Found(newest, "snapshot", passed_over)
+    if checkpoint:
+        return Found(checkpoint.snapshot(), f"checkpoint {checkpoint.folder.name}", passed_over)
+    return Found(None, "nothing", passed_over)
+
+
+def _snapshots(place: Path) -> list[Snapshot]:
+    memory = MemoryFile.open(place)
+    if memory is None:
+        return []
+    with memory:
+        headers = [header for index in range(3) if (header := memory.header(index))]
+        return [snapshot for header in headers if (snapshot := memory.read(header))]
+
+
+def state_for_training(run: RunFolder, places: list[Path]) -> Found:
+    """The state a run goes on from, after which its journal has exactly one row for each step up to it.
+
+    The journal may lack the row of the newest snapshot's step (death in between): the snapshot brings it. A snapshot further
+    ahead than that (a journal lost with the power) cannot be used, an older state is.
+    """
+    cut_torn_line(run.steps_file)
+    committed = run.committed()
+    found = find_state(run, places)
+    if found.snapshot and found.snapshot.step > committed + 1:
+        found = find_state(run, places, limit=committed + 1)
+    if found.snapshot and found.snapshot.step == committed + 1:
+        append_line(run.steps_file, found.snapshot.meta["row"])
+    return found

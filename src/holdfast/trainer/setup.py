@@ -1,0 +1,59 @@
+"""Build what a step needs (task, optimizer, step table) and put a saved state into it. Computes no step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from holdfast.core.memoryfile import Snapshot
+from holdfast.core.table import StepTable, learning_rate, split_rows
+from holdfast.core.timeline import Settings
+from holdfast.rows.tokenset import TokenSet, load_tokens
+from holdfast.trainer.images import Image
+from holdfast.trainer.job import Job
+from holdfast.trainer.model import prepare_torch
+from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.tasks.sft import Sft
+
+
+@dataclass
+class Bench:
+    """Everything one step works on, and its state as two images: the artifact, and the rest."""
+
+    job: Job
+    task: Sft
+    optimizer: AdamW
+    table: StepTable
+    artifact: Image
+    state: Image
+    device: torch.device
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.artifact.read(snapshot.artifact)
+        self.state.read(snapshot.state)
+
+    def samples(self, step: int) -> list[int]:
+        return self.table.samples(step, self.job.settings(step)["samples"])
+
+    def learning_rate(self, step: int) -> float:
+        train = self.job.config.train
+        return learning_rate(step, self.job.settings(step)["steps"], train.lr, train.schedule, train.warmup)
+
+
+def build(job: Job, settings: Settings) -> Bench:
+    """The state before the first step; it follows from config, settings and seed alone."""
+    device = prepare_torch(job.config, settings)
+    tokens = load_tokens(job.run.data_file)
+    task = Sft(job.config, settings, tokens, device)
+    optimizer = AdamW(task.artifact, job.config.train)
+    artifact = Image(task.artifact, {"format": "pt"})
+    return Bench(job, task, optimizer, step_table(job, tokens), artifact, Image(optimizer.state() | task.state()), device)
+
+
+def step_table(job: Job, tokens: TokenSet) -> StepTable:
+    import numpy as np
+
+    train = job.config.train
+    training, _ = split_rows(len(tokens), job.config.data.held_out, train.seed)
+    return StepTable(np.asarray(training, dtype=np.int64), train.effective_batch, train.seed)

@@ -1,0 +1,81 @@
+"""One step as a pure function: gradients of given samples at given weights, gate, update. Saves and reports nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.tasks.base import Batch, Task
+
+# Called before each micro-batch and before each backward pass; True: make this micro-batch's loss NaN.
+Announce = Callable[[str, int, Batch], bool]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite."""
+
+    loss: float
+    grad_norm: float
+    tokens: int
+    labels: int
+
+    @property
+    def finite(self) -> bool:
+        """The gate: only a step whose loss and gradient norm are finite may move the weights."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int], budget: int, announce: Announce) -> Gradients:
+    """Accumulate the gradient of the mean loss over all labels of `samples` into the parameters' `.grad`.
+
+    Masks and order follow from (seed, step, samples) alone; `budget` (padded tokens per micro-batch) changes only rounding.
+    """
+    batches = task.batches(samples, budget)
+    labels = sum(batch.labels for batch in batches)
+    torch.manual_seed(step)  # for whatever draws from the generator all the same
+    optimizer.clear()
+    total: Tensor | None = None
+    for number, batch in enumerate(batches):
+        poisoned = announce("forward", number, batch)
+        loss = task.loss_sum(batch, step)
+        if poisoned:
+            loss = loss * float("nan")
+        announce("backward", number, batch)
+        (loss / labels).backward()  # type: ignore[no-untyped-call]
+        total = loss.detach().double() if total is None else total + loss.detach().double()
+    assert total is not None
+    norms = [torch.linalg.vector_norm(grad) for grad in gradients(optimizer).values()]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    loss_value, norm_value = (torch.stack([total / labels, norm.double().to(total.device)])).tolist()  # the step's one synchronisation
+    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels)
+
+
+def gradients(optimizer: AdamW) -> dict[str, Tensor]:
+    """Gradients by parameter name; zeros where a parameter had no part in the loss."""
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in optimizer.parameters.items()}
+
+
+def update(optimizer: AdamW, computed: Gradients, lr: float, max_grad_norm: float) -> None:
+    """Clip the gradients to `max_grad_norm` and take one optimizer step. Only after the gate."""
+    factor = max_grad_norm / (computed.grad_norm + 1e-6)
+    if factor < 1.0:
+        for parameter in optimizer.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+    optimizer.step(lr)
+
+
+def gradients_sha256(optimizer: AdamW) -> str:
+    """SHA-256 over names and bytes of all gradients, in the order of names."""
+    digest = hashlib.sha256()
+    for name, grad in sorted(gradients(optimizer).items()):
+        digest.update(name.encode())
+        digest.update(grad.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

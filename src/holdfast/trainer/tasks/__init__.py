@@ -1,0 +1,1 @@
+"""What a step trains: one module per task, behind the `Task` protocol."""

@@ -1,0 +1,110 @@
+"""What a run shows in a terminal: a progress line with the latest numbers, incidents as they come, a summary. Plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from holdfast.core.config import Config
+from holdfast.core.files import Json, last_line
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.world.process import Attempt
+
+_LOOK_EVERY_S = 0.2
+_PLAIN_LINE_EVERY_S = 15.0
+
+
+class Terminal:
+    """The voice of one command. With `quiet` only what went wrong and the summary are said."""
+
+    def __init__(self, to_stderr: bool, quiet: bool) -> None:
+        self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self.quiet = quiet
+        self._run: RunFolder | None = None
+        self._steps = 0
+        self._progress: Progress | None = None
+        self._bar: TaskID | None = None
+        self._looked = self._printed = 0.0
+        self._first_loss: float | None = None
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(escape(text))
+
+    def tell(self, text: str) -> None:
+        """Something went wrong, or changed hands: said in any case."""
+        self.console.print(f"[yellow]![/yellow] {escape(text)}" if self.console.is_terminal else f"! {escape(text)}")
+
+    def begin(self, run: RunFolder, config: Config) -> None:
+        """Start to show progress of `run`."""
+        self._run = run
+        timeline = read_timeline(run.timeline_file)
+        self._steps = settings_at(timeline, timeline[-1]["from_step"])["steps"]
+        self.say(f"run: {run.path}  ({config.model}, LoRA r={config.adapter.r}, {self._steps} steps)")
+        if self.quiet or not self.console.is_terminal:
+            return
+        columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True)
+        self._progress.start()
+        self._bar = self._progress.add_task("starting", total=self._steps, completed=run.committed())
+
+    def tick(self, attempt: Attempt) -> None:
+        """Look at the journal's newest row now and then and show it."""
+        now = time.monotonic()
+        if self._run is None or self.quiet or now - self._looked < _LOOK_EVERY_S:
+            return
+        self._looked = now
+        row = last_line(self._run.steps_file, window=1 << 18)
+        if row is None:
+            return
+        if self._progress is not None and self._bar is not None:
+            self._progress.update(self._bar, completed=row["step"], description=_numbers(row))
+        elif now - self._printed >= _PLAIN_LINE_EVERY_S:
+            self._printed = now
+            self.console.print(f"step {row['step']}/{self._steps}  {_numbers(row)}")
+
+    def end(self) -> None:
+        """Stop showing progress."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def summary(self, summary: Json, run: RunFolder) -> None:
+        """The end of a run on a few lines."""
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for name, value in _facts(summary, run):
+            table.add_row(name, escape(value))
+        self.console.print(table)
+
+
+def _numbers(row: Json) -> str:
+    rate = row["tokens"] / row["seconds"] if row["seconds"] else 0.0
+    memory = row["peak_bytes"] / 2**30
+    return f"loss {row['loss']:.4f}  grad norm {row['grad_norm']:.3f}  lr {row['lr']:.2e}  {rate:,.0f} tokens/s  {memory:.2f} GiB"
+
+
+def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
+    loss = summary["loss"]
+    facts = [("status", summary["status"]), ("steps", f"{summary['steps']:,} ({summary['samples_seen']:,} samples)")]
+    if loss["first"] is not None:
+        facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
+    if loss["eval_base"] is not None:
+        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned)"))
+    if summary["goodput"] is not None:
+        rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
+        facts.append(("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} tokens/s there"))
+    for incident in summary["incidents"][:6]:
+        recovered = incident["seconds_to_recover"]
+        back = f"; the next step was done {recovered:.1f} s later" if recovered is not None else ""
+        facts.append(("incident", f"step {incident['step']}: {incident['evidence']}{back}"))
+    if len(summary["incidents"]) > 6:
+        facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
+    if summary["adapter_sha256"]:
+        facts.append(("adapter", f"{run.adapter}  (sha256 {summary['adapter_sha256'][:16]})"))
+    facts.append(("report", str(run.path / "report.html")))
+    return facts

@@ -1,0 +1,108 @@
+"""What follows the last step: the artifact, its proof, the summary, the report. Trains nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid
+from holdfast.core.config import Config
+from holdfast.core.errors import GAVE_UP, Stop
+from holdfast.core.files import Json, fsync_folder, read_json, write_json
+from holdfast.core.run import RunFolder
+from holdfast.mind.summarise import summarise
+from holdfast.ui.report import write_report
+from holdfast.ui.terminal import Terminal
+from holdfast.world.writer import persist_newest
+
+
+def finish(run: RunFolder, config: Config, places: list[Path], terminal: Terminal) -> Json:
+    """Publish the final checkpoint as the artifact, load it afresh, write summary and report. May be called again at any time."""
+    keep_newest(run, places, config)
+    checkpoint, _ = newest_valid(run)
+    if checkpoint is None or checkpoint.step != run.committed():
+        state = f"step {checkpoint.step}" if checkpoint else "nothing"
+        text = f"the newest checkpoint that verifies is {state}, the run ended at step {run.committed()}"
+        raise Stop(GAVE_UP, text, "look into the disk; the same command trains the missing steps again")
+    publish_artifact(run, checkpoint)
+    _evaluate(run, terminal)
+    summary = write_summary(run, "finished", None)
+    run.event("finished", steps=summary["steps"], artifact_sha256=summary["artifact_sha256"])
+    write_json(run.attempt(run.attempts()[-1]) / "wreck.json", {"ending": {"kind": "finished"}})  # closes the attempt
+    for place in places:
+        place.unlink(missing_ok=True)
+    terminal.summary(summary, run)
+    return summary
+
+
+def keep_newest(run: RunFolder, places: list[Path], config: Config) -> int | None:
+    """Make the newest state durable, whoever was meant to; the step that is now safe on disk."""
+    adapter_config = _adapter_config(run)
+    if adapter_config is not None:
+        persist_newest(run, places, adapter_config, config.save.keep)
+    checkpoint, _ = newest_valid(run)
+    return checkpoint.step if checkpoint else None
+
+
+def _adapter_config(run: RunFolder) -> Json | None:
+    for number in reversed(run.attempts()):
+        ready = read_json(run.attempt(number) / "ready.json")
+        if ready:
+            value: Json = ready["adapter_config"]
+            return value
+    return None
+
+
+def publish_artifact(run: RunFolder, checkpoint: Checkpoint) -> None:
+    """Copy a verified checkpoint's adapter to RUN/adapter, whole or not at all; RUN/artifact is another name for it."""
+    staged = run.path / ".adapter.tmp"
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir()
+    for name in (ARTIFACT, ADAPTER_CONFIG):
+        shutil.copyfile(checkpoint.folder / name, staged / name)
+        with (staged / name).open("rb") as handle:
+            os.fsync(handle.fileno())
+    shutil.rmtree(run.adapter, ignore_errors=True)
+    staged.rename(run.adapter)
+    link = run.path / "artifact"
+    if not link.is_symlink():
+        link.symlink_to("adapter", target_is_directory=True)
+    fsync_folder(run.path)
+
+
+def _evaluate(run: RunFolder, terminal: Terminal) -> None:
+    """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown."""
+    run.evaluation_file.unlink(missing_ok=True)
+    terminal.say("evaluating: the adapter is loaded afresh by plain PEFT, base against tuned")
+    log = run.path / "evaluation.log"
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path)]
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
+    if code or not run.evaluation_file.exists():
+        run.event("evaluation_failed", code=code, log=str(log))
+        terminal.tell(f"the evaluation failed (exit code {code}); its log: {log}")
+
+
+def write_summary(run: RunFolder, status: str, reason: str | None) -> Json:
+    """Write summary.json and report.html from what lies in the run folder."""
+    artifact = newest_valid(run)[0] if status == "finished" else None
+    wrecks = [wreck for number in run.attempts() if (wreck := read_json(run.attempt(number) / "wreck.json"))]
+    launches = {number: read_json(run.attempt(number) / "launch.json") or {} for number in run.attempts()}
+    endings = {number: read_json(run.attempt(number) / "ending.json") or {} for number in run.attempts()}
+    summary = summarise(
+        status=status,
+        reason=reason,
+        steps=list(run.steps()),
+        events=list(run.events()),
+        wrecks=wrecks,
+        launches=launches,
+        endings=endings,
+        evaluation=read_json(run.evaluation_file) or {},
+        artifact_sha256=artifact.artifact_sha256 if artifact else None,
+    )
+    write_json(run.summary_file, summary)
+    write_report(run, run.path / "report.html")
+    return summary

@@ -1,0 +1,195 @@
+"""Everything between a config and the first start of a trainer: lock, machine, data, plan, run folder. Starts no training."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from holdfast.core.config import Config
+from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.files import Json, read_json, sha256, write_bytes, write_json
+from holdfast.core.identity import myself
+from holdfast.core.modelfolder import ModelFacts, read_model
+from holdfast.core.run import RunFolder, differences
+from holdfast.core.table import run_length, split_rows
+from holdfast.core.timeline import add_entry, read_timeline, settings_at
+from holdfast.core.types import Finding
+from holdfast.mind.plan import make_plan, settings_of
+from holdfast.mind.preflight import preflight
+from holdfast.rows.check import Tally, check_rows, report
+from holdfast.rows.tokens import load_codec
+from holdfast.rows.tokenset import TokenSet, save_tokens
+from holdfast.ui.terminal import Terminal
+from holdfast.world.machine import read_machine, usable_threads
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[RunFolder]:
+    """Open (or make) a run folder and hold it against other supervisors. Raises Stop when it is held or cannot be written."""
+    try:
+        _claim_folder(path)
+        descriptor = os.open(path / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise Stop(BLOCKED, f"{path} cannot be written: {error.strerror}", "choose another place with --run DIR") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = read_json(path / "supervisor.lock") or {}
+        os.close(descriptor)
+        pid, since = holder.get("identity", {}).get("pid"), holder.get("since", "an unknown time")
+        raise Stop(
+            BLOCKED,
+            f"{path} is held by process {pid} since {since}: {holder.get('command')}",
+            f"wait for it, or stop it (it can be resumed): kill {pid}",
+        ) from None
+    try:
+        entry = {"identity": myself(), "since": time.strftime("%F %T"), "command": shlex.join(["holdfast", *sys.argv[1:]])}
+        with contextlib.suppress(OSError):  # on a full disk only the name of the holder is missing
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, orjson.dumps(entry), 0)
+        yield RunFolder(path)
+    finally:
+        os.close(descriptor)
+
+
+def _claim_folder(path: Path) -> None:
+    if path.is_dir() and any(path.iterdir()) and not (path / "run.json").exists() and not (path / "supervisor.lock").exists():
+        raise Stop(USAGE, f"{path} is not empty and no run folder of holdfast", "give an empty or new folder with --run DIR")
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
+    """Prepare a new run, or check that an existing one is of this config. Raises Stop with the difference."""
+    if not run.config_file.exists():
+        _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
+        return
+    old = run.config()
+    changed = differences(old, config)
+    if extend:
+        _extend(run, old, config, changed)
+    elif changed:
+        listed = "\n".join(f"  {change}" for change in changed)
+        raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", "give another folder with --run DIR, or name (run.name)")
+    _check_data_file(run, config, terminal)
+
+
+def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Stop(BLOCKED, f"the disk of {run.path} is full", "make room, or choose another place with --run DIR") from None
+        raise
+
+
+def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
+    """Machine, model, data, plan; config.yaml is written last and makes the folder a run."""
+    run.write_id(uuid.uuid4().hex)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(read_machine, run.path)
+        model = read_model(config.model)
+        tokens, data = check_data(run, config, model, terminal)
+        machine = asked.result()
+    lengths = np.diff(tokens.starts)
+    training, held_out = split_rows(len(tokens), config.data.held_out, config.train.seed)
+    spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training)}
+    plan = make_plan(config, model, machine, spread)
+    steps, samples = run_length(len(training), config.train.effective_batch, config.train.epochs, config.train.steps)
+    plan |= {"steps": steps, "samples": samples, "rows": {"train": len(training), "held_out": len(held_out)}, **data}
+    _refuse_if_blocked(preflight(config, machine, plan), terminal)
+    write_json(run.machine_file, machine)
+    write_json(run.plan_file, plan)
+    run.timeline_file.unlink(missing_ok=True)
+    add_entry(run.timeline_file, 1, settings_of(config, plan, usable_threads()), "the config and the plan")
+    run.write_config(config)
+    run.event("run_created", steps=steps, rows=len(training))
+    terminal.say(f"plan: {steps} steps of {config.train.effective_batch} samples; {plan['reasons'][0]}")
+
+
+def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> tuple[TokenSet, Json]:
+    """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on."""
+    codec = load_codec(model.folder)
+    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    tokens, tally = check_rows(config, codec, limit)
+    write_bytes(run.rejects_file, b"".join(orjson.dumps(r.as_json(), option=orjson.OPT_APPEND_NEWLINE) for r in tally.rejects))
+    if not len(tokens):
+        raise Stop(BLOCKED, _nothing_left(tally), f"each row and its reason: {run.rejects_file}")
+    summary = report(tally, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
+    write_json(run.data_report_file, summary)
+    save_tokens(run.data_file, tokens)
+    terminal.say(_data_line(summary, run))
+    _refuse_token_numbers(tokens, model)
+    return tokens, {"data_sha256": sha256(run.data_file), "max_tokens": limit, "pad_token_id": codec.pad}
+
+
+def _refuse_token_numbers(tokens: TokenSet, model: ModelFacts) -> None:
+    size = model.number("vocab_size", default=0)
+    largest = int(tokens.ids.max())
+    if size and largest >= size:
+        message = f"the tokenizer gives token {largest:,}, the model's embedding has {size:,}"
+        raise Stop(BLOCKED, message, "use the tokenizer that belongs to this model")
+
+
+def _data_line(summary: Json, run: RunFolder) -> str:
+    line = f"data: {summary['rows']:,} rows = {summary['kept']:,} kept + {summary['mended']:,} mended + {summary['rejected']:,} rejected"
+    if summary["by_reason"]:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary["by_reason"].items(), key=lambda item: -item[1]))
+        line += f" ({reasons})"
+    return line + (f"; rejects with reasons: {run.rejects_file}" if summary["rejected"] else "")
+
+
+def _nothing_left(tally: Tally) -> str:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in tally.by_reason.most_common())
+    first = tally.rejects[0]
+    return f"no row can be trained on: all {len(tally.rejects):,} rejected ({reasons})\n  first: {first.source}: {first.detail}"
+
+
+def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
+    for finding in findings:
+        if finding.severity != "block":
+            terminal.say(f"{finding.severity}: {finding.message}" + (f"  -> {finding.fix}" if finding.fix else ""))
+    blocking = [finding for finding in findings if finding.severity == "block"]
+    if blocking:
+        raise Stop(BLOCKED, "\n".join(finding.message for finding in blocking), "\n  -> ".join(finding.fix for finding in blocking))
+
+
+def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> None:
+    """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
+    other = [change for change in changed if not change.startswith(("train.epochs:", "train.steps:"))]
+    if other:
+        listed = "\n".join(f"  {change}" for change in other)
+        raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
+    plan = run.plan()
+    steps, samples = run_length(plan["rows"]["train"], new.train.effective_batch, new.train.epochs, new.train.steps)
+    timeline = read_timeline(run.timeline_file)
+    now = settings_at(timeline, timeline[-1]["from_step"])
+    if steps <= run.committed():
+        raise Stop(USAGE, f"{run.path} has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
+    if (steps, samples) != (now["steps"], now["samples"]):
+        add_entry(run.timeline_file, run.committed() + 1, {"steps": steps, "samples": samples}, f"extended from {now['steps']} steps")
+        run.event("extended", steps=steps, before=now["steps"])
+    run.write_config(old.model_copy(update={"train": new.train}))
+    run.summary_file.unlink(missing_ok=True)
+
+
+def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None:
+    """The tokenised rows must still be those the run began with; lost ones are made again from the data files."""
+    wanted = run.plan().get("data_sha256")
+    if run.data_file.exists() and sha256(run.data_file) == wanted:
+        return
+    run.event("data_rebuilt", reason="data.safetensors is missing or damaged")
+    _, facts = check_data(run, config, read_model(config.model), terminal)
+    if facts["data_sha256"] != wanted:
+        raise Stop(BLOCKED, "the data files have changed since the run began, and its tokenised copy is gone", "restore the data files")

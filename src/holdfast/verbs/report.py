@@ -1,0 +1,33 @@
+"""`holdfast report RUN`: write a run's one-file report again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.files import Json
+from holdfast.core.run import RunFolder
+from holdfast.ui.report import write_report
+
+EXAMPLE = "holdfast report runs/quickstart --out report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder, finished or not")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: RUN/report.html)")
+    parser.add_argument("--json", action="store_true", help="print the path as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    folder = RunFolder(arguments.run_folder.resolve())
+    if not folder.config_file.exists():
+        raise Stop(USAGE, f"{folder.path} is no run folder (it has no config.yaml)", "run folders lie under runs/")
+    out = (arguments.out or folder.path / "report.html").resolve()
+    try:
+        write_report(folder, out)
+    except OSError as error:
+        raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
+    if not arguments.json:
+        print(out)
+    return DONE, {"report": str(out)}

@@ -1,0 +1,24 @@
+"""`holdfast schema`: the JSON schema of a config file, for editors and for looking keys up."""
+
+from __future__ import annotations
+
+import argparse
+
+import orjson
+
+from holdfast.core.config import Config
+from holdfast.core.errors import DONE
+from holdfast.core.files import Json
+
+EXAMPLE = "holdfast schema > holdfast.schema.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the same: the schema is JSON in any case")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    schema = Config.model_json_schema()
+    if not arguments.json:
+        print(orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode())
+    return DONE, schema

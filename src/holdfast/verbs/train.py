@@ -1,0 +1,148 @@
+"""`holdfast train CONFIG`: look at machine and data, plan, train under supervision, prove the result."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import signal
+import sys
+import uuid
+from pathlib import Path
+
+import yaml
+
+from holdfast.core.config import Config
+from holdfast.core.errors import DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.core.faults import Fault
+from holdfast.core.files import Json, read_json, write_bytes
+from holdfast.core.load import load_config, load_faults
+from holdfast.core.memoryfile import memory_places
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.types import Launch
+from holdfast.supervise import Outcome, View, supervise
+from holdfast.ui.terminal import Terminal
+from holdfast.verbs.finish import finish, keep_newest, write_summary
+from holdfast.verbs.prepare import held, open_run
+
+EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the run's YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, for example train.lr=1e-4")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs/NAME); an unfinished run there goes on")
+    parser.add_argument("--extend", action="store_true", help="let an existing run end at the config's new train.steps or train.epochs")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="inject these faults, to rehearse a recovery (docs/faults.md)")
+    parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
+    parser.add_argument("--quiet", action="store_true", help="say only what went wrong, and the summary")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Train to an end. Exit codes: 0 finished, 1 blocked, 2 config, 3 given up, 130 stopped by the user and resumable."""
+    terminal = Terminal(to_stderr=arguments.json, quiet=arguments.quiet)
+    config = load_config(arguments.config, arguments.overrides)
+    faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
+    path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
+    with held(path) as folder:
+        open_run(folder, config, arguments.extend, terminal)
+        summary = read_json(folder.summary_file)
+        if summary and summary["status"] == "finished":
+            terminal.say(f"{path} is finished; to train longer: raise train.steps or train.epochs and add --extend")
+            terminal.summary(summary, folder)
+            return DONE, summary
+        faults_file = _write_faults(folder, faults)
+        return _train(folder, config, faults_file, terminal)
+
+
+def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
+    """Put the faults where trainer and writer look for them; the supervisor itself never reads them."""
+    file = run.path / "faults.yaml"
+    if not faults:
+        file.unlink(missing_ok=True)
+        return None
+    entries = [fault.model_dump(mode="json", exclude_unset=True) for fault in faults]
+    write_bytes(file, yaml.safe_dump({"faults": entries}, sort_keys=False).encode())
+    return str(file)
+
+
+def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal) -> tuple[int, Json]:
+    places = memory_places(run.path, run.id(), config.save.snapshot_dir)
+    orders: Json = {
+        "session": uuid.uuid4().hex,
+        "memory_places": [str(place) for place in places],
+        "faults": faults_file,
+        "keep": config.save.keep,
+    }
+    terminal.begin(run, config)
+    view = View(terminal.tick, terminal.tell, _StopSignals().asked_for)
+    try:
+        outcome = supervise(trainer_launch(run, config), run, orders, view)
+        terminal.end()
+        return _conclude(run, config, places, outcome, terminal)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _disk_full(run, places) from None
+    finally:
+        terminal.end()
+
+
+def trainer_launch(run: RunFolder, config: Config) -> Launch:
+    """How this run's trainer is started. What changes a kernel's result is in the environment before torch is imported."""
+    timeline = read_timeline(run.timeline_file)
+    settings = settings_at(timeline, run.committed() + 1)
+    env: dict[str, str | None] = {
+        "OMP_NUM_THREADS": str(settings["threads"]),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if config.train.deterministic:
+        env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
+
+
+class _StopSignals:
+    """Ctrl-C and SIGTERM ask for the end of the step in flight, a saved state and exit code 130."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+    def asked_for(self) -> bool:
+        return self.asked
+
+
+def _conclude(run: RunFolder, config: Config, places: list[Path], outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:
+    if outcome.ending.kind == "finished":
+        summary = finish(run, config, places, terminal)
+        return DONE, summary
+    saved = keep_newest(run, places, config)
+    if outcome.decision is None:
+        summary = write_summary(run, "interrupted", None)
+        run.event("interrupted", step=run.committed(), saved=saved)
+        terminal.say(f"stopped after step {run.committed()}; the same command goes on from there")
+        return INTERRUPTED, summary
+    run.event("gave_up", step=run.committed(), reason=outcome.decision.reason, saved=saved)
+    summary = write_summary(run, "gave_up", outcome.decision.reason)
+    terminal.summary(summary, run)
+    wreck = outcome.wreck
+    last = [line for line in wreck.lines if line.strip()][-3:] if wreck else []
+    log = run.attempt(run.attempts()[-1]) / "output.log"
+    kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
+    text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  | {line}" for line in last)
+    raise Stop(GAVE_UP, text, f"read {log}; when the cause is mended, the same command goes on")
+
+
+def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
+    state = next((place for place in places if place.exists()), None)
+    kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
+    text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
+    return Stop(GAVE_UP, text, "make room; then the same command goes on from there, nothing is lost")
+
+

@@ -1,0 +1,81 @@
+"""`holdfast trial RUN --step K`: replay one step of a run in a fresh process, as it was or with one thing changed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import yaml
+
+from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.files import Json
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.lab.replay import Change, replay
+from holdfast.ui.terminal import Terminal
+from holdfast.verbs.train import trainer_launch
+
+EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
+_CHANGEABLE = {"attention": ("eager", "sdpa"), "dtype": ("fp32", "bf16"), "micro_batch_tokens": None, "threads": None}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--step", type=int, required=True, metavar="K", help="the step to replay, from the state before it")
+    parser.add_argument("--samples", metavar="N,N,..", help="only these samples of the step (numbers as in steps.jsonl)")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="key=value", help=f"one of {', '.join(_CHANGEABLE)}")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable for the trial")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit codes: 0 the step went through and is finite, 1 it did not."""
+    folder = RunFolder(arguments.run_folder.resolve())
+    if not folder.config_file.exists():
+        raise Stop(USAGE, f"{folder.path} is no run folder (it has no config.yaml)", "run folders lie under runs/")
+    timeline = read_timeline(folder.timeline_file)
+    last = settings_at(timeline, timeline[-1]["from_step"])["steps"]
+    if not 1 <= arguments.step <= last:
+        raise Stop(USAGE, f"step {arguments.step}: the run has steps 1 to {last}", "give one of them with --step")
+    change = Change(_samples(arguments.samples), _settings(arguments.settings), _environment(arguments.env))
+    environment = trainer_launch(folder, folder.config()).env
+    outcome = replay(folder, arguments.step, change, environment)
+    terminal = Terminal(to_stderr=arguments.json, quiet=False)
+    terminal.say(_sentence(outcome))
+    return (DONE if outcome["finite"] else BLOCKED), outcome
+
+
+def _samples(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise Stop(USAGE, f"--samples {text}: numbers are needed", "for example --samples 17,204") from None
+
+
+def _settings(pairs: list[str]) -> dict[str, object]:
+    settings: dict[str, object] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        key = {"precision": "dtype"}.get(key.removeprefix("train."), key.removeprefix("train."))
+        if not sign or key not in _CHANGEABLE:
+            raise Stop(USAGE, f"--set {pair}: what can be changed is {', '.join(_CHANGEABLE)}", "for example --set attention=eager")
+        value, allowed = yaml.safe_load(text), _CHANGEABLE[key]
+        if (allowed and value not in allowed) or (allowed is None and (not isinstance(value, int) or value < 1)):
+            raise Stop(USAGE, f"--set {pair}: {key} takes {' or '.join(allowed) if allowed else 'a whole number from 1 on'}")
+        settings[key] = value
+    return settings
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise Stop(USAGE, f"--env {wrong[0]}: write NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _sentence(outcome: Json) -> str:
+    if outcome["ending"] != "finished":
+        return f"step {outcome['step']}: {outcome['ending']}; log: {outcome['folder']}/output.log"
+    loss, norm = outcome["loss"], outcome["grad_norm"]
+    numbers = f"loss {loss:.6f}, gradient norm {norm:.6f}" if outcome["finite"] else "loss or gradient norm not finite"
+    return f"step {outcome['step']}, {len(outcome['samples'])} samples: {numbers}; gradients {outcome['gradients_sha256'][:16]}"

@@ -1,0 +1,1 @@
+"""Hands: machine facts, processes, shared memory, checkpoints on disk."""

@@ -1,0 +1,81 @@
+"""The trainer's parent: starts one attempt, keeps its exit code, keeps the writer alive. Standard library only; decides nothing.
+
+    python -m holdfast.world.nurse ATTEMPT_FOLDER
+
+It outlives the supervisor. The run's trainer lock is taken here and inherited by the trainer, so the kernel holds it exactly as
+long as one of the two lives, and no second trainer can start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.identity import myself
+
+POLL_S = 0.02
+WRITER_PAUSE_S = (0.1, 5.0)
+
+
+def main(attempt: Path) -> int:
+    launch = json.loads((attempt / "launch.json").read_text())
+    lock = os.open(launch["trainer_lock"], os.O_RDWR | os.O_CREAT, 0o644)
+    if not _lock(lock) or (attempt / "ending.json").exists():
+        return 1  # another trainer lives, or a new supervisor has called this attempt off
+    _write(attempt / "nurse.json", dict(myself()))
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    environment = {name: value for name, value in (os.environ | launch["env"]).items() if value is not None}
+    began = time.time()
+    with (attempt / "output.log").open("ab") as output:
+        trainer = subprocess.Popen(launch["argv"], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, pass_fds=(lock,))
+        signal.signal(signal.SIGTERM, lambda *_: trainer.send_signal(signal.SIGTERM))
+        code = _watch(trainer, launch["writer_argv"], environment, output)
+    _write(attempt / "ending.json", {"code": code, "began": began, "ended": time.time()})
+    return 0
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the trainer lock; for a second, because others hold it for an instant when they ask whether it is free."""
+    for _ in range(50):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(0.02)
+    return False
+
+
+def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment: dict[str, str], output: Any) -> int:
+    """Wait for the trainer; start the writer, and start it again when it dies, more slowly each time it dies at once."""
+    pause, writer_died = WRITER_PAUSE_S[0], 0.0
+    writer = subprocess.Popen(writer_argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+    started = time.monotonic()
+    while (code := trainer.poll()) is None:
+        time.sleep(POLL_S)
+        if writer.poll() is None:
+            continue
+        if not writer_died:
+            writer_died = time.monotonic()
+            pause = WRITER_PAUSE_S[0] if writer_died - started > WRITER_PAUSE_S[1] else min(pause * 2, WRITER_PAUSE_S[1])
+        if time.monotonic() - writer_died >= pause:
+            writer = subprocess.Popen(writer_argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+            started, writer_died = time.monotonic(), 0.0
+    return code
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1])))

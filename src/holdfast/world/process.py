@@ -1,0 +1,142 @@
+"""Start an attempt, find a living one again, watch it to its end. Judges nothing: what an ending means is mind's question."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.memoryfile import MemoryFile
+from holdfast.core.run import RunFolder
+from holdfast.core.types import EXIT_KINDS, Ending, Launch
+from holdfast.core.identity import alive
+from holdfast.world.writer import hold
+
+POLL_S = 0.05
+Tick = Callable[["Attempt"], bool]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the trainer: its number and folder."""
+
+    number: int
+    folder: Path
+    nurse: subprocess.Popen[bytes] | None  # None: started by another supervisor
+
+    def pulse(self) -> Json | None:
+        """What the trainer published last, or None before its first beat."""
+        ready = read_json(self.folder / "ready.json")
+        memory = MemoryFile.open(Path(ready["memory_file"])) if ready else None
+        if memory is None:
+            return None
+        with memory:
+            pulse = memory.pulse()
+        return pulse if pulse and pulse.get("attempt") == self.number else None
+
+
+def start(launch: Launch, run: RunFolder, orders: Json) -> Attempt:
+    """Write a new attempt down, then start its nurse. `orders` go into launch.json beside the launch itself."""
+    number = max(run.attempts(), default=0) + 1
+    folder = run.attempt(number)
+    folder.mkdir(parents=True)
+    entry = {
+        "argv": [*launch.argv, str(run.path), str(number)],
+        "env": launch.env,
+        "settings": launch.settings,
+        "trainer_lock": str(run.trainer_lock),
+        "writer_argv": [sys.executable, "-m", "holdfast.world.writer", str(run.path), str(number)],
+        "started": time.time(),
+        **orders,
+    }
+    write_json(folder / "launch.json", entry)
+    return Attempt(number, folder, _spawn_nurse(folder))
+
+
+def _spawn_nurse(folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "output.log").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast.world.nurse", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def adopt(run: RunFolder) -> Attempt | None:
+    """The newest attempt whose end was not dealt with yet (no wreck.json), dead or alive; None when there is none."""
+    numbers = run.attempts()
+    if not numbers or (run.attempt(numbers[-1]) / "wreck.json").exists():
+        return None
+    return Attempt(numbers[-1], run.attempt(numbers[-1]), nurse=None)
+
+
+def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
+    """Wait until the attempt has ended. `tick` is called all the while; when it returns True the trainer is asked to stop."""
+    asked = False
+    while True:
+        ending = _ending(attempt, run)
+        if ending is not None:
+            return ending
+        if tick(attempt) and not asked:
+            asked = _ask_to_stop(attempt)
+        if attempt.nurse is not None:
+            attempt.nurse.poll()  # collects it when it has died
+        time.sleep(POLL_S)
+
+
+def living_pids(attempt: Attempt) -> dict[str, int]:
+    """Pids of the attempt's processes that are alive, by role."""
+    found = {"nurse": read_json(attempt.folder / "nurse.json"), "trainer": _trainer(attempt)}
+    return {role: identity["pid"] for role, identity in found.items() if identity and alive(identity)}  # type: ignore[arg-type]
+
+
+def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
+    """How the attempt ended, or None while it may still be alive."""
+    seen = read_json(attempt.folder / "ending.json")
+    if seen is None:
+        with hold(run.trainer_lock, wait=False) as free:
+            if not free:
+                return None
+            seen = read_json(attempt.folder / "ending.json")
+            if seen is None and not _nurse_was_there(attempt):
+                if attempt.nurse is not None and attempt.nurse.poll() is None:
+                    return None
+                write_json(attempt.folder / "ending.json", {"code": None, "called_off": True, "ended": time.time()})
+                return Ending("never_started")
+    result = read_json(attempt.folder / "result.json") or {}
+    code = seen.get("code") if seen else None
+    seconds = seen["ended"] - seen["began"] if seen and "began" in seen else None
+    if result.get("kind") or code in EXIT_KINDS:
+        return Ending(result.get("kind") or EXIT_KINDS[code], code, seconds, result)
+    if seen is None:
+        return Ending("vanished")
+    if code is None:
+        return Ending("never_started")
+    return Ending("killed" if code < 0 else "error", code, seconds)
+
+
+def _nurse_was_there(attempt: Attempt) -> bool:
+    return (attempt.folder / "nurse.json").exists() or (attempt.folder / "rank0.json").exists()
+
+
+def _trainer(attempt: Attempt) -> Json | None:
+    entry = read_json(attempt.folder / "rank0.json")
+    return entry["identity"] if entry else None
+
+
+def _ask_to_stop(attempt: Attempt) -> bool:
+    """Send SIGTERM to the trainer; False while it has not told its name yet."""
+    pid = living_pids(attempt).get("trainer")
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGTERM)
+    return True
+

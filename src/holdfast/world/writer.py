@@ -1,0 +1,164 @@
+"""The checkpoint writer: turns pinned snapshots into durable checkpoints, next to training. Needs no torch; decides nothing.
+
+    python -m holdfast.world.writer RUN ATTEMPT
+
+One at a time per run (a lock). It ends when the trainer is gone and nothing is pinned any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.core.checkpoint import (
+    ADAPTER_CONFIG,
+    ARTIFACT,
+    STATE,
+    checkpoint_name,
+    checkpoint_steps,
+    clear_staging,
+    problem,
+    prune,
+    publish_checkpoint,
+    stage_checkpoint,
+)
+from holdfast.core.faults import Fault, Moment, fires
+from holdfast.core.files import Json, read_json
+from holdfast.core.load import load_faults
+from holdfast.core.memoryfile import MemoryFile, Snapshot
+from holdfast.core.run import RunFolder
+from holdfast.core.identity import alive
+
+POLL_S = 0.02
+
+
+@contextlib.contextmanager
+def hold(lock: Path, wait: bool) -> Iterator[bool]:
+    """Hold a lock file exclusively; yields whether it could be had."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def main(run: RunFolder, attempt: int) -> int:
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    launch = read_json(run.attempt(attempt) / "launch.json") or {}
+    faults = load_faults(Path(launch["faults"])) if launch.get("faults") else []
+    with hold(run.writer_lock, wait=True):
+        clear_staging(run)
+        ready: Json | None = None
+        while True:
+            living = _trainer_lives(run, attempt)
+            ready = ready or read_json(run.attempt(attempt) / "ready.json")
+            saved = _save_pinned(run, ready, launch["keep"], faults, attempt) if ready else 0
+            if not saved and not living:
+                return 0
+            time.sleep(POLL_S)
+
+
+def _save_pinned(run: RunFolder, ready: Json, keep: int, faults: list[Fault], attempt: int) -> int:
+    """Save every pinned snapshot; how many there were."""
+    memory = MemoryFile.open(Path(ready["memory_file"]))
+    if memory is None:
+        return 0
+    with memory:
+        waiting = memory.pinned_headers()
+        for header in waiting:
+            snapshot = memory.read(header)
+            if snapshot is not None:
+                _save(run, snapshot, ready["adapter_config"], keep, faults, attempt)
+            memory.unpin(header.index)
+        return len(waiting)
+
+
+def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: int) -> int | None:
+    """Make the newest snapshot durable after its trainer is gone; its step, or None when no snapshot is left. Raises OSError."""
+    with hold(run.writer_lock, wait=True):
+        clear_staging(run)
+        for place in places:
+            memory = MemoryFile.open(place)
+            snapshot = memory.newest() if memory else None
+            if snapshot is None:
+                continue
+            final = run.checkpoints / checkpoint_name(snapshot.step)
+            if snapshot.step not in checkpoint_steps(run) or problem(final, run.id()):
+                publish_checkpoint(run, stage_checkpoint(run, snapshot, adapter_config), snapshot.step)
+                prune(run, keep)
+            return snapshot.step
+    return None
+
+
+def _trainer_lives(run: RunFolder, attempt: int) -> bool:
+    """Whether the attempt's trainer is there. Before it has written its name, the run's lock tells."""
+    identity = read_json(run.attempt(attempt) / "rank0.json")
+    if identity is not None:
+        return alive(identity["identity"])
+    with hold(run.trainer_lock, wait=False) as free:
+        return not free
+
+
+def _save(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: int, faults: list[Fault], attempt: int) -> None:
+    """Save one checkpoint. A save that fails is an event and not the end: training goes on."""
+    began = time.perf_counter()
+    step = snapshot.step
+    try:
+        staged = stage_checkpoint(run, snapshot, adapter_config)
+        _break(faults, Moment("save", attempt, step=step), staged)
+        publish_checkpoint(run, staged, step)
+        _break(faults, Moment("saved", attempt, step=step), None)
+        prune(run, keep)
+        _tell(run, "checkpoint_saved", step=step, seconds=round(time.perf_counter() - began, 4))
+    except OSError as error:
+        clear_staging(run)
+        _tell(run, "checkpoint_failed", step=step, reason=f"{error.strerror or error}", free_bytes=_free(run.path))
+
+
+def _break(faults: list[Fault], moment: Moment, staged: Path | None) -> None:
+    for fault in faults:
+        if not fires(fault, moment):
+            continue
+        print(fault.message or f"fault: {fault.name}", flush=True)
+        if fault.effect == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.effect == "raise":
+            raise OSError(5, fault.message or "injected write error")
+        elif staged is not None and fault.effect == "corrupt_checkpoint":
+            _flip_a_bit(staged / ARTIFACT)
+        elif staged is not None and fault.effect == "torn_checkpoint":
+            os.truncate(staged / STATE, (staged / STATE).stat().st_size // 2)
+            (staged / ADAPTER_CONFIG).unlink()
+
+
+def _flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def _tell(run: RunFolder, kind: str, **facts: object) -> None:
+    try:
+        run.event(kind, **facts)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            print(f"holdfast writer: {kind} {facts}; not journalled: {error.strerror}", file=sys.stderr, flush=True)
+
+
+def _free(path: Path) -> int:
+    return shutil.disk_usage(path).free
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(RunFolder(Path(sys.argv[1])), int(sys.argv[2])))
