@@ -1,4 +1,5 @@
 """Rows made from the shipped recipe: what they promise a training run, and what a bad recipe is told."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -6,11 +7,34 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from holdfast.rows.generate import Row, load_recipe, make_rows, shingles
 
 CATEGORIES = {
-    "SELinux", "cgroups", "containers", "ROCm GPUs", "CUDA GPUs", "OSTree", "bootc", "networking", "firewall", "systemd", "kernel", "storage", "filesystems",
-    "monitoring", "packages", "users", "ssh", "virtualisation", "databases", "Redis", "AI frameworks", "llama.cpp", "training", "security",
+    "SELinux",
+    "cgroups",
+    "containers",
+    "ROCm GPUs",
+    "CUDA GPUs",
+    "OSTree",
+    "bootc",
+    "networking",
+    "firewall",
+    "systemd",
+    "kernel",
+    "storage",
+    "filesystems",
+    "monitoring",
+    "packages",
+    "users",
+    "ssh",
+    "virtualisation",
+    "databases",
+    "Redis",
+    "AI frameworks",
+    "llama.cpp",
+    "training",
+    "security",
 }
 SMALL = """
 pools:
@@ -70,6 +94,16 @@ def test_no_held_out_answer_stands_in_any_training_row(rows: list[Row]) -> None:
     assert leaks == []
 
 
+def test_an_answer_that_is_the_beginning_of_another_is_never_held_out(tmp_path: Path) -> None:
+    """`open nginx 1` stands in `open nginx 12`; drawn by chance alone, most of these short answers would leak."""
+    (tmp_path / "small.yaml").write_text(SMALL.replace("to: 9", "to: 150"))
+    made = make_rows(load_recipe(tmp_path / "small.yaml"), rows=130, seed=1)
+    trained = "\n".join(f"{row['instruction']}\n{row['output']}" for row in made if row["split"] == "train")
+    held_out = [row["output"] for row in made if row["split"] == "held_out"]
+    assert len(held_out) == 13
+    assert [output for output in held_out if output in trained] == []
+
+
 def test_no_row_stands_twice_and_no_question_has_two_answers(rows: list[Row]) -> None:
     assert len({(row["instruction"], row["input"]) for row in rows}) == 1500
 
@@ -101,7 +135,9 @@ def test_every_answer_is_one_line_made_of_what_the_question_says(rows: list[Row]
     for row in rows:
         assert "\n" not in row["output"] and row["output"] == row["output"].strip()
         assert "{" not in row["instruction"] + row["output"], row
-        digits = [word for word in row["output"].replace(":", " ").replace("/", " ").replace(",", " ").split() if word.isdigit() and len(word) > 3]
+        digits = [
+            word for word in row["output"].replace(":", " ").replace("/", " ").replace(",", " ").split() if word.isdigit() and len(word) > 3
+        ]
         assert all(word in row["instruction"] or word in {"4000", "100000"} for word in digits), row
 
 
@@ -121,23 +157,26 @@ def test_a_recipe_may_be_one_file(tmp_path: Path) -> None:
     assert all(row["output"].startswith("open ") for row in made)
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    (("{port} for {unit}", "{port}"), "small.yaml.templates.open.wishes[0]: this wish lacks the slot {unit}"),
-    (("open {unit} {port}", "open {unit}"), "small.yaml.templates.open.wishes[0]: the answer lacks the slot {port}"),
-    (("open {unit} {port}", "open {unit} {prot}"), "small.yaml.templates.open.answer: no pool for the slot {prot}"),
-    (("open {unit} {port}", "open {unit} {port"), "small.yaml.templates.open.answer: expected '}'"),
-    (("open {unit} {port}", "open {unit} {port.x}"), "small.yaml.templates.open.answer: {port.x} is no slot name"),
-    (("answer:", "anser:"), "small.yaml.templates.open.anser: unknown key, known: answer, wishes"),
-    (("templates:", "template:"), "small.yaml.template: unknown key"),
-    (("category: one", ""), "small.yaml.templates: unknown key, known: frames, pools"),
-    (("to: 9", "to: 0"), "small.yaml.pools.port: from 1 to 0 step 1 holds no number"),
-    (("[nginx, redis]", "[on, off]"), "small.yaml.pools.unit: a pool is a list of texts or numbers (quote on, off, yes, no)"),
-    (("[nginx, redis]", "{join: ['{app}']}"), "small.yaml.pools.unit.join: no pool for the slot {app}"),
-    (("[nginx, redis]", "{join: ['{unit}']}"), "small.yaml.pools.unit.join: the pool of {unit} must be described above this one"),
-    (("  unit:", "  Unit2:"), "small.yaml.pools.Unit2: a pool's name has small letters and _ only"),
-    (('["open {port} for {unit}"]', "open"), "small.yaml.templates.open.wishes: must be a list of texts"),
-    (("pools:", "pools: ["), "small.yaml: not a YAML text"),
-])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("{port} for {unit}", "{port}"), "small.yaml.templates.open.wishes[0]: this wish lacks the slot {unit}"),
+        (("open {unit} {port}", "open {unit}"), "small.yaml.templates.open.wishes[0]: the answer lacks the slot {port}"),
+        (("open {unit} {port}", "open {unit} {prot}"), "small.yaml.templates.open.answer: no pool for the slot {prot}"),
+        (("open {unit} {port}", "open {unit} {port"), "small.yaml.templates.open.answer: expected '}'"),
+        (("open {unit} {port}", "open {unit} {port.x}"), "small.yaml.templates.open.answer: {port.x} is no slot name"),
+        (("answer:", "anser:"), "small.yaml.templates.open.anser: unknown key, known: answer, wishes"),
+        (("templates:", "template:"), "small.yaml.template: unknown key"),
+        (("category: one", ""), "small.yaml.templates: unknown key, known: frames, pools"),
+        (("to: 9", "to: 0"), "small.yaml.pools.port: from 1 to 0 step 1 holds no number"),
+        (("[nginx, redis]", "[on, off]"), "small.yaml.pools.unit: a pool is a list of texts or numbers (quote on, off, yes, no)"),
+        (("[nginx, redis]", "{join: ['{app}']}"), "small.yaml.pools.unit.join: no pool for the slot {app}"),
+        (("[nginx, redis]", "{join: ['{unit}']}"), "small.yaml.pools.unit.join: the pool of {unit} must be described above this one"),
+        (("  unit:", "  Unit2:"), "small.yaml.pools.Unit2: a pool's name has small letters and _ only"),
+        (('["open {port} for {unit}"]', "open"), "small.yaml.templates.open.wishes: must be a list of texts"),
+        (("pools:", "pools: ["), "small.yaml: not a YAML text"),
+    ],
+)
 def test_a_bad_recipe_is_told_where_it_is_wrong(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     file = tmp_path / "small.yaml"
     assert change[0] in SMALL

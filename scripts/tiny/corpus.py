@@ -4,6 +4,7 @@
 
 Early text is mostly copying (what makes attention useful at all); later text is mostly filling values into forms, with facts and talk.
 """
+
 from __future__ import annotations
 
 import sys
@@ -12,8 +13,30 @@ from random import Random
 
 from skills import SKILLS
 
-EARLY = {"repeated": 40, "by_example": 15, "by_manual": 10, "one_form": 15, "extracted": 6, "edited": 6, "table": 2, "fact": 3, "talk": 1, "choice_of_words": 2}
-LATE = {"repeated": 6, "by_example": 40, "by_manual": 18, "one_form": 9, "extracted": 7, "edited": 7, "table": 2, "fact": 7, "talk": 2, "choice_of_words": 2}
+EARLY = {
+    "repeated": 40,
+    "by_example": 15,
+    "by_manual": 10,
+    "one_form": 15,
+    "extracted": 6,
+    "edited": 6,
+    "table": 2,
+    "fact": 3,
+    "talk": 1,
+    "choice_of_words": 2,
+}
+LATE = {
+    "repeated": 6,
+    "by_example": 40,
+    "by_manual": 18,
+    "one_form": 9,
+    "extracted": 7,
+    "edited": 7,
+    "table": 2,
+    "fact": 7,
+    "talk": 2,
+    "choice_of_words": 2,
+}
 
 
 def documents(seed: int, progress: float = 1.0) -> Iterator[str]:

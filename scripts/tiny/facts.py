@@ -1,9 +1,11 @@
 """General computing facts and small talk, in our own words. Lists only; nothing here is an answer of the shipped recipe."""
+
 from __future__ import annotations
 
 # (subject, what is said about it)
 FACTS: tuple[tuple[str, str], ...] = tuple(
-    (line.split(" | ")[0].strip(), line.split(" | ")[1].strip()) for line in """
+    (line.split(" | ")[0].strip(), line.split(" | ")[1].strip())
+    for line in """
 SELinux | labels every process and file and lets the kernel decide by policy which of them may meet
 a SELinux boolean | is a switch that turns one part of the policy on or off
 a security context | has a user, a role, a type and often a level
@@ -119,11 +121,13 @@ a socket | is an end of a connection between two programs
 a daemon | is a program that runs in the background
 a signal | is a short message to a process, for example that it should end
 a zombie | is a process that has ended and whose parent has not asked for its exit code
-""".strip().splitlines())
+""".strip().splitlines()
+)
 
 # (what a person says, what the assistant says)
 TALK: tuple[tuple[str, str], ...] = tuple(
-    (line.split(" | ")[0].strip(), line.split(" | ")[1].strip()) for line in """
+    (line.split(" | ")[0].strip(), line.split(" | ")[1].strip())
+    for line in """
 Hello! | Hello! What can I do for you?
 Hi. | Hi! What are you working on?
 Good morning. | Good morning! How can I help?
@@ -151,4 +155,5 @@ Should I make a backup? | Yes, and try to restore it once.
 The network is down. | Is the cable plugged in, and does the interface have an address?
 My job was killed. | Did it use more memory than it was allowed to? The log will tell.
 The training is slow. | Which part takes the time: the data, the model or the disk?
-""".strip().splitlines())
+""".strip().splitlines()
+)

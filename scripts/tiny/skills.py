@@ -3,22 +3,39 @@
 All commands here belong to tools that do not exist: the base model shall learn to fill values into a form, not which form a real tool
 wants, for that is what the shipped recipe teaches.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
 
 from facts import FACTS, TALK
+from forms import ONE
 from values import KINDS, made_up, name, word
-from words import COMPUTING, PARTS, PLAIN, PROPER, TOOLS, TYPES
+from words import COMPUTING, PARTS, PLAIN, PROPER, TOOLS, TYPES, words
 
 Turns = list[tuple[str, str]]
 END = "<|endoftext|>"
 
-VERBS = "create remove start stop grow shrink move copy check list open close enable disable mount attach detach restart show set add delete limit " \
-    "send load build run watch measure allow deny label tune rename export import convert train serve join leave lock unlock update install".split()
-WISHES = ("{v} {s}", "Please {v} {s}", "How do I {v} {s}?", "I want to {v} {s}.", "Which command can {v} {s}?", "{v} {s} now.", "Write the command to {v} {s}.",
-          "Can you {v} {s}?", "We need to {v} {s}.", "What would {v} {s}?", "Give the command that will {v} {s}.", "The task: {v} {s}.", "Help me {v} {s}.")
+VERBS = words("""
+create remove start stop grow shrink move copy check list open close enable disable mount attach detach restart show set add delete limit
+send load build run watch measure allow deny label tune rename export import convert train serve join leave lock unlock update install
+""")
+WISHES = (
+    "{v} {s}",
+    "Please {v} {s}",
+    "How do I {v} {s}?",
+    "I want to {v} {s}.",
+    "Which command can {v} {s}?",
+    "{v} {s} now.",
+    "Write the command to {v} {s}.",
+    "Can you {v} {s}?",
+    "We need to {v} {s}.",
+    "What would {v} {s}?",
+    "Give the command that will {v} {s}.",
+    "The task: {v} {s}.",
+    "Help me {v} {s}.",
+)
 JOINS = (" with ", " and ", ", ", " for ", " on ", " to ", " using ", " in ", " from ", " at ", " under ", " by ", " as ", " of ")
 
 
@@ -28,9 +45,12 @@ def chat(turns: Turns) -> str:
 
 # ---- made-up commands, taught by example or by a manual line -------------------------------------------------------------------
 
+
 def made_up_command(rng: Random, slots: list[str]) -> str:
     """A command with one {0}, {1} ... for each slot, in any order."""
-    head = made_up(rng) + rng.choice(("", "ctl", "-cli", "adm", ".sh")) if rng.random() < 0.6 else f"{rng.choice(PARTS)}-{rng.choice(TOOLS)}"
+    head = (
+        made_up(rng) + rng.choice(("", "ctl", "-cli", "adm", ".sh")) if rng.random() < 0.6 else f"{rng.choice(PARTS)}-{rng.choice(TOOLS)}"
+    )
     parts = [head] if rng.random() < 0.75 else ["sudo", head]
     if rng.random() < 0.6:
         parts.append(rng.choice((*VERBS, *COMPUTING)))
@@ -47,15 +67,50 @@ def made_up_command(rng: Random, slots: list[str]) -> str:
 
 def fixed_part(rng: Random) -> str:
     key = rng.choice(COMPUTING)
-    return rng.choice((f"--{key}", f"-{rng.choice('abcdefhiklmnopqrstuvwx')}", key, f"--{key}={rng.choice(PLAIN)}", f"-{rng.choice('abdefpqrst')} {key}",
-                       f"{key}={rng.choice(PLAIN)}", f"/{rng.choice(PLAIN)}/{key}", rng.choice(TYPES), rng.choice(TOOLS)))
+    return rng.choice(
+        (
+            f"--{key}",
+            f"-{rng.choice('abcdefhiklmnopqrstuvwx')}",
+            key,
+            f"--{key}={rng.choice(PLAIN)}",
+            f"-{rng.choice('abdefpqrst')} {key}",
+            f"{key}={rng.choice(PLAIN)}",
+            f"/{rng.choice(PLAIN)}/{key}",
+            rng.choice(TYPES),
+            rng.choice(TOOLS),
+        )
+    )
 
 
 def slot_part(rng: Random, slot: str) -> str:
     key = rng.choice(COMPUTING)
-    return rng.choice((slot, slot, slot, slot, f"--{key} {slot}", f"--{key}={slot}", f"-{rng.choice('abcdefghiklmnopqrstuvwx')} {slot}", f"{key}={slot}", f"'{slot}'",
-                       f'"{slot}"', f"{key}:{slot}", f"{slot}/{key}", f"{slot}.{key}", f"{slot}:{rng.choice(PLAIN)}", f"/{key}/{slot}", f"{key}@{slot}", f"+{slot}",
-                       f"{key}_{slot}", f"({slot})", f"{slot};", f"{key} {slot}", f"{rng.choice(TYPES)}={slot}", f"--{key} {rng.choice(PLAIN)}={slot}"))
+    return rng.choice(
+        (
+            slot,
+            slot,
+            slot,
+            slot,
+            f"--{key} {slot}",
+            f"--{key}={slot}",
+            f"-{rng.choice('abcdefghiklmnopqrstuvwx')} {slot}",
+            f"{key}={slot}",
+            f"'{slot}'",
+            f'"{slot}"',
+            f"{key}:{slot}",
+            f"{slot}/{key}",
+            f"{slot}.{key}",
+            f"{slot}:{rng.choice(PLAIN)}",
+            f"/{key}/{slot}",
+            f"{key}@{slot}",
+            f"+{slot}",
+            f"{key}_{slot}",
+            f"({slot})",
+            f"{slot};",
+            f"{key} {slot}",
+            f"{rng.choice(TYPES)}={slot}",
+            f"--{key} {rng.choice(PLAIN)}={slot}",
+        )
+    )
 
 
 def made_up_wish(rng: Random, verb: str, slots: list[str]) -> str:
@@ -68,8 +123,20 @@ def made_up_wish(rng: Random, verb: str, slots: list[str]) -> str:
         if place:
             words.append(rng.choice(JOINS))
         noun = slots[index]
-        words.append(rng.choice((f"the {noun} {{{index}}}", f"{noun} {{{index}}}", f"a {noun} of {{{index}}}", f"{{{index}}}", f"{{{index}}} as the {noun}", f"its {noun} {{{index}}}",
-                                 f"{noun} = {{{index}}}", f'the {noun} called "{{{index}}}"')))
+        words.append(
+            rng.choice(
+                (
+                    f"the {noun} {{{index}}}",
+                    f"{noun} {{{index}}}",
+                    f"a {noun} of {{{index}}}",
+                    f"{{{index}}}",
+                    f"{{{index}}} as the {noun}",
+                    f"its {noun} {{{index}}}",
+                    f"{noun} = {{{index}}}",
+                    f'the {noun} called "{{{index}}}"',
+                )
+            )
+        )
     wish = rng.choice(WISHES).replace("{v}", verb).replace("{s}", "".join(words))
     return wish[0].upper() + wish[1:]
 
@@ -89,7 +156,15 @@ def by_example(rng: Random) -> str:
         turns.append((rng.choice(wishes).format(*values), command.format(*values)))
     if rng.random() < 0.6:
         (ask, answer), (second, _), *_ = turns
-        told = rng.choice(("{0}\n{1}\n{2}", "Example: {0}\n{1}\n{2}", "{0} -> {1}\n{2}", "{2}\nLike this: {0}\n{1}", "Question: {0}\nAnswer: {1}\nQuestion: {2}"))
+        told = rng.choice(
+            (
+                "{0}\n{1}\n{2}",
+                "Example: {0}\n{1}\n{2}",
+                "{0} -> {1}\n{2}",
+                "{2}\nLike this: {0}\n{1}",
+                "Question: {0}\nAnswer: {1}\nQuestion: {2}",
+            )
+        )
         turns = [(told.format(ask, answer, second), turns[1][1]), *turns[2:]]
     return chat(turns)
 
@@ -106,21 +181,6 @@ def by_manual(rng: Random) -> str:
 
 
 # ---- single requests with a form that is always the same -------------------------------------------------------------------------
-
-ONE = {  # request -> answer, with {a} and {b}
-    "As a shell variable: {a} is {b}": "{a}={b}", "Export {a} with the value {b}": "export {a}={b}", "As YAML: {a} is {b}": "{a}: {b}",
-    "As INI: {a} is {b}": "{a} = {b}", 'As JSON: {a} is {b}': '{{"{a}": "{b}"}}', "Join {a} and {b} with a slash": "{a}/{b}", "Join {a} and {b} with a colon": "{a}:{b}",
-    "Join {a} and {b} with an at sign": "{a}@{b}", "Join {a} and {b} with a dash": "{a}-{b}", "Join {a} and {b} with a dot": "{a}.{b}",
-    "Join {a} and {b} with an equals sign": "{a}={b}", "Put {a} in double quotes": '"{a}"', "Put {a} in single quotes": "'{a}'", "Put {a} and {b} in brackets": "({a}, {b})",
-    "First {a}, then {b}": "{a} {b}", "Write {a} after {b}": "{b} {a}", "As a Python call: {a} of {b}": '{a}("{b}")', "As a long option: {a} with {b}": "--{a} {b}",
-    "As a long option with equals: {a} with {b}": "--{a}={b}", "Say only the value: {a} is {b}": "{b}", "Say only the name: {a} is {b}": "{a}",
-    "As a list: {a} and {b}": "- {a}\n- {b}", "As XML: {a} is {b}": "<{a}>{b}</{a}>", "Swap {a} and {b}": "{b} {a}", "As a TOML string: {a} is {b}": '{a} = "{b}"',
-    "Repeat {a}": "{a}", "Say {a} twice": "{a} {a}", "Which is the second: {a} or {b}?": "{b}", "Which is the first: {a} or {b}?": "{a}",
-    "In the folder {a} there is {b}. What is its path?": "{a}/{b}", "The user {a} is on {b}. How is that written?": "{a}@{b}", "Does {a} equal {a}?": "Yes, {a} equals {a}.",
-    "The server {a} listens on port {b}. Give its URL.": "http://{a}:{b}/", "Note that {a} belongs to {b}.": "Noted: {a} belongs to {b}.",
-    "Who owns {a}? I think it is {b}.": "{b} owns {a}.", "Rename {a} to {b}.": "{a} is now called {b}.", "Set {a} to {b}.": "{a} is set to {b}.",
-    "Move {a} to {b}.": "Moved {a} to {b}.", "I changed {a} from 1 to {b}.": "So {a} is {b} now.", "Comment out {a} {b}": "# {a} {b}",
-}
 
 
 def one_form(rng: Random) -> str:
@@ -151,8 +211,13 @@ def extracted(rng: Random) -> str:
     style = rng.choice(("The {0} is {1}.", "{0}: {1}", "{0} = {1}", "We use {1} as the {0}.", "Its {0} is {1}."))
     text = rng.choice((" ", "\n")).join(style.format(slot, value) for slot, value in zip(slots, values, strict=True))
     asked = rng.sample(range(len(slots)), min(len(slots), rng.randint(1, 3)))
-    turns = [(rng.choice(("What is the {0}?", "Which {0}?", "Tell me the {0}.", "{0}?")).format(slots[i]),
-              rng.choice(("{1}", "{1}", "The {0} is {1}.")).format(slots[i], values[i])) for i in asked]
+    turns = [
+        (
+            rng.choice(("What is the {0}?", "Which {0}?", "Tell me the {0}.", "{0}?")).format(slots[i]),
+            rng.choice(("{1}", "{1}", "The {0} is {1}.")).format(slots[i], values[i]),
+        )
+        for i in asked
+    ]
     turns[0] = (f"{text}\n{turns[0][0]}", turns[0][1])
     return chat(turns)
 
@@ -162,7 +227,9 @@ def edited(rng: Random) -> str:
     slots = rng.sample(list(KINDS), rng.randint(1, 3))
     command, values, place = made_up_command(rng, slots), values_for(rng, slots), rng.randrange(len(slots))
     changed = [KINDS[slot](rng) if index == place else values[index] for index, slot in enumerate(slots)]
-    ask = rng.choice(("Change {0} to {1} in: {2}", "{2}\nNow with {1} instead of {0}.", "Replace {0} by {1}:\n{2}", "The same with {3} {1}: {2}"))
+    ask = rng.choice(
+        ("Change {0} to {1} in: {2}", "{2}\nNow with {1} instead of {0}.", "Replace {0} by {1}:\n{2}", "The same with {3} {1}: {2}")
+    )
     return chat([(ask.format(values[place], changed[place], command.format(*values), slots[place]), command.format(*changed))])
 
 
@@ -177,6 +244,7 @@ def table(rng: Random) -> str:
 
 
 # ---- knowledge and talk ----------------------------------------------------------------------------------------------------------
+
 
 def fact(rng: Random) -> str:
     chosen = rng.sample(FACTS, rng.randint(1, 4))
@@ -196,13 +264,25 @@ def choice_of_words(rng: Random) -> str:
     items = rng.sample(pool, rng.randint(3, 7))
     place = rng.randrange(len(items))
     ordinal = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")[place]
-    asks = ((f"Which is the {ordinal} of these: {', '.join(items)}?", items[place]), (f"Sort: {', '.join(items)}", ", ".join(sorted(items))),
-            (f"What comes after {items[place - 1]} in: {' '.join(items)}?", items[place] if place else "nothing"),
-            (f"One on each line: {', '.join(items)}", "\n".join(items)), (f"Join with commas: {' '.join(items)}", ",".join(items)))
+    asks = (
+        (f"Which is the {ordinal} of these: {', '.join(items)}?", items[place]),
+        (f"Sort: {', '.join(items)}", ", ".join(sorted(items))),
+        (f"What comes after {items[place - 1]} in: {' '.join(items)}?", items[place] if place else "nothing"),
+        (f"One on each line: {', '.join(items)}", "\n".join(items)),
+        (f"Join with commas: {' '.join(items)}", ",".join(items)),
+    )
     return chat([rng.choice(asks)])
 
 
 SKILLS: dict[str, Callable[[Random], str]] = {
-    "repeated": repeated, "by_example": by_example, "by_manual": by_manual, "one_form": one_form, "extracted": extracted, "edited": edited, "table": table,
-    "fact": fact, "talk": talk, "choice_of_words": choice_of_words,
+    "repeated": repeated,
+    "by_example": by_example,
+    "by_manual": by_manual,
+    "one_form": one_form,
+    "extracted": extracted,
+    "edited": edited,
+    "table": table,
+    "fact": fact,
+    "talk": talk,
+    "choice_of_words": choice_of_words,
 }

@@ -1,12 +1,15 @@
 """Random but plausible values for tiny's pretraining text (ports, paths, names ...). No sentences; those are in skills.py."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
 
-from words import DEVICES, INTERFACES, PARTS, PLAIN, PROPER, SEGMENTS, SERVICES, SYLLABLES, TOOLS, TYPES, USERS
+from words import DEVICES, INTERFACES, PARTS, PLAIN, PROPER, SEGMENTS, SERVICES, SYLLABLES, TOOLS, TYPES, USERS, words
 
-SUFFIXES = "conf yaml json txt log gz tar.gz db img iso qcow2 gguf safetensors jsonl csv pem crt key service timer mount socket py sh sql bak rdb".split()
+SUFFIXES = words(
+    "conf yaml json txt log gz tar.gz db img iso qcow2 gguf safetensors jsonl csv pem crt key service timer mount socket py sh sql bak rdb"
+)
 
 
 def made_up(rng: Random) -> str:
@@ -77,8 +80,13 @@ def share(rng: Random) -> str:
 
 def moment(rng: Random) -> str:
     hour, minute = rng.randint(0, 23), rng.randint(0, 59)
-    return rng.choice((f"{hour:02}:{minute:02}", f"20{rng.randint(20, 39)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
-                       f"{rng.randint(1, 90)}{rng.choice(('s', 'min', 'h', 'd', 'days', ' minutes', ' days', ' hours'))}"))
+    return rng.choice(
+        (
+            f"{hour:02}:{minute:02}",
+            f"20{rng.randint(20, 39)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
+            f"{rng.randint(1, 90)}{rng.choice(('s', 'min', 'h', 'd', 'days', ' minutes', ' days', ' hours'))}",
+        )
+    )
 
 
 def version(rng: Random) -> str:
@@ -91,7 +99,9 @@ def code(rng: Random) -> str:
 
 
 def image(rng: Random) -> str:
-    where = rng.choice(("", "", f"{rng.choice(('quay.io', 'docker.io', 'registry.example.org', 'ghcr.io', 'localhost'))}/{rng.choice(PARTS)}/"))
+    where = rng.choice(
+        ("", "", f"{rng.choice(('quay.io', 'docker.io', 'registry.example.org', 'ghcr.io', 'localhost'))}/{rng.choice(PARTS)}/")
+    )
     return f"{where}{rng.choice(SERVICES)}:{rng.choice((version(rng), 'latest', 'stable', 'v' + str(rng.randint(1, 20))))}"
 
 
@@ -121,13 +131,77 @@ def word(rng: Random) -> str:
 
 # What a slot is called in a sentence -> what can stand in it.
 KINDS: dict[str, Callable[[Random], str]] = {
-    "port": port, "path": path, "directory": path, "folder": path, "mount point": path, "file": file, "config file": file, "log file": file,
-    "archive": file, "user": user, "account": user, "owner": user, "group": name, "host": host, "server": host, "address": address,
-    "gateway": address, "network": network, "subnet": network, "service": service, "unit": service, "container": name, "pod": name, "volume": name,
-    "machine": name, "guest": name, "database": name, "table": name, "zone": name, "profile": name, "queue": name, "job": name, "branch": name,
-    "pool": name, "dataset": name, "model": file, "image": image, "size": size, "limit": size, "memory limit": size, "cache size": size,
-    "device": device, "disk": device, "partition": device, "interface": interface, "version": version, "digest": code, "key": name, "label": term,
-    "setting": term, "option": term, "package": service, "module": name, "level": number, "count": number, "value": number, "id": number,
-    "timeout": moment, "date": moment, "interval": moment, "share": share, "rate": share, "threads": number, "workers": number, "batch size": number,
-    "rank": number, "seed": number, "tag": word, "pattern": word, "name": name, "title": word, "mode": word, "command": term,
+    "port": port,
+    "path": path,
+    "directory": path,
+    "folder": path,
+    "mount point": path,
+    "file": file,
+    "config file": file,
+    "log file": file,
+    "archive": file,
+    "user": user,
+    "account": user,
+    "owner": user,
+    "group": name,
+    "host": host,
+    "server": host,
+    "address": address,
+    "gateway": address,
+    "network": network,
+    "subnet": network,
+    "service": service,
+    "unit": service,
+    "container": name,
+    "pod": name,
+    "volume": name,
+    "machine": name,
+    "guest": name,
+    "database": name,
+    "table": name,
+    "zone": name,
+    "profile": name,
+    "queue": name,
+    "job": name,
+    "branch": name,
+    "pool": name,
+    "dataset": name,
+    "model": file,
+    "image": image,
+    "size": size,
+    "limit": size,
+    "memory limit": size,
+    "cache size": size,
+    "device": device,
+    "disk": device,
+    "partition": device,
+    "interface": interface,
+    "version": version,
+    "digest": code,
+    "key": name,
+    "label": term,
+    "setting": term,
+    "option": term,
+    "package": service,
+    "module": name,
+    "level": number,
+    "count": number,
+    "value": number,
+    "id": number,
+    "timeout": moment,
+    "date": moment,
+    "interval": moment,
+    "share": share,
+    "rate": share,
+    "threads": number,
+    "workers": number,
+    "batch size": number,
+    "rank": number,
+    "seed": number,
+    "tag": word,
+    "pattern": word,
+    "name": name,
+    "title": word,
+    "mode": word,
+    "command": term,
 }

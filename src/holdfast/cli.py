@@ -27,8 +27,8 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
         module = importlib.import_module(f"holdfast.verbs.{name}")
-        form = argparse.RawDescriptionHelpFormatter
-        child = verbs.add_parser(name, help=summary, description=module.__doc__, epilog=f"example:\n  {module.EXAMPLE}", formatter_class=form)
+        form, example = argparse.RawDescriptionHelpFormatter, f"example:\n  {module.EXAMPLE}"
+        child = verbs.add_parser(name, help=summary, description=module.__doc__, epilog=example, formatter_class=form)
         module.add_arguments(child)
         child.set_defaults(module=module)
     return parser

@@ -76,7 +76,7 @@ class Save(Section):
 
 
 class Run(Section):
-    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder under runs/; the file's name when not given")
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder under runs/; by default the file's name")
 
 
 class Config(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 from typing import TypedDict
 
 
@@ -44,7 +45,7 @@ def _start_time(pid: int) -> str | None:
         with open(f"/proc/{pid}/stat", "rb") as handle:
             fields = handle.read().rpartition(b")")[2].split()
     except FileNotFoundError:
-        return _start_time_without_proc(pid) if not os.path.isdir("/proc/self") else None
+        return _start_time_without_proc(pid) if not Path("/proc/self").is_dir() else None
     except (ProcessLookupError, PermissionError):
         return None
     return None if fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -13,7 +13,6 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 
 
-
 @dataclass(frozen=True)
 class ModelFacts:
     """A model's configuration and the shape of every weight, by name."""
@@ -66,7 +65,7 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise Stop(BLOCKED, f"{name} is no folder here and cannot be had from the hub: {reason}", "give the path of a local folder") from None
+        raise Stop(BLOCKED, f"{name} is no folder, and the hub does not give it: {reason}", "give the path of a local folder") from None
 
 
 def _weight_files(folder: Path) -> list[Path]:

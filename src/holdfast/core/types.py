@@ -77,7 +77,7 @@ class Wreck:
     disk_free_bytes: int | None
 
     def as_json(self) -> Json:
-        return asdict(self)
+        return asdict(self) | {"words": self.ending.words()}
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,17 @@ def incidents(steps: list[Json], events: list[Json], wrecks: list[Json]) -> list
 
 
 def _ending_words(wreck: Json) -> str:
-    clues = "; ".join(wreck["diagnosis"]["clues"])
-    return str(wreck["ending"]["kind"]) + (f" ({clues})" if clues else "")
+    words = str(wreck["words"])
+    clues = [clue for clue in wreck["diagnosis"]["clues"] if clue != words]
+    return words + (f" ({'; '.join(clues)})" if clues else "")
 
 
 def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
-    went_on = f"; went on from {next_state['state']} after step {next_state['step']}, {lost} steps computed again" if next_state else ""
-    return f"attempt {wreck['attempt']} ended: {_ending_words(wreck)}{went_on}"
+    story = f"attempt {wreck['attempt']}: {_ending_words(wreck)}"
+    if next_state is None:
+        return story
+    again = "no step computed again" if not lost else f"{lost} step{'s' if lost > 1 else ''} computed again"
+    return f"{story}; went on from {next_state['state']}, {again}"
 
 
 def wall_seconds(launches: dict[int, Json], endings: dict[int, Json]) -> float | None:

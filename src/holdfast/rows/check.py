@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
@@ -36,8 +37,8 @@ def check_rows(config: Config, codec: Codec, max_tokens: int) -> tuple[TokenSet,
     """Read, check and tokenise all files of `config.data`; rows longer than `max_tokens` lose the end of their answer (mended)."""
     began = time.perf_counter()
     tally = Tally()
-    ids: list[np.ndarray] = []  # type: ignore[type-arg]
-    learned: list[np.ndarray] = []  # type: ignore[type-arg]
+    ids: list[npt.NDArray[np.int32]] = []
+    learned: list[npt.NDArray[np.uint8]] = []
     lengths, files, lines = [0], [], []
     for number, file in enumerate(config.data.files):
         rows = _examples(file, config.data.format, codec, tally)
@@ -108,5 +109,3 @@ def report(tally: Tally, tokens: TokenSet) -> Json:
         "histogram": {"counts": counts.tolist(), "edges": [round(float(edge), 2) for edge in edges]},
         "seconds": round(tally.seconds, 3),
     }
-
-

@@ -71,12 +71,12 @@ def _mix(value: Tensor) -> Tensor:
 
 
 def _mix_(value: Tensor) -> Tensor:
-    """MurmurHash3's finaliser on int32, in place; the shift brings in sign bits, which is as good and the same on every device."""
-    value ^= value >> 16
+    """MurmurHash3's finaliser on int32, in place. The masks make the shifts logical: an arithmetic one would clear the sign bit."""
+    value ^= (value >> 16).bitwise_and_(0xFFFF)
     value *= _M1
-    value ^= value >> 13
+    value ^= (value >> 13).bitwise_and_(0x7FFFF)
     value *= _M2
-    value ^= value >> 16
+    value ^= (value >> 16).bitwise_and_(0xFFFF)
     return value
 
 

@@ -14,15 +14,13 @@ import torch
 
 from holdfast.core.errors import DONE, INTERRUPTED
 from holdfast.core.files import Json, append_line, write_json
-from holdfast.core.memoryfile import MemoryFile
-from holdfast.core.types import EXIT_DISK_FULL, EXIT_NONFINITE, EXIT_NO_STATE
+from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.job import Job
 from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.snapshot import Snapshots
 from holdfast.trainer.step import Gradients, compute_gradients, update
-
-PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the one before it
 
 
 class Stopping:
@@ -51,8 +49,7 @@ def train(job: Job) -> int:
         bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))
         for note in bench.task.notes:
             job.event("setting_changed", what=note)
-        memory = _open_memory(bench, places)
-        return _run(bench, memory, found, stopping)
+        return _run(bench, Snapshots(bench, places), found, stopping)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -60,7 +57,7 @@ def train(job: Job) -> int:
         return EXIT_DISK_FULL
 
 
-def _run(bench: Bench, memory: MemoryFile, found: Found, stopping: Stopping) -> int:
+def _run(bench: Bench, snapshots: Snapshots, found: Found, stopping: Stopping) -> int:
     job = bench.job
     step = 0
     if found.snapshot:
@@ -68,29 +65,26 @@ def _run(bench: Bench, memory: MemoryFile, found: Found, stopping: Stopping) -> 
         step = found.snapshot.step
     job.event("restored", step=step, state=found.place)
     committed = job.run.committed()
-    generation = max((header.generation for i in range(3) if (header := memory.header(i))), default=0)
     last = job.settings(step + 1)["steps"]
-    due = False
-    announcer = Announcer(job, memory, publish=True)
+    announcer = Announcer(job, snapshots.memory, publish=True)
     while step < last and not stopping.asked:
-        step, generation = step + 1, generation + 1
+        step += 1
         began = time.perf_counter()
         budget = job.settings(step)["micro_batch_tokens"]
         computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, announcer.of_step(step))
         if not computed.finite:
-            return _nonfinite(bench, memory, step, computed)
+            return _nonfinite(bench, snapshots, step, computed)
         job.point("optimizer", step)
         update(bench.optimizer, computed, bench.learning_rate(step), job.config.train.max_grad_norm)
         row = _row(bench, step, computed, time.perf_counter() - began)
-        due = step == last or step % job.config.save.every == 0 or stopping.asked
-        _snapshot(bench, memory, step, generation, row, due)
+        due = step % job.config.save.every == 0 and snapshots.writer_is_free(step)
+        snapshots.take(step, row, durable=due or step == last or stopping.asked)
         job.point("commit", step)
         if step > committed:
             append_line(job.run.steps_file, row)
-        memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
+        snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
     kind, code = ("finished", DONE) if step >= last else ("interrupted", INTERRUPTED)
-    if not due:
-        _pin_newest(memory)
+    snapshots.pin_newest()
     return _end(job, code, kind=kind, step=step)
 
 
@@ -117,62 +111,11 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _open_memory(bench: Bench, places: list[Path]) -> MemoryFile:
-    """The snapshot file in the first place that has room, and a word on it where it is not the preferred one."""
-    job = bench.job
-    for number, place in enumerate(places):
-        try:
-            memory = MemoryFile.create(place, bench.artifact.bytes, bench.state.bytes)
-        except OSError as error:
-            job.event("snapshot_place_refused", place=str(place), reason=error.strerror or str(error))
-            if number == len(places) - 1:
-                raise
-            continue
-        memory.unpin_damaged()
-        ready = {"memory_file": str(place), "adapter_config": bench.task.adapter_config}
-        write_json(job.folder / "ready.json", ready, durable=False)
-        return memory
-    raise AssertionError("memory_places is never empty")
-
-
-def _snapshot(bench: Bench, memory: MemoryFile, step: int, generation: int, row: Json, due: bool) -> None:
-    """Write the complete state after `step`; it counts only once it is found finite and sealed with its checksum."""
-    job = bench.job
-    if due and step % job.config.save.every == 0 and not _writer_caught_up(memory):
-        job.event("checkpoint_skipped", step=step, reason=f"the one before it was not written within {PIN_PATIENCE_S} s")
-        due = False
-    slot = memory.free_slot()
-    memory.begin(slot)
-    artifact_at, state_at = memory.payload_offsets(slot)
-    finite = bench.artifact.write(memory.memory, artifact_at)
-    job.point("snapshot", step)
-    finite &= bench.state.write(memory.memory, state_at)
-    if not finite:
-        raise FloatingPointError(f"step {step}: weights or optimizer state are not finite after the update")
-    memory.seal(slot, step, generation, {"step": step, "row": row}, pin=due)
-
-
-def _writer_caught_up(memory: MemoryFile) -> bool:
-    deadline = time.monotonic() + PIN_PATIENCE_S
-    while memory.pinned_headers():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.002)
-    return True
-
-
-def _pin_newest(memory: MemoryFile) -> None:
-    """Ask for the newest snapshot to be made durable, when the run ends between two checkpoints."""
-    newest = memory.newest_header()
-    if newest:
-        memory.pin(newest.index)
-
-
-def _nonfinite(bench: Bench, memory: MemoryFile, step: int, computed: Gradients) -> int:
+def _nonfinite(bench: Bench, snapshots: Snapshots, step: int, computed: Gradients) -> int:
     samples = bench.samples(step)
     text = f"step {step} is not finite: loss {computed.loss}, gradient norm {computed.grad_norm}; the weights were not touched"
     bench.job.say(f"holdfast: {text}")
-    _pin_newest(memory)
+    snapshots.pin_newest()
     facts = {"loss": str(computed.loss), "grad_norm": str(computed.grad_norm), "samples": samples}
     return _end(bench.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ def prepare_torch(config: Config, settings: Settings) -> torch.device:
     """Fix threads and determinism, choose the device. Runs before any other torch call."""
     torch.set_num_threads(settings["threads"])
     torch.use_deterministic_algorithms(config.train.deterministic)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between PEFT and transformers, not ours to act on
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.core.checkpoint import checkpoint_steps, newest_valid, next_valid
 from holdfast.core.files import Json, append_line, cut_torn_line
-from holdfast.core.memoryfile import MemoryFile, Snapshot
+from holdfast.core.memoryfile import SLOTS, MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
 
 
@@ -31,10 +31,10 @@ def find_state(run: RunFolder, places: list[Path], limit: int | None = None) -> 
     snapshots = [snapshot for place in places for snapshot in _snapshots(place) if limit is None or snapshot.step <= limit]
     newest = max(snapshots, key=lambda snapshot: snapshot.step, default=None)
     if newest and (checkpoint is None or newest.step >= checkpoint.step):
-        return Found(newest, "snapshot", passed_over)
+        return Found(newest, f"the snapshot of step {newest.step}", passed_over)
     if checkpoint:
-        return Found(checkpoint.snapshot(), f"checkpoint {checkpoint.folder.name}", passed_over)
-    return Found(None, "nothing", passed_over)
+        return Found(checkpoint.snapshot(), f"the checkpoint of step {checkpoint.step}", passed_over)
+    return Found(None, "the beginning", passed_over)
 
 
 def _snapshots(place: Path) -> list[Snapshot]:
@@ -42,7 +42,7 @@ def _snapshots(place: Path) -> list[Snapshot]:
     if memory is None:
         return []
     with memory:
-        headers = [header for index in range(3) if (header := memory.header(index))]
+        headers = [header for index in range(SLOTS) if (header := memory.header(index))]
         return [snapshot for header in headers if (snapshot := memory.read(header))]
 
 

@@ -1,5 +1,212 @@
-"""x"""
+"""The run's report: one HTML file that needs nothing else. Reads the run folder, computes nothing new, escapes every text."""
+
+from __future__ import annotations
+
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from holdfast import __version__
+from holdfast.core.files import Json, read_json, read_lines, write_bytes
 from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline
+from holdfast.ui.svg import Marker, histogram, line_chart
+
+_REJECTS_SHOWN = 8
+_NOTICES = {
+    "checkpoint_passed_over": "A damaged checkpoint was passed over",
+    "checkpoint_failed": "A checkpoint could not be saved",
+    "checkpoint_skipped": "A checkpoint was skipped",
+    "snapshot_place_refused": "The snapshot went to another place",
+    "setting_changed": "A setting of the model was changed",
+    "evaluation_failed": "The evaluation failed",
+    "extended": "The run was extended",
+    "data_rebuilt": "The tokenised rows were made again",
+}
+
+
 def write_report(run: RunFolder, out: Path) -> None:
-    out.write_text("todo")
+    """Write the report of a run, finished or not, whole or not at all. Raises OSError."""
+    write_bytes(out, render(run).encode("utf-8", errors="replace"), durable=False)
+
+
+def render(run: RunFolder) -> str:
+    """The report as text."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(files("holdfast.ui").joinpath("report.html").read_text(encoding="utf-8"))
+    config_text = run.config_file.read_text(encoding="utf-8")
+    config = run.config()
+    summary = read_json(run.summary_file) or {}
+    steps = list(run.steps())
+    evaluation = read_json(run.evaluation_file) or {}
+    data = read_json(run.data_report_file) or {}
+    status = summary.get("status", "running")
+    return template.render(
+        name=run.path.name,
+        status=status,
+        subtitle=_subtitle(config, data),
+        verdict=_verdict(summary, status, run),
+        tiles=_tiles(summary, steps),
+        charts=_charts(steps, summary),
+        incidents=[_incident(incident) for incident in summary.get("incidents", [])],
+        notices=_notices(run),
+        samples=evaluation.get("samples") or [],
+        proof=_proof(evaluation),
+        data=data,
+        data_chart=_data_chart(data),
+        data_rows=_data_rows(data),
+        rejects=_rejects(run),
+        usage=_usage(run, config.model) if run.adapter.exists() else "",
+        machine=_machine(run),
+        timeline=[_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
+        config=config_text,
+        version=__version__,
+        folder=str(run.path),
+    )
+
+
+def _subtitle(config: Any, data: Json) -> str:
+    rows = f"{data['kept'] + data['mended']:,} rows of " if data else ""
+    names = ", ".join(Path(file).name for file in config.data.files)
+    return f"LoRA r={config.adapter.r} on {Path(config.model).name}, {rows}{names}"
+
+
+def _verdict(summary: Json, status: str, run: RunFolder) -> str:
+    if status == "gave_up":
+        return f"Gave up after step {summary['steps']:,}: {summary.get('reason')}. The best state is kept."
+    if status == "interrupted":
+        return f"Stopped by its user after step {summary['steps']:,}; the same command goes on from there."
+    if status != "finished":
+        return f"Running: {run.committed():,} steps so far."
+    incidents = len(summary["incidents"])
+    survived = "without an incident" if not incidents else f"through {incidents} incident{'s' if incidents > 1 else ''}"
+    lost = sum(incident["lost_steps"] or 0 for incident in summary["incidents"])
+    text = f"Finished all {summary['steps']:,} steps {survived}" + (f", {lost} steps computed twice" if incidents else "")
+    loss = summary["loss"]
+    if loss["eval_base"] is None or loss["eval_tuned"] is None:
+        return text + "."
+    change = loss["eval_tuned"] / loss["eval_base"] - 1
+    better = "better" if change < 0 else "NOT better"
+    return f"{text}. Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {better}, {change:+.0%}."
+
+
+def _tiles(summary: Json, steps: list[Json]) -> list[tuple[str, str]]:
+    if not summary or not steps:
+        return []
+    loss = summary["loss"]
+    tiles = [
+        (f"{summary['steps']:,}", f"steps, {summary['samples_seen']:,} samples"),
+        (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
+    ]
+    if loss["eval_tuned"] is not None:
+        tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", "held-out loss, base and tuned"))
+    if summary["wall_seconds"]:
+        tiles.append((_duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
+    tiles.append((f"{summary['tokens_per_second']:,.0f}", "tokens per second, without padding"))
+    tiles.append((f"{summary['peak_bytes'] / 2**30:.2f} GiB", "peak memory"))
+    tiles.append((str(summary["attempts"]), "starts of the trainer"))
+    return tiles
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _charts(steps: list[Json], summary: Json) -> list[tuple[str, Markup]]:
+    xs = [row["step"] for row in steps]
+    markers = [
+        Marker(incident["step"], str(number), f"step {incident['step']}: {incident['evidence']}")
+        for number, incident in enumerate(summary.get("incidents", []), 1)
+    ]
+    series = (
+        ("Training loss", "nats per label token", [row["loss"] for row in steps], True),
+        ("Gradient norm", "before clipping", [row["grad_norm"] for row in steps], True),
+        ("Learning rate", "", [row["lr"] for row in steps], False),
+        ("Speed", "tokens per second", [row["tokens"] / row["seconds"] if row["seconds"] else 0.0 for row in steps], True),
+        ("Peak memory", "GiB", [row["peak_bytes"] / 2**30 for row in steps], False),
+    )
+    return [(title, Markup(line_chart(xs, [_float(y) for y in ys], unit, markers, smooth))) for title, unit, ys, smooth in series]
+
+
+def _float(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _incident(incident: Json) -> Json:
+    back = incident["seconds_to_recover"]
+    words = incident["cause"].replace("_", " ") if incident["cause"] != "unknown" else incident["ending"]
+    return incident | {"cause_words": words, "back": f"The next step was committed {back:.1f} s later." if back is not None else ""}
+
+
+def _notices(run: RunFolder) -> list[Json]:
+    notices = []
+    for event in run.events():
+        if event["event"] in _NOTICES:
+            facts = {key: value for key, value in event.items() if key not in ("event", "time")}
+            notices.append({"title": _NOTICES[event["event"]], "text": ", ".join(f"{key}: {value}" for key, value in facts.items())})
+    return notices[:50]
+
+
+def _proof(evaluation: Json) -> str:
+    exact = evaluation.get("exact_match")
+    if not exact:
+        return ""
+    asked, base, tuned = exact["asked"], exact["base"], exact["tuned"]
+    return f"Of {asked:,} held-out prompts the base model answered {base / asked:.1%} exactly as wanted, the tuned one {tuned / asked:.1%}."
+
+
+def _data_chart(data: Json) -> Markup:
+    shape = data.get("histogram") or {"edges": [], "counts": []}
+    return Markup(histogram(shape["edges"], shape["counts"], "tokens", data.get("max_tokens")))
+
+
+def _data_rows(data: Json) -> list[tuple[str, str]]:
+    if not data:
+        return []
+    rows = [(label, f"{data[label]:,}") for label in ("rows", "kept", "mended", "rejected")]
+    return rows + [(f"  {reason}", f"{count:,}") for reason, count in sorted(data["by_reason"].items())]
+
+
+def _rejects(run: RunFolder) -> list[Json]:
+    shown = []
+    for row in read_lines(run.rejects_file):
+        text = str(row.get("raw", row.get("raw_base64", "")))
+        place = f"{Path(row['file']).name}:{row['line']}"
+        shown.append({"place": place, "reason": row["reason"], "detail": row["detail"], "text": text[:300]})
+        if len(shown) == _REJECTS_SHOWN:
+            break
+    return shown
+
+
+def _usage(run: RunFolder, model: str) -> str:
+    return (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "from peft import PeftModel\n\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({model!r})\n"
+        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({model!r}), {str(run.adapter)!r})"
+    )
+
+
+def _machine(run: RunFolder) -> list[tuple[str, str]]:
+    machine = read_json(run.machine_file) or {}
+    system, torch = machine.get("os") or {}, machine.get("torch") or {}
+    devices = ", ".join(gpu["name"] for gpu in machine.get("gpus") or []) or "none"
+    memory = machine.get("memory_bytes")
+    facts = [
+        ("system", f"{system.get('distro')}, kernel {system.get('kernel')}"),
+        ("processor", f"{(machine.get('cpu') or {}).get('name')}, {(machine.get('cpu') or {}).get('threads')} threads"),
+        ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
+        ("GPUs", devices),
+        ("Python", str(machine.get("python"))),
+        ("torch", str(torch.get("version"))),
+    ]
+    return facts + [(name, version) for name, version in (machine.get("packages") or {}).items() if version and name != "torch"]
+
+
+def _timeline_entry(entry: Json) -> Json:
+    return entry | {"settings": ", ".join(f"{key}={value}" for key, value in entry["settings"].items())}

@@ -176,7 +176,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
     timeline = read_timeline(run.timeline_file)
     now = settings_at(timeline, timeline[-1]["from_step"])
     if steps <= run.committed():
-        raise Stop(USAGE, f"{run.path} has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
+        raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
     if (steps, samples) != (now["steps"], now["samples"]):
         add_entry(run.timeline_file, run.committed() + 1, {"steps": steps, "samples": samples}, f"extended from {now['steps']} steps")
         run.event("extended", steps=steps, before=now["steps"])

@@ -144,5 +144,3 @@ def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
     kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
     text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
     return Stop(GAVE_UP, text, "make room; then the same command goes on from there, nothing is lost")
-
-

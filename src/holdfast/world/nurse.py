@@ -35,7 +35,7 @@ def main(attempt: Path) -> int:
     environment = {name: value for name, value in (os.environ | launch["env"]).items() if value is not None}
     began = time.time()
     with (attempt / "output.log").open("ab") as output:
-        trainer = subprocess.Popen(launch["argv"], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, pass_fds=(lock,))
+        trainer = _start(launch["argv"], environment, output, (lock,))
         signal.signal(signal.SIGTERM, lambda *_: trainer.send_signal(signal.SIGTERM))
         code = _watch(trainer, launch["writer_argv"], environment, output)
     _write(attempt / "ending.json", {"code": code, "began": began, "ended": time.time()})
@@ -56,7 +56,7 @@ def _lock(descriptor: int) -> bool:
 def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment: dict[str, str], output: Any) -> int:
     """Wait for the trainer; start the writer, and start it again when it dies, more slowly each time it dies at once."""
     pause, writer_died = WRITER_PAUSE_S[0], 0.0
-    writer = subprocess.Popen(writer_argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+    writer = _start(writer_argv, environment, output)
     started = time.monotonic()
     while (code := trainer.poll()) is None:
         time.sleep(POLL_S)
@@ -66,9 +66,13 @@ def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment
             writer_died = time.monotonic()
             pause = WRITER_PAUSE_S[0] if writer_died - started > WRITER_PAUSE_S[1] else min(pause * 2, WRITER_PAUSE_S[1])
         if time.monotonic() - writer_died >= pause:
-            writer = subprocess.Popen(writer_argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+            writer = _start(writer_argv, environment, output)
             started, writer_died = time.monotonic(), 0.0
     return code
+
+
+def _start(argv: list[str], environment: dict[str, str], output: Any, inherited: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, pass_fds=inherited)
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.identity import alive
 from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
 from holdfast.core.types import EXIT_KINDS, Ending, Launch
-from holdfast.core.identity import alive
 from holdfast.world.writer import hold
 
 POLL_S = 0.05
@@ -114,8 +114,8 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     result = read_json(attempt.folder / "result.json") or {}
     code = seen.get("code") if seen else None
     seconds = seen["ended"] - seen["began"] if seen and "began" in seen else None
-    if result.get("kind") or code in EXIT_KINDS:
-        return Ending(result.get("kind") or EXIT_KINDS[code], code, seconds, result)
+    if result.get("kind") or (code is not None and code in EXIT_KINDS):
+        return Ending(result.get("kind") or EXIT_KINDS[code or 0], code, seconds, result)
     if seen is None:
         return Ending("vanished")
     if code is None:
@@ -139,4 +139,3 @@ def _ask_to_stop(attempt: Attempt) -> bool:
         return False
     os.kill(pid, signal.SIGTERM)
     return True
-

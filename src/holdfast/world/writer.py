@@ -31,10 +31,10 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.faults import Fault, Moment, fires
 from holdfast.core.files import Json, read_json
+from holdfast.core.identity import alive
 from holdfast.core.load import load_faults
 from holdfast.core.memoryfile import MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
-from holdfast.core.identity import alive
 
 POLL_S = 0.02
 

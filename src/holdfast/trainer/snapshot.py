@@ -1,0 +1,76 @@
+"""Keep the complete state after each step in the shared-memory file, and mark the ones that are to become checkpoints."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from holdfast.core.files import Json, write_json
+from holdfast.core.memoryfile import SLOTS, MemoryFile
+from holdfast.trainer.setup import Bench
+
+PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
+
+
+class Snapshots:
+    """Writes snapshots of a bench, each newer than the last; a reader never meets a half-written one."""
+
+    def __init__(self, bench: Bench, places: list[Path]) -> None:
+        self.bench = bench
+        self.memory = self._open(places)
+        self.generation = max((header.generation for index in range(SLOTS) if (header := self.memory.header(index))), default=0)
+        self._newest_is_pinned = False
+        self._gave_up_on: int | None = None
+
+    def _open(self, places: list[Path]) -> MemoryFile:
+        """The file in the first place that has room; an event for each place that refused."""
+        job = self.bench.job
+        for number, place in enumerate(places):
+            try:
+                memory = MemoryFile.create(place, self.bench.artifact.bytes, self.bench.state.bytes)
+            except OSError as error:
+                job.event("snapshot_place_refused", place=str(place), reason=error.strerror or str(error))
+                if number == len(places) - 1:
+                    raise
+                continue
+            memory.unpin_damaged()
+            ready = {"memory_file": str(place), "adapter_config": self.bench.task.adapter_config}
+            write_json(job.folder / "ready.json", ready, durable=False)
+            return memory
+        raise AssertionError("there is always a place")
+
+    def take(self, step: int, row: Json, durable: bool) -> None:
+        """Write the state after `step`; it counts once it is found finite and sealed. `durable` asks for a checkpoint of it.
+
+        Raises FloatingPointError when weights or optimizer state are not finite; the snapshot before it stays the newest.
+        """
+        job, memory = self.bench.job, self.memory
+        slot = memory.free_slot()
+        memory.begin(slot)
+        artifact_at, state_at = memory.payload_offsets(slot)
+        finite = self.bench.artifact.write(memory.memory, artifact_at)
+        job.point("snapshot", step)
+        finite &= self.bench.state.write(memory.memory, state_at)
+        if not finite:
+            raise FloatingPointError(f"step {step}: weights or optimizer state are not finite after the update")
+        self.generation += 1
+        self._newest_is_pinned = durable
+        memory.seal(slot, step, self.generation, {"step": step, "row": row}, pin=durable)
+
+    def writer_is_free(self, step: int) -> bool:
+        """Whether a checkpoint may be asked for: at most one waits at a time. An event tells when one has to be left out."""
+        deadline = time.monotonic() + PIN_PATIENCE_S
+        while waiting := self.memory.pinned_headers():
+            if time.monotonic() > deadline or waiting[0].generation == self._gave_up_on:
+                self._gave_up_on = waiting[0].generation
+                reason = f"the checkpoint of step {waiting[0].step} is still being written"
+                self.bench.job.event("checkpoint_skipped", step=step, reason=reason)
+                return False
+            time.sleep(0.002)
+        return True
+
+    def pin_newest(self) -> None:
+        """Ask for the newest snapshot to be made durable, unless that was asked when it was taken."""
+        newest = self.memory.newest_header()
+        if newest and not self._newest_is_pinned:
+            self.memory.pin(newest.index)

@@ -1,0 +1,160 @@
+"""Draw line charts and histograms as inline SVG. Data in, markup out: no script, no font, no request, every text escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 640, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 30
+_POINTS = 500  # more cannot be told apart at this width
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A moment worth a vertical line: where, its label, what a pointer held over it says."""
+
+    x: float
+    label: str
+    title: str
+
+
+@dataclass(frozen=True)
+class _Scale:
+    low: float
+    high: float
+    first: float
+    last: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return self.first + share * (self.last - self.first)
+
+
+def line_chart(xs: Sequence[float], ys: Sequence[float], unit: str, markers: Sequence[Marker] = (), smooth: bool = False) -> str:
+    """A chart of ys over xs (steps). Values that are not finite leave a gap. Empty data gives a sentence instead."""
+    finite = sorted(y for y in ys if math.isfinite(y))
+    if not finite:
+        return '<p class="quiet">no data yet</p>'
+    low, high = _limits(finite)
+    x_scale = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
+    y_scale = _Scale(low, high, HEIGHT - _BOTTOM, _TOP)
+    parts = [_axes(x_scale, y_scale, unit)]
+    parts += [_marker(marker, x_scale) for marker in markers if x_scale.low <= marker.x <= x_scale.high]
+    if smooth and len(ys) >= 20:
+        parts.append(_path(xs, ys, x_scale, y_scale, "raw"))
+        parts.append(_path(xs, _smoothed(ys), x_scale, y_scale, "line"))
+    else:
+        parts.append(_path(xs, ys, x_scale, y_scale, "line"))
+    label = escape(f"{unit} over steps, from {_number(ys[0])} to {_number(ys[-1])}")
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, cap: float | None = None) -> str:
+    """Bars of `counts` between `edges`; `cap` draws a limit in."""
+    if not counts:
+        return '<p class="quiet">no data</p>'
+    x_scale = _Scale(edges[0], max(edges[-1], cap or 0), _LEFT, WIDTH - _RIGHT)
+    y_scale = _Scale(0, max(counts), HEIGHT - _BOTTOM, _TOP)
+    parts = [_axes(x_scale, y_scale, unit)]
+    for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
+        x, top = x_scale(left), y_scale(count)
+        title = f"{_number(left)} to {_number(right)}: {count}"
+        width, height = max(1.0, x_scale(right) - x - 1), HEIGHT - _BOTTOM - top
+        parts.append(f'<rect class="bar" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"><title>{title}</title></rect>')
+    if cap is not None:
+        parts.append(_marker(Marker(cap, "cap", f"longest row allowed: {_number(cap)}"), x_scale))
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(unit)} of rows">{"".join(parts)}</svg>'
+
+
+def _limits(finite: Sequence[float]) -> tuple[float, float]:
+    """What the axis spans: everything, unless a few values dwarf the rest by far; those then touch the edge."""
+    low, high = finite[0], finite[-1]
+    usual = finite[int(0.98 * (len(finite) - 1))]
+    if len(finite) > 50 and high - low > 20 * max(usual - low, 1e-12):
+        high = low + 3 * (usual - low)
+    margin = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
+    return (0.0 if 0 <= low <= 0.3 * high else low - margin), high + margin
+
+
+def _axes(x_scale: _Scale, y_scale: _Scale, unit: str) -> str:
+    parts = []
+    for value in _ticks(y_scale.low, y_scale.high, 4):
+        y = y_scale(value)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>')
+    for value in _ticks(x_scale.low, x_scale.high, 6):
+        parts.append(f'<text class="tick" x="{x_scale(value):.1f}" y="{HEIGHT - 10}" text-anchor="middle">{_number(value)}</text>')
+    base = HEIGHT - _BOTTOM
+    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>')
+    parts.append(f'<text class="unit" x="{WIDTH - _RIGHT}" y="{_TOP + 2}" text-anchor="end">{escape(unit)}</text>')
+    return "".join(parts)
+
+
+def _marker(marker: Marker, x_scale: _Scale) -> str:
+    x = x_scale(marker.x)
+    return (
+        f'<g class="marker"><line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
+        f'<text x="{x + 3:.1f}" y="{HEIGHT - _BOTTOM - 5}">{escape(marker.label)}</text><title>{escape(marker.title)}</title></g>'
+    )
+
+
+def _path(xs: Sequence[float], ys: Sequence[float], x_scale: _Scale, y_scale: _Scale, kind: str) -> str:
+    drawn, pen_down = [], False
+    for x, y in _thinned(xs, ys):
+        if not math.isfinite(y):
+            pen_down = False
+            continue
+        height = min(max(y_scale(y), _TOP), HEIGHT - _BOTTOM)
+        drawn.append(f"{'L' if pen_down else 'M'}{x_scale(x):.1f} {height:.1f}")
+        pen_down = True
+    if len(drawn) == 1:
+        return f'<circle class="dot" cx="{x_scale(xs[0]):.1f}" cy="{y_scale(ys[0]):.1f}" r="3"/>'
+    return f'<path class="{kind}" d="{"".join(drawn)}"/>'
+
+
+def _thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
+    """At most about `_POINTS` points, of each stretch its lowest and its highest, so that no spike is lost."""
+    if len(xs) <= _POINTS:
+        return list(zip(xs, ys, strict=True))
+    size = math.ceil(2 * len(xs) / _POINTS)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(xs), size):
+        stretch = list(zip(xs[start : start + size], ys[start : start + size], strict=True))
+        chosen = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+        kept += sorted(chosen)
+    return kept
+
+
+def _smoothed(ys: Sequence[float]) -> list[float]:
+    """Exponential mean over about a thirtieth of the run."""
+    weight = 1 - 1 / max(3.0, len(ys) / 30)
+    mean: float | None = None
+    smooth = []
+    for y in ys:
+        if math.isfinite(y):
+            mean = y if mean is None else weight * mean + (1 - weight) * y
+        smooth.append(mean if mean is not None else y)
+    return smooth
+
+
+def _ticks(low: float, high: float, wanted: int) -> list[float]:
+    """Round numbers between low and high, about `wanted` of them."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    first = math.ceil(low / step)
+    return [index * step for index in range(first, math.floor(high / step) + 1)]
+
+
+def _number(value: float) -> str:
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "not finite"
+    if abs(value) >= 10_000 or abs(value) < 0.001:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    return f"{value:.4g}"

@@ -1,0 +1,128 @@
+"""What tests share: a small random model with its own tokenizer, rows made here, and a way to call the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+SHARED = ROOT.parent / "shared"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared/ with third-party data is not beside this checkout")
+
+
+def make_rows(count: int) -> list[dict[str, str]]:
+    words = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath")
+    return [
+        {
+            "instruction": f"Join {words[i % 8]} and {i * 37 % 1000}",
+            "input": "",
+            "output": f"{words[i % 8]}-{i * 37 % 1000}" + "!" * (i % 5),
+        }
+        for i in range(count)
+    ]
+
+
+def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """`.model`: folder of a two-layer model of 400 tokens; `.rows`: a file of 120 good rows."""
+    from make_model import make_model
+
+    folder = tmp_path_factory.mktemp("assets")
+    rows = write_rows(folder / "rows.jsonl", make_rows(120))
+    make_model(folder / "model", rows, "test")
+    return SimpleNamespace(model=folder / "model", rows=rows)
+
+
+@pytest.fixture
+def config_of(assets: SimpleNamespace, tmp_path: Path) -> Callable[..., Path]:
+    """Write a config for the small model; keyword arguments replace sections' keys: train={...}."""
+
+    def write(name: str = "run", folder: Path | None = None, **sections: Any) -> Path:
+        tree: dict[str, Any] = {
+            "model": str(assets.model),
+            "data": {"files": [str(assets.rows)], "held_out": 0.1},
+            "adapter": {"r": 4, "dropout": 0.1},
+            "train": {"steps": 8, "effective_batch": 8, "lr": 1e-3, "max_tokens": 96, "threads": 1},
+            "save": {"every": 3},
+        }
+        for section, values in sections.items():
+            tree[section] = tree.get(section, {}) | values if isinstance(values, dict) else values
+        file = (folder or tmp_path) / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+        return file
+
+    return write
+
+
+def holdfast(*arguments: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does; output and exit code."""
+    command = [sys.executable, "-m", "holdfast", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=os.environ | (env or {}), stdin=subprocess.DEVNULL, check=False
+    )
+
+
+def start(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "holdfast", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, stdin=subprocess.DEVNULL)
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def events(run: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in lines(run / "events.jsonl") if event["event"] == kind]
+
+
+def processes_of(run: Path) -> dict[str, int]:
+    """Living processes of a run by role, found by their command lines."""
+    roles = {"holdfast.world.nurse": "nurse", "holdfast.world.writer": "writer", "holdfast.trainer": "trainer"}
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        for module, role in roles.items():
+            if module in command and any(part == str(run) or part.startswith(f"{run}/") for part in command):
+                found[role] = int(entry.name)
+    return found
+
+
+def kill(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def no_leftovers(tmp_path: Path) -> Iterator[None]:
+    """Kill what a failed test left running."""
+    yield
+    for run in tmp_path.iterdir():
+        for pid in processes_of(run).values():
+            kill(pid)

@@ -1,0 +1,311 @@
+"""Bad input gives one clear message, the right exit code and no traceback, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from conftest import events, holdfast, lines, make_rows, start, write_rows
+
+Write = Callable[..., Path]
+
+
+def refused(code: int, *arguments: object, says: str) -> str:
+    """The command is refused with `code` and one message that says `says`."""
+    done = holdfast(*arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_every_mistake_in_a_config_is_told_at_once(config_of: Write, tmp_path: Path) -> None:
+    file = config_of(
+        data={"files": ["nowhere.jsonl"]},
+        adapter={"rank": 8},
+        train={"lr": "fast", "schedule": "cosin", "effective_batch": 0},
+    )
+    said = refused(2, "train", file, says="5 problems in the config")
+    for expected in (
+        "data.files[0]: nowhere.jsonl: no such file",
+        "adapter.rank: unknown key (value 8)",
+        "train.lr: 'fast'",
+        "train.schedule: 'cosin'",
+        "train.effective_batch: 0",
+    ):
+        assert expected in said
+    assert list(tmp_path.iterdir()) == [file], "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("train.learning_rate", "train.lr"), ("train.max_token", "train.max_tokens"), ("data.file", "data.files"), ("models", "model")],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_valid_one(config_of: Write, key: str, near: str) -> None:
+    refused(2, "train", config_of(), f"{key}=1", says=f"did you mean {near}?" if key != "train.learning_rate" else "did you mean")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds nothing, a mapping of keys is needed"),
+        ("- a\n- b\n", "holds a list"),
+        ("model: [x\n", "not valid YAML"),
+        ("\tmodel: x", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_config(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    refused(2, "train", file, says=says)
+
+
+def test_a_config_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "quickstart.yaml").write_text("model: x")
+    refused(2, "train", tmp_path / "quikstart.yaml", says=f"did you mean {tmp_path}/quickstart.yaml?")
+    refused(2, "train", tmp_path, says="is a folder")
+
+
+def test_steps_and_epochs_together(config_of: Write) -> None:
+    refused(2, "train", config_of(), "train.epochs=2", says="give epochs or steps, not both")
+
+
+# ---- data files
+
+
+def test_a_data_path_that_is_a_folder(config_of: Write, tmp_path: Path) -> None:
+    refused(2, "train", config_of(data={"files": str(tmp_path)}), says="is a folder; name the files in it")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty (0 bytes)"),
+        (b"\n\n  \n", "is empty"),
+        (b"{}\x00\x01\x02", "is binary: a NUL byte at offset 2"),
+        (b"PAR1abcdef", "is a Parquet file"),
+        (b"\x1f\x8b\x08abc", "is gzip data"),
+        ('{"a": 1}'.encode("utf-16"), "is UTF-16 text"),
+    ],
+    ids=["empty", "blank", "binary", "parquet", "gzip", "utf-16"],
+)
+def test_a_data_file_that_holds_no_rows(config_of: Write, tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_bytes(content)
+    refused(1, "train", config_of(data={"files": str(file)}), "--run", tmp_path / "run", says=says)
+    assert file.read_bytes() == content
+
+
+def trained(config: Path, run: Path) -> dict[str, int]:
+    done = holdfast("train", config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads((run / "data.json").read_text())
+
+
+@pytest.mark.parametrize("ending", [b"\r\n", b"\n"], ids=["CRLF", "LF"])
+def test_a_byte_order_mark_crlf_and_a_truncated_last_line(config_of: Write, tmp_path: Path, ending: bytes) -> None:
+    file = tmp_path / "data.jsonl"
+    rows = [json.dumps(row).encode() for row in make_rows(30)]
+    file.write_bytes(b"\xef\xbb\xbf" + ending.join(rows) + ending + rows[0][:25])
+    data = trained(config_of(data={"files": str(file)}, train={"steps": 1}), tmp_path / "run")
+    assert (data["rows"], data["kept"], data["mended"], data["rejected"]) == (31, 30, 0, 1)
+    reject = lines(tmp_path / "run" / "rejects.jsonl")[0]
+    assert (reject["line"], reject["reason"], reject["raw"]) == (31, "parse_error", rows[0][:25].decode())
+    assert "cut off" in reject["detail"]
+
+
+def test_one_percent_of_malformed_rows_is_kept_aside_with_reasons(config_of: Write, tmp_path: Path) -> None:
+    bad = {
+        20: (b"{'instruction': 'x'}", "parse_error"),
+        40: (b'{"instruction": "x"}', "missing_field"),
+        60: (b'{"instruction": "x", "output": ""}', "empty_answer"),
+        80: (b'{"instruction": "x", "output": 7}', "wrong_type"),
+        100: (b"[1, 2]", "not_an_object"),
+        120: (b'{"instruction": "x", "output": "\xff\xfe"}', "bad_encoding"),
+        140: (json.dumps({"instruction": "x" * 300, "output": "y"}).encode(), "all_labels_masked"),
+    }
+    rows = [json.dumps(row).encode() for row in make_rows(700)]
+    for line, (raw, _) in bad.items():
+        rows[line - 1] = raw
+    file = tmp_path / "data.jsonl"
+    file.write_bytes(b"\n".join(rows) + b"\n\n")
+    data = trained(config_of(data={"files": str(file)}, train={"steps": 1}), tmp_path / "run")
+    assert data["rows"] == data["kept"] + data["mended"] + data["rejected"] == 700
+    rejects = lines(tmp_path / "run" / "rejects.jsonl")
+    assert {reject["line"]: reject["reason"] for reject in rejects} == {line: reason for line, (_, reason) in bad.items()}
+    assert all(reject["file"] == str(file) for reject in rejects)
+    import base64
+
+    raws = [base64.b64decode(reject["raw_base64"]) if "raw_base64" in reject else reject["raw"].encode() for reject in rejects]
+    assert raws == [raw for raw, _ in bad.values()]
+
+
+def test_no_row_left(config_of: Write, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "data.jsonl", [{"question": "a", "reply": "b"}] * 3)
+    said = refused(
+        1, "train", config_of(data={"files": str(file)}), "--run", tmp_path / "run", says="no row can be trained on: all 3 rejected"
+    )
+    assert "missing_field 3" in said
+    assert len(lines(tmp_path / "run" / "rejects.jsonl")) == 3
+
+
+# ---- models
+
+
+@pytest.fixture
+def model(assets: SimpleNamespace, tmp_path: Path) -> Path:
+    shutil.copytree(assets.model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_model_folder_that_is_missing(config_of: Write, tmp_path: Path) -> None:
+    refused(2, "train", config_of(model=str(tmp_path / "nowhere")), says="no such folder")
+
+
+def test_a_model_without_a_tokenizer(config_of: Write, model: Path, tmp_path: Path) -> None:
+    (model / "tokenizer.json").unlink()
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="has no tokenizer.json")
+
+
+def test_a_model_without_a_config(config_of: Write, model: Path, tmp_path: Path) -> None:
+    (model / "config.json").write_text("{")
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="config.json is no JSON object")
+
+
+def test_a_model_with_damaged_weights(config_of: Write, model: Path, tmp_path: Path) -> None:
+    file = model / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "a", says="is damaged: it has")
+    file.write_bytes(b"\xff" * 8 + whole[8:])
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "b", says="is damaged")
+    file.unlink()
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "c", says="holds no model.safetensors")
+
+
+def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"vocab_size": 50}))
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="the model's embedding has 50")
+
+
+# ---- disks and folders
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 3 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as handle:
+        try:
+            while True:
+                handle.write(b"\0" * 4096)
+        except OSError:
+            return filler
+
+
+def test_a_disk_that_is_full_from_the_start(config_of: Write, small_disk: Path) -> None:
+    fill(small_disk)
+    said = refused(1, "train", config_of(), "--run", small_disk / "run", says="")
+    assert "the disk of" in said or "No space left" in said
+
+
+def test_a_disk_that_fills_up_in_the_middle_loses_nothing(config_of: Write, small_disk: Path, tmp_path: Path) -> None:
+    config = config_of(train={"steps": 400, "effective_batch": 4}, save={"every": 10})
+    run = small_disk / "run"
+    child = start("train", config, "--run", run)
+    from test_kills import wait_until
+
+    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) > 15)
+    filler = fill(small_disk)
+    output, _ = child.communicate()
+    assert child.returncode == 3, output
+    assert "full" in output and "goes on" in output
+    assert "Traceback" not in output
+    filler.unlink()
+    done = holdfast("train", config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    whole = holdfast("train", config, "--run", tmp_path / "whole", "--json")
+    assert json.loads(done.stdout)["artifact_sha256"] == json.loads(whole.stdout)["artifact_sha256"]
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 401))
+
+
+def test_a_disk_that_cannot_be_written(config_of: Write, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    refused(1, "train", config_of(), "--run", small_disk / "run", says="cannot be written: Read-only file system")
+
+
+def test_a_snapshot_folder_without_room_is_an_event_and_the_run_goes_on(config_of: Write, small_disk: Path, tmp_path: Path) -> None:
+    fill(small_disk)
+    done = holdfast("train", config_of(save={"snapshot_dir": str(small_disk)}), "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert events(tmp_path / "run", "snapshot_place_refused")[0]["reason"] == "No space left on device"
+
+
+def test_a_run_folder_of_another_config_is_refused_with_the_difference(config_of: Write, tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 2}), tmp_path / "run"
+    assert holdfast("train", config, "--run", run).returncode == 0
+    said = refused(2, "train", config, "train.lr=5e-4", "adapter.r=2", "--run", run, says="belongs to another config")
+    assert "train.lr: 0.001 -> 0.0005" in said
+    assert "adapter.r: 4 -> 2" in said
+
+
+def test_a_run_folder_that_is_held_says_by_whom(config_of: Write, tmp_path: Path) -> None:
+    from test_kills import wait_until
+
+    config, run = config_of(train={"steps": 2000}), tmp_path / "run"
+    holder = start("train", config, "--run", run)
+    wait_until(lambda: (run / "config.yaml").exists())
+    refused(1, "train", config, "--run", run, says=f"is held by process {holder.pid}")
+    holder.send_signal(15)
+    assert holder.wait() == 130
+    holder.communicate()
+
+
+def test_a_folder_that_is_no_run_folder_is_left_alone(config_of: Write, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    refused(2, "train", config_of(), "--run", tmp_path / "mine", says="is not empty and no run folder")
+    assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+# ---- other verbs
+
+
+def test_trial_asks_for_what_it_needs(config_of: Write, tmp_path: Path) -> None:
+    refused(2, "trial", tmp_path, "--step", 1, says="is no run folder")
+    config, run = config_of(train={"steps": 2}), tmp_path / "run"
+    assert holdfast("train", config, "--run", run).returncode == 0
+    refused(2, "trial", run, "--step", 9, says="the run has steps 1 to 2")
+    refused(2, "trial", run, "--step", 1, "--set", "attention=flash", says="attention takes eager or sdpa")
+    refused(2, "trial", run, "--step", 1, "--samples", "a", says="numbers are needed")
+
+
+@pytest.mark.parametrize("verb", ["train", "trial", "report", "schema"])
+def test_the_help_of_every_verb_shows_an_example(verb: str) -> None:
+    done = holdfast(verb, "--help")
+    assert done.returncode == 0
+    assert "example:\n  holdfast" in done.stdout
+
+
+def test_a_fault_file_with_a_mistake(config_of: Write, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(yaml.safe_dump([{"effect": "explode", "when": {"stepp": 1}}]))
+    said = refused(2, "train", config_of(), "--faults", file, "--run", tmp_path / "run", says="faults.0.effect: 'explode'")
+    assert "faults.0.when.stepp: unknown key" in said

@@ -1,0 +1,133 @@
+"""A checkpoint that is not what its manifest says is passed over with an event; with none left the run ends clearly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from conftest import events, holdfast, lines, make_rows, write_rows
+
+
+@pytest.fixture(scope="module")
+def stopped(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A run that gave up at step 11 with checkpoints of steps 4, 8 and 10, and the same run undisturbed."""
+    folder = tmp_path_factory.mktemp("broken")
+    rows = write_rows(folder / "rows.jsonl", make_rows(60))
+    tree = {
+        "model": str(assets.model),
+        "data": {"files": str(rows), "held_out": 0.1},
+        "train": {"steps": 12, "effective_batch": 4, "lr": 1e-3, "max_tokens": 96, "threads": 1},
+        "save": {"every": 4, "keep": 5},
+    }
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(tree))
+    whole = holdfast("train", config, "--run", folder / "whole", "--json")
+    faults = folder / "faults.yaml"
+    faults.write_text(yaml.safe_dump([{"when": {"step": 11}, "effect": "raise", "message": "boom"}]))
+    assert holdfast("train", config, "--run", folder / "run", "--faults", faults).returncode == 3
+    steps = sorted(entry.name for entry in (folder / "run" / "checkpoints").iterdir())
+    assert steps == ["step-00000004", "step-00000008", "step-00000010"]
+    return SimpleNamespace(config=config, run=folder / "run", sha256=json.loads(whole.stdout)["artifact_sha256"])
+
+
+@pytest.fixture
+def run(stopped: SimpleNamespace, tmp_path: Path) -> Path:
+    """A copy of the stopped run. Another folder has another snapshot name, so only its checkpoints are left, as after a reboot."""
+    shutil.copytree(stopped.run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def truncate(run: Path) -> None:
+    file = run / "checkpoints/step-00000010/state.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def tear(run: Path) -> None:
+    (run / "checkpoints/step-00000010/manifest.json").unlink()
+
+
+def flip_a_bit(run: Path) -> None:
+    file = run / "checkpoints/step-00000010/adapter_model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 4
+    file.write_bytes(data)
+
+
+def swap_folders(run: Path) -> None:
+    ten, eight = run / "checkpoints/step-00000010", run / "checkpoints/step-00000008"
+    ten.rename(run / "aside")
+    eight.rename(ten)
+    (run / "aside").rename(eight)
+
+
+def swap_files(run: Path) -> None:
+    shutil.copy(run / "checkpoints/step-00000004/state.safetensors", run / "checkpoints/step-00000010/state.safetensors")
+
+
+def from_another_run(run: Path) -> None:
+    file = run / "checkpoints/step-00000010/manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"run": "0" * 32}))
+
+
+DAMAGES: list[tuple[Callable[[Path], None], str, int]] = [
+    (truncate, "state.safetensors has", 8),
+    (tear, "manifest is missing", 8),
+    (flip_a_bit, "adapter_model.safetensors does not match its SHA-256", 8),
+    (swap_folders, "manifest is of step", 4),
+    (swap_files, "state.safetensors does not match its SHA-256", 8),
+    (from_another_run, "belongs to another run", 8),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason", "restored"), DAMAGES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_damaged_checkpoint_is_passed_over(
+    stopped: SimpleNamespace, run: Path, damage: Callable[[Path], None], reason: str, restored: int
+) -> None:
+    damage(run)
+    done = holdfast("train", stopped.config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    passed = events(run, "checkpoint_passed_over")
+    assert passed[0]["checkpoint"] == "step-00000010"
+    assert reason in passed[0]["reason"]
+    assert events(run, "restored")[-1]["step"] == restored
+    assert json.loads(done.stdout)["artifact_sha256"] == stopped.sha256
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 13)), "steps computed again count once"
+
+
+def test_with_no_checkpoint_left_the_run_ends_and_never_starts_over(stopped: SimpleNamespace, run: Path) -> None:
+    for folder in (run / "checkpoints").iterdir():
+        (folder / "state.safetensors").unlink()
+    before = (run / "steps.jsonl").read_bytes()
+    done = holdfast("train", stopped.config, "--run", run)
+    assert done.returncode == 3
+    assert "10 steps were committed, but no state of them can be read" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run / "steps.jsonl").read_bytes() == before
+    assert not (run / "adapter").exists()
+
+
+@pytest.mark.parametrize("effect", ["corrupt_checkpoint", "torn_checkpoint"])
+def test_a_checkpoint_broken_while_it_was_written_is_found_out(stopped: SimpleNamespace, tmp_path: Path, effect: str) -> None:
+    run, faults = tmp_path / "run", tmp_path / "faults.yaml"
+    broken = {"when": {"step": 8}, "effect": effect}
+    faults.write_text(yaml.safe_dump([broken, {"when": {"step": 9, "attempt": 1}, "effect": "kill"}]))
+    done = holdfast("train", stopped.config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    assert events(run, "checkpoint_passed_over")[0]["checkpoint"] == "step-00000008"
+    assert json.loads(done.stdout)["artifact_sha256"] == stopped.sha256
+
+
+def test_a_journal_cut_by_a_power_loss_leads_to_an_older_state(stopped: SimpleNamespace, run: Path) -> None:
+    rows = (run / "steps.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "steps.jsonl").write_bytes(b"".join(rows[:6]) + rows[6][:20])
+    done = holdfast("train", stopped.config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    assert events(run, "restored")[-1]["step"] == 4
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 13))
+    assert json.loads(done.stdout)["artifact_sha256"] == stopped.sha256

@@ -1,0 +1,81 @@
+"""The architecture as data: which room may import which, where torch may appear, how long a file may get."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
+ROOMS = {"core", "mind", "world", "lab", "rows", "book", "trainer", "ship", "ui", "verbs"}
+MAY_IMPORT = {
+    "core": set(),
+    "mind": {"core"},
+    "world": {"core"},
+    "book": {"core"},
+    "rows": {"core"},
+    "lab": {"core", "mind", "world", "book"},
+    "ship": {"core", "mind", "world", "book"},
+    "ui": {"core", "mind", "world", "book"},
+    "trainer": {"core", "rows"},
+    "supervise": {"core", "mind", "world", "lab", "book"},
+    "verbs": {"core", "mind", "world", "lab", "rows", "book", "ship", "ui", "supervise"},
+    "cli": {"core", "verbs"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+HEAVY = {"torch", "transformers", "peft", "accelerate"}
+HEAVY_ROOMS = {"trainer", "ship"}
+STANDARD_LIBRARY_ONLY = ("world/nurse.py", "core/identity.py")
+REPORTED_LINES, FAILING_LINES = 300, 500
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(file: Path) -> str:
+    parts = file.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else file.stem
+
+
+def imported(file: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{file}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_imports_only_from_the_rooms_below_it(file: Path) -> None:
+    room = room_of(file)
+    allowed = MAY_IMPORT[room] | {room}
+    ours = {name.split(".")[1] for name in imported(file) if name.startswith("holdfast.")} - {"__version__"}
+    assert ours <= allowed, f"{room} must not import {sorted(ours - allowed)}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_torch_stays_on_its_island(file: Path) -> None:
+    heavy = {name.split(".")[0] for name in imported(file)} & HEAVY
+    assert not heavy or room_of(file) in HEAVY_ROOMS, f"{file} imports {heavy}"
+
+
+@pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
+def test_the_nurse_needs_the_standard_library_only(name: str) -> None:
+    others = {module for module in imported(SOURCE / name) if module.split(".")[0] not in sys.stdlib_module_names}
+    assert {module.rpartition(".")[0] for module in others} <= {"holdfast.core.identity"}
+
+
+def test_files_stay_short_enough_to_live_in() -> None:
+    sizes = {str(file.relative_to(SOURCE)): len(file.read_text(encoding="utf-8").splitlines()) for file in FILES}
+    for name, size in sizes.items():
+        if size > REPORTED_LINES:
+            warnings.warn(UserWarning(f"{name} has {size} lines"), stacklevel=1)
+    assert not {name: size for name, size in sizes.items() if size > FAILING_LINES}
+
+
+test_files_stay_short_enough_to_live_in = pytest.mark.filterwarnings("default")(test_files_stay_short_enough_to_live_in)

@@ -1,0 +1,223 @@
+"""Real SIGKILLs, of every process and at every named point: always finished, the same weights, each step one row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from conftest import events, holdfast, kill, lines, make_rows, processes_of, start, write_rows
+
+STEPS = 100
+TRAINER_POINTS = ("start", "forward", "backward", "optimizer", "snapshot", "commit")
+KILLS_PER_POINT = 5
+
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A config with dropout on, and the result of a run nobody disturbed."""
+    folder = tmp_path_factory.mktemp("kills")
+    rows = write_rows(folder / "rows.jsonl", make_rows(90))
+    tree = {
+        "model": str(assets.model),
+        "data": {"files": str(rows), "held_out": 0.1},
+        "adapter": {"r": 4, "dropout": 0.1},
+        "train": {"steps": STEPS, "effective_batch": 4, "lr": 1e-3, "max_tokens": 96, "micro_batch_tokens": 80, "threads": 1},
+        "save": {"every": 5},
+    }
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(tree))
+    done = holdfast("train", config, "--run", folder / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(config=config, sha256=json.loads(done.stdout)["artifact_sha256"], steps=lines(folder / "run" / "steps.jsonl"))
+
+
+def check(run: Path, undisturbed: SimpleNamespace) -> None:
+    """Finished, the same bits, every step exactly one row with the same numbers."""
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    rows = lines(run / "steps.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    numbers = ("loss", "grad_norm", "lr", "samples")
+    assert [[row[name] for name in numbers] for row in rows] == [[row[name] for name in numbers] for row in undisturbed.steps]
+    assert summary["artifact_sha256"] == undisturbed.sha256
+    assert hashlib.sha256((run / "adapter" / "adapter_model.safetensors").read_bytes()).hexdigest() == undisturbed.sha256
+
+
+def write_faults(file: Path, faults: list[dict[str, Any]]) -> Path:
+    file.write_text(yaml.safe_dump({"faults": faults}))
+    return file
+
+
+def test_the_trainer_killed_at_every_named_point(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    """Thirty kills in a row, the points in turn, each a step or two further on."""
+    points = list(TRAINER_POINTS) * KILLS_PER_POINT
+    faults = [{"name": f"{at}-{point}", "when": {"attempt": at, "phase": point}, "effect": "kill"} for at, point in enumerate(points, 1)]
+    for at, fault in enumerate(faults):
+        if fault["when"]["phase"] != "start":
+            fault["when"]["step"] = 2 + 3 * at
+    run = tmp_path / "run"
+    done = holdfast("train", undisturbed.config, "--run", run, "--faults", write_faults(tmp_path / "faults.yaml", faults), "--json")
+    assert done.returncode == 0, done.stderr
+    ended = [event["ending"] for event in events(run, "attempt_ended")]
+    assert ended == ["killed by SIGKILL"] * len(points)
+    summary = json.loads(done.stdout)
+    assert len(summary["incidents"]) == len(points)
+    assert sum(incident["lost_steps"] for incident in summary["incidents"]) == 0, "no committed step is computed again"
+    check(run, undisturbed)
+
+
+@pytest.mark.parametrize("point", ["save", "saved"])
+def test_the_writer_killed_before_and_after_its_rename(undisturbed: SimpleNamespace, tmp_path: Path, point: str) -> None:
+    """The nurse starts the writer again each time, and each time it is killed at the same place; training goes on."""
+    fault = {"name": "writer dies", "when": {"phase": point, "step": 10}, "effect": "kill", "message": "writer dies"}
+    run = tmp_path / "run"
+    slow_enough = write_faults(tmp_path / "faults.yaml", [fault, {"when": {"attempt": 1, "step": 95, "phase": "commit"}, "effect": "kill"}])
+    done = holdfast("train", undisturbed.config, "--run", run, "--faults", slow_enough, "--json")
+    assert done.returncode == 0, done.stderr
+    deaths = sum((run / f"attempts/{number}/output.log").read_text().count("writer dies") for number in ("001", "002"))
+    assert deaths >= KILLS_PER_POINT
+    check(run, undisturbed)
+
+
+# Kills itself between writing an attempt down and starting its nurse.
+SUPERVISOR_THAT_DIES = """
+import os, signal, sys
+from holdfast.world import process
+process._spawn_nurse = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+from holdfast.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_the_supervisor_killed_between_writing_and_starting_an_attempt(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for _ in range(KILLS_PER_POINT):
+        command = [sys.executable, "-c", SUPERVISOR_THAT_DIES, "train", str(undisturbed.config), "--run", str(run)]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == -9
+    assert not processes_of(run)
+    done = holdfast("train", undisturbed.config, "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert len(events(run, "attempt_ended")) == KILLS_PER_POINT
+    check(run, undisturbed)
+
+
+def test_a_living_trainer_is_adopted_and_not_started_again(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = start("train", undisturbed.config, "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists())
+    kill(first.pid)
+    first.communicate()
+    assert "trainer" in processes_of(run)
+    again = holdfast("train", undisturbed.config, "--run", run)
+    assert again.returncode == 0, again.stderr
+    assert len(events(run, "attempt_started")) == 1
+    check(run, undisturbed)
+
+
+def test_a_trainer_whose_nurse_died_goes_on(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    supervisor = start("train", undisturbed.config, "--run", run)
+    wait_until(lambda: "trainer" in processes_of(run))
+    assert kill(processes_of(run)["nurse"])
+    supervisor.communicate()
+    assert supervisor.returncode == 0
+    assert len(events(run, "attempt_started")) == 1
+    check(run, undisturbed)
+
+
+def kill_at_random(undisturbed: SimpleNamespace, run: Path, wanted: int, seed: int) -> dict[str, int]:
+    """Kill a random process of the run after a random while, until `wanted` were hit; then let it finish."""
+    chance = random.Random(seed)
+    hits = dict.fromkeys(("supervisor", "nurse", "trainer", "writer"), 0)
+    supervisor = start("train", undisturbed.config, "--run", run)
+    while sum(hits.values()) < wanted:
+        time.sleep(chance.choice((0.1, 0.5, 2.0, 6.0)) * chance.random())
+        if supervisor.poll() is not None:
+            supervisor.communicate()
+            if (run / "summary.json").exists() and json.loads((run / "summary.json").read_text())["status"] == "finished":
+                break
+            supervisor = start("train", undisturbed.config, "--run", run)
+            continue
+        living = processes_of(run) | {"supervisor": supervisor.pid}
+        target = chance.choice(sorted(living))
+        hits[target] += kill(living[target])
+    supervisor.communicate()
+    done = holdfast("train", undisturbed.config, "--run", run)
+    assert done.returncode == 0, done.stderr
+    return hits
+
+
+def test_any_process_killed_at_random_times(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    hits = kill_at_random(undisturbed, tmp_path / "run", wanted=15, seed=1)
+    assert sum(hits.values()) >= 10, hits
+    check(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(50))
+def test_a_thousand_random_kills(undisturbed: SimpleNamespace, tmp_path: Path, seed: int) -> None:
+    hits = kill_at_random(undisturbed, tmp_path / "run", wanted=20, seed=100 + seed)
+    assert sum(hits.values()) >= 10, hits
+    check(tmp_path / "run", undisturbed)
+
+
+def test_ctrl_c_finishes_the_step_saves_and_exits_130(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = start("train", undisturbed.config, "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists())
+    first.send_signal(2)
+    output, _ = first.communicate()
+    assert first.returncode == 130, output
+    assert "the same command goes on" in output
+    committed = lines(run / "steps.jsonl")[-1]["step"]
+    assert (run / "checkpoints" / f"step-{committed:08d}" / "manifest.json").exists()
+    assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
+    assert not processes_of(run)
+    assert holdfast("train", undisturbed.config, "--run", run).returncode == 0
+    check(run, undisturbed)
+
+
+def test_a_nan_that_does_not_come_back_costs_one_attempt(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    faults = write_faults(tmp_path / "f.yaml", [{"name": "nan", "when": {"attempt": 1, "step": 7}, "effect": "nan_loss"}])
+    done = holdfast("train", undisturbed.config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    incident = json.loads(done.stdout)["incidents"][0]
+    assert (incident["step"], incident["cause"], incident["lost_steps"]) == (7, "nonfinite_numerics", 0)
+    assert incident["samples"] == undisturbed.steps[6]["samples"]
+    check(run, undisturbed)
+
+
+def test_a_failure_that_always_comes_back_ends_the_run_with_its_reason(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    message = "HIPBLAS_STATUS_INTERNAL_ERROR when calling hipblasLtMatmul"
+    fault = {"name": "always", "when": {"step": 9}, "effect": "raise", "message": message}
+    done = holdfast("train", undisturbed.config, "--run", run, "--faults", write_faults(tmp_path / "f.yaml", [fault]))
+    assert done.returncode == 3
+    assert "gave up: 3 attempts in a row" in done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "the state after step 8 is kept" in done.stderr
+    assert json.loads((run / "summary.json").read_text())["status"] == "gave_up"
+    assert holdfast("train", undisturbed.config, "--run", run).returncode == 0, "with the cause gone, the same command goes on"
+    check(run, undisturbed)
+
+
+def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)

@@ -1,0 +1,185 @@
+"""Pure decisions: ledgers that always end, causes that are not guessed, a plan that adds up, a summary that counts."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.config import Config
+from holdfast.core.modelfolder import ModelFacts
+from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
+from holdfast.mind.decide import BARREN, REPEATS, REPEATS_OTHERWISE, Past, decide
+from holdfast.mind.diagnose import diagnose
+from holdfast.mind.plan import make_plan
+from holdfast.mind.preflight import preflight, version
+from holdfast.mind.summarise import summarise, wall_seconds
+
+LAUNCH = Launch(("python",), {}, {"attention": "sdpa"})
+
+
+def wreck(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = (), **changes: Any) -> Wreck:
+    facts: dict[str, Any] = {"attempt": 1, "ending": Ending(kind, code), "step": 3, "phase": "step", "samples": (1, 2), "lines": lines}  # type: ignore[arg-type]
+    facts |= {"committed_before": 2, "committed_after": 2, "died": 0.0, "memory_available_bytes": 8 << 30, "disk_free_bytes": 8 << 30}
+    return Wreck(**(facts | changes))
+
+
+def outcome_of(pasts: list[Past]) -> bool:
+    """Whether the run goes on after this history."""
+    kind = pasts[-1].kind
+    ended = wreck(kind, -9 if kind == "killed" else 1)
+    return decide(ended, Diagnosis(pasts[-1].cause, 0.5), pasts, LAUNCH).launch is not None
+
+
+def test_a_hundred_deaths_with_progress_do_not_stop_a_run() -> None:
+    assert outcome_of([Past("unknown", "killed", (), True)] * 100)
+
+
+def test_the_same_error_without_progress_ends_after_its_limit() -> None:
+    past = Past("unknown", "error", (), False)
+    assert outcome_of([past] * (REPEATS_OTHERWISE - 1))
+    assert not outcome_of([past] * REPEATS_OTHERWISE)
+
+
+def test_kills_from_outside_are_met_with_more_patience() -> None:
+    past = Past("unknown", "killed", (), False)
+    assert outcome_of([past] * (REPEATS["killed"] - 1))
+    assert not outcome_of([past] * REPEATS["killed"])
+
+
+def test_alternating_causes_without_progress_end_too() -> None:
+    pasts = [Past("a" if at % 2 else "b", "killed", (), False) for at in range(BARREN)]
+    assert outcome_of(pasts[:-1])
+    assert not outcome_of(pasts)
+
+
+@given(
+    st.lists(
+        st.builds(Past, st.sampled_from("abc"), st.sampled_from(["killed", "error", "nonfinite"]), st.just(()), st.just(False)),
+        min_size=BARREN,
+    )
+)
+def test_no_history_without_progress_goes_on_for_ever(pasts: list[Past]) -> None:
+    assert not all(outcome_of(pasts[:length]) for length in range(1, len(pasts) + 1))
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause"),
+    [
+        (wreck(), "unknown"),
+        (wreck(memory_available_bytes=100 << 20), "host_out_of_memory"),
+        (wreck(code=-signal.SIGSEGV), "native_crash"),
+        (wreck(code=-signal.SIGBUS), "shared_memory_exhausted"),
+        (wreck("nonfinite", 64), "nonfinite_numerics"),
+        (wreck("error", 1, ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate",)), "gpu_out_of_memory"),
+        (wreck("error", 1, ("For debugging consider passing CUDA_LAUNCH_BLOCKING=1 when out of memory",)), "unknown"),
+        (wreck("error", 1, ("OSError: [Errno 28] No space left on device",)), "disk_full"),
+        (wreck("error", 1, ("ValueError: something else",)), "unknown"),
+        (wreck(disk_free_bytes=0), "disk_full"),
+        (wreck("vanished", None), "unknown"),
+    ],
+)
+def test_a_cause_comes_from_the_ending_before_the_text(ended: Wreck, cause: str) -> None:
+    assert diagnose(ended).cause == cause
+
+
+CONFIG = Config.model_validate({"model": "m", "data": {"files": "f"}})
+MODEL = ModelFacts(
+    Path("m"),
+    {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 1000},
+    {"model.embed_tokens.weight": (1000, 64), "l.q_proj.weight": (64, 64), "l.down_proj.weight": (64, 128), "norm.weight": (64,)},
+    0,
+)
+
+
+def test_a_plan_adds_up() -> None:
+    plan = make_plan(CONFIG, MODEL, {"memory_bytes": 32 << 30}, {"max": 100, "mean": 50.0, "rows": 1000})
+    assert plan["peak_bytes"] == sum(plan["bytes"].values())
+    assert plan["params"] == {"total": 64000 + 4096 + 8192 + 64, "trainable": 8 * (128 + 192)}
+    assert plan["fits"] is True
+    assert 100 <= plan["micro_batch_tokens"] <= 3200
+
+
+def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
+    lengths = {"max": 100, "mean": 50.0, "rows": 1000}
+    sizes = [make_plan(CONFIG, MODEL, {"memory_bytes": size << 20}, lengths)["micro_batch_tokens"] for size in (4096, 540, 520, 64)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 100
+    assert make_plan(CONFIG, MODEL, {"memory_bytes": 64 << 20}, lengths)["fits"] is False
+    assert make_plan(CONFIG, MODEL, {}, lengths)["fits"] is None, "unknown memory is unknown"
+
+
+@pytest.mark.parametrize(
+    ("facts", "identifier"),
+    [
+        ({"torch": None, "torch_error": "No module named 'torch'"}, "torch-import"),
+        ({"torch": {"version": "2.3.1+rocm6.0"}}, "torch-version"),
+        ({"torch": {"version": "2.5.1+rocm6.2"}, "packages": {"transformers": "5.23.0"}}, "transformers-torch"),
+        ({"torch": {"version": "2.6.0"}, "packages": {"transformers": "4.50.1"}}, "transformers-version"),
+        ({"torch": {"version": "2.6.0"}, "packages": {"transformers": "5.0.0", "peft": None}}, "packages-missing"),
+        ({"torch": {"version": "2.6.0"}, "disk_free_bytes": 1 << 20}, "disk-space"),
+    ],
+)
+def test_what_cannot_work_blocks_with_the_command_that_mends_it(facts: dict[str, Any], identifier: str) -> None:
+    findings = {finding.id: finding for finding in preflight(CONFIG, facts, None)}
+    assert findings[identifier].severity == "block"
+    assert findings[identifier].fix
+
+
+def test_a_healthy_machine_has_nothing_to_block() -> None:
+    facts = {"torch": {"version": "2.13.0+cpu"}, "packages": {"transformers": "5.23.0", "peft": "0.21.2"}, "disk_free_bytes": 9 << 30}
+    assert {finding.severity for finding in preflight(CONFIG, facts, None)} == {"info"}
+
+
+def test_versions_compare_as_numbers() -> None:
+    assert version("2.13.0+cpu") == (2, 13, 0) > version("2.6.0a0+git") == (2, 6, 0)
+    assert version("unknown") == ()
+
+
+def test_wall_time_leaves_out_hours_nobody_was_in_charge() -> None:
+    launches = {1: {"started": 0.0, "session": "a"}, 2: {"started": 12.0, "session": "a"}, 3: {"started": 1000.0, "session": "b"}}
+    endings: dict[int, dict[str, Any]] = {1: {"ended": 10.0}, 2: {"ended": 20.0}, 3: {"ended": 1005.0}}
+    assert wall_seconds(launches, endings) == 25.0
+
+
+def test_a_summary_counts_what_the_journals_say() -> None:
+    steps = [
+        {
+            "step": k,
+            "loss": 3.0 / k,
+            "seconds": 2.0,
+            "tokens": 100,
+            "samples": [1, 2],
+            "peak_bytes": k,
+            "attempt": 1 if k < 3 else 2,
+            "time": 10.0 * k,
+        }
+        for k in (1, 2, 3)
+    ]
+    ended = wreck(committed_before=0, died=21.0).as_json() | {
+        "diagnosis": {"cause": "unknown", "confidence": 0.0, "clues": ["killed by SIGKILL"]},
+        "decision": {"remedy": "resume", "reason": "", "go_on": True},
+    }
+    restored = [{"event": "restored", "attempt": 2, "step": 1, "state": "the checkpoint of step 1"}]
+    summary = summarise(
+        status="finished",
+        reason=None,
+        steps=steps,
+        events=restored,
+        wrecks=[ended],
+        launches={1: {"started": 0.0, "session": "a"}, 2: {"started": 22.0, "session": "a"}},
+        endings={1: {"ended": 21.0}, 2: {"ended": 40.0}},
+        evaluation={},
+        artifact_sha256="x",
+    )
+    assert (summary["steps"], summary["samples_seen"], summary["attempts"]) == (3, 6, 2)
+    assert summary["loss"] == {"first": 3.0, "last": 1.0, "eval_base": None, "eval_tuned": None}
+    assert summary["goodput"] == pytest.approx(6 / 40)
+    assert summary["tokens_per_second"] == 50.0
+    incident = summary["incidents"][0]
+    assert (incident["lost_steps"], incident["seconds_to_recover"]) == (1, 9.0)
+    assert incident["evidence"] == "attempt 1: killed by SIGKILL; went on from the checkpoint of step 1, 1 step computed again"

@@ -1,0 +1,189 @@
+"""A step is a pure function: replayed in a fresh process, it gives the same loss, gradients and weights to the bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import holdfast, lines, make_rows, write_rows
+
+STEPS = 16  # two epochs of 64 rows in batches of 8
+
+
+@pytest.fixture(scope="module")
+def finished(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two epochs with dropout that kept a checkpoint of every step."""
+    folder = tmp_path_factory.mktemp("replay")
+    return train(assets, folder, "kept", dropout=0.2)
+
+
+def train(assets: SimpleNamespace, folder: Path, name: str, **changes: Any) -> Path:
+    rows = write_rows(folder / "rows.jsonl", make_rows(64))
+    config = folder / f"{name}.yaml"
+    tree = {
+        "model": str(assets.model),
+        "data": {"files": str(rows), "held_out": 0.0},
+        "adapter": {"r": 4, "dropout": changes.pop("dropout", 0.0)},
+        "train": {"epochs": 2, "effective_batch": 8, "lr": 1e-3, "max_tokens": 96, "micro_batch_tokens": 160, "threads": 1} | changes,
+        "save": {"every": 1, "keep": 100},
+    }
+    config.write_text(json.dumps(tree))
+    done = holdfast("train", config, "--run", folder / name, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == STEPS
+    return folder / name
+
+
+def trial(run: Path, step: int, *more: object) -> dict[str, Any]:
+    done = holdfast("trial", run, "--step", step, "--json", *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("step", random.Random(7).sample(range(1, STEPS + 1), 3))
+def test_a_replayed_step_gives_the_same_bits(finished: Path, step: int) -> None:
+    outcome = trial(finished, step)
+    row = lines(finished / "steps.jsonl")[step - 1]
+    weights = finished / "checkpoints" / f"step-{step:08d}" / "adapter_model.safetensors"
+    assert (outcome["loss"], outcome["grad_norm"]) == (row["loss"], row["grad_norm"])
+    assert outcome["weights_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert outcome["recomputed"] == 0
+    assert outcome["gradients_sha256"] == trial(finished, step)["gradients_sha256"]
+
+
+def test_a_step_without_its_checkpoint_is_reached_by_computing_those_before_it(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy, symlinks=True)
+    for step in range(2, 6):
+        shutil.rmtree(copy / "checkpoints" / f"step-{step:08d}")
+    outcome = trial(copy, 6)
+    assert outcome["recomputed"] == 4
+    assert outcome["loss"] == lines(finished / "steps.jsonl")[5]["loss"]
+
+
+def test_a_changed_setting_changes_the_bits_and_is_recorded(finished: Path) -> None:
+    plain, eager = trial(finished, 5), trial(finished, 5, "--set", "attention=eager")
+    assert eager["gradients_sha256"] != plain["gradients_sha256"]
+    assert eager["loss"] == pytest.approx(plain["loss"], rel=1e-4)
+    assert eager["changed"]["settings"] == {"attention": "eager"}
+
+
+def bench_of(run: Path, step: int) -> Any:
+    """The state before `step`, built in this process."""
+    from holdfast.core.run import RunFolder
+    from holdfast.trainer.job import open_job
+    from holdfast.trainer.restore import find_state
+    from holdfast.trainer.setup import build
+
+    job = open_job(RunFolder(run), 1, run, {})
+    bench = build(job, job.settings(step))
+    found = find_state(RunFolder(run), [], limit=step - 1)
+    if found.snapshot:
+        bench.restore(found.snapshot)
+    return bench
+
+
+def gradients_of(bench: Any, step: int, samples: list[int], budget: int) -> tuple[dict[str, torch.Tensor], int]:
+    from holdfast.trainer.step import compute_gradients, gradients
+
+    computed = compute_gradients(bench.task, bench.optimizer, step, samples, budget, lambda *_: False)
+    return {name: grad.clone() * computed.labels for name, grad in gradients(bench.optimizer).items()}, computed.labels
+
+
+def test_a_subset_of_the_samples_draws_the_same_masks(finished: Path) -> None:
+    """Gradients of the parts add up to the gradient of the whole, which they cannot when a single mask differs."""
+    bench = bench_of(finished, 6)
+    samples = bench.samples(6)
+    whole, labels = gradients_of(bench, 6, samples, 160)
+    first, labels_1 = gradients_of(bench, 6, samples[:3], 160)
+    second, labels_2 = gradients_of(bench, 6, samples[3:], 40)
+    assert labels == labels_1 + labels_2
+    scale = max(grad.abs().max() for grad in whole.values())
+    for name in whole:
+        torch.testing.assert_close(first[name] + second[name], whole[name], rtol=1e-4, atol=float(scale) * 1e-5)
+    other, _ = gradients_of(bench, 7, samples, 160)
+    assert any(not torch.allclose(other[name], whole[name], rtol=1e-2) for name in whole), "another step must draw other masks"
+
+
+def test_another_seed_gives_another_run(finished: Path, assets: SimpleNamespace, tmp_path: Path) -> None:
+    other = train(assets, tmp_path, "seed", dropout=0.2, seed=1)
+    assert summary(other)["adapter_sha256"] != summary(finished)["adapter_sha256"]
+    assert lines(other / "steps.jsonl")[0]["samples"] != lines(finished / "steps.jsonl")[0]["samples"]
+
+
+def summary(run: Path) -> dict[str, Any]:
+    return json.loads((run / "summary.json").read_text())
+
+
+def test_the_run_equals_a_plain_peft_loop(assets: SimpleNamespace, tmp_path: Path) -> None:
+    """The reference below knows nothing of holdfast but which samples a step sees."""
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer, get_cosine_schedule_with_warmup
+
+    run = train(assets, tmp_path, "plain", warmup=0)
+    rows = make_rows(64)
+    tokenizer = AutoTokenizer.from_pretrained(assets.model)
+    model = AutoModelForCausalLM.from_pretrained(assets.model, dtype=torch.float32)
+    torch.manual_seed(0)
+    model = get_peft_model(model, LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.0)
+    schedule = get_cosine_schedule_with_warmup(optimizer, 0, STEPS)
+    losses = []
+    for step in lines(run / "steps.jsonl"):
+        total, labels = 0.0, 0
+        for number in step["samples"]:
+            turns = [{"role": "user", "content": rows[number]["instruction"]}, {"role": "assistant", "content": rows[number]["output"]}]
+            prompt = tokenizer.apply_chat_template(turns[:1], add_generation_prompt=True, tokenize=False)
+            text = tokenizer.apply_chat_template(turns, tokenize=False)
+            given = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            ids = torch.tensor([given + tokenizer(text[len(prompt) :], add_special_tokens=False)["input_ids"]])
+            logits = model(input_ids=ids).logits[0, len(given) - 1 : -1]
+            total = total + torch.nn.functional.cross_entropy(logits, ids[0, len(given) :], reduction="sum")
+            labels += len(ids[0]) - len(given)
+        loss = total / labels
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step(), schedule.step(), optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses == pytest.approx([row["loss"] for row in lines(run / "steps.jsonl")], rel=1e-4)
+    ours = load_file(run / "adapter" / "adapter_model.safetensors")
+    theirs = {name.replace(".default", ""): value for name, value in model.state_dict().items() if "lora_" in name}
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=2e-5)
+
+
+def test_the_artifact_is_what_plain_peft_loads(finished: Path, assets: SimpleNamespace) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(assets.model), finished / "adapter")
+    assert model.peft_config["default"].r == 4
+    assert (
+        summary(finished)["adapter_sha256"]
+        == hashlib.sha256((finished / "artifact" / "adapter_model.safetensors").read_bytes()).hexdigest()
+    )
+
+
+def test_an_extended_run_goes_on_where_it_ended(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    config = config_of(train={"steps": 4})
+    run = tmp_path / "r"
+    assert holdfast("train", config, "--run", run).returncode == 0
+    refused = holdfast("train", config, "train.steps=7", "--run", run)
+    assert refused.returncode == 2
+    assert "train.steps: 4 -> 7" in refused.stderr
+    extended = holdfast("train", config, "train.steps=7", "--run", run, "--extend")
+    assert extended.returncode == 0, extended.stderr
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 8))
+    assert lines(run / "timeline.jsonl")[1] == {"from_step": 5, "settings": {"steps": 7, "samples": 56}, "reason": "extended from 4 steps"}

@@ -1,0 +1,133 @@
+"""The report: one file that loads nothing, shows every incident, and keeps every text from data and logs inert."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from conftest import SHARED, holdfast, needs_shared, write_rows
+from holdfast.core.run import RunFolder
+from holdfast.ui.report import render
+from holdfast.ui.svg import Marker, histogram, line_chart
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, assets: object) -> Path:
+    """A finished run that was killed once and had rejected rows."""
+    folder = tmp_path_factory.mktemp("report")
+    rows = [{"instruction": f"q{i}", "output": f"a{i}"} for i in range(30)]
+    rows[3] = {"instruction": "<script>alert(1)</script>", "output": ""}
+    config = folder / "config.json"
+    tree = {
+        "model": str(assets.model),  # type: ignore[attr-defined]
+        "data": {"files": str(write_rows(folder / "rows.jsonl", rows)), "held_out": 0.1},
+        "train": {"steps": 6, "effective_batch": 4, "max_tokens": 96, "threads": 1},
+        "faults": [{"name": "k", "when": {"attempt": 1, "step": 4}, "effect": "kill"}],
+    }
+    config.write_text(json.dumps(tree))
+    done = holdfast("train", config, "--run", folder / "run")
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+class Page(HTMLParser):
+    """Collects what could load or run something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [
+            value or "" for name, value in attrs if name in ("src", "href", "action", "data", "xlink:href") or name.startswith("on")
+        ]
+
+
+def test_the_page_loads_nothing_and_runs_nothing(run: Path) -> None:
+    page = Page()
+    page.feed((run / "report.html").read_text())
+    assert not {"script", "iframe", "img", "object", "embed", "form"} & set(page.tags)
+    assert page.links == ["data:,"]
+    assert "url(" not in (run / "report.html").read_text()
+
+
+def test_the_page_tells_the_run(run: Path) -> None:
+    text = (run / "report.html").read_text()
+    assert "Finished all 6 steps through 1 incident, 0 steps computed twice." in text
+    assert "attempt 1: killed by SIGKILL; went on from the snapshot of step 3, no step computed again" in text
+    assert text.count("<svg") == 6
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "PeftModel.from_pretrained" in text
+
+
+def test_the_verb_writes_it_again_anywhere(run: Path, tmp_path: Path) -> None:
+    done = holdfast("report", run, "--out", tmp_path / "r.html", "--json")
+    assert json.loads(done.stdout) == {"report": str(tmp_path / "r.html")}
+    assert (tmp_path / "r.html").read_text() == (run / "report.html").read_text()
+    assert holdfast("report", tmp_path).returncode == 2
+    assert "cannot be written" in holdfast("report", run, "--out", "/nowhere/r.html").stderr
+
+
+@needs_shared
+def test_naughty_strings_come_out_inert(run: Path, tmp_path: Path) -> None:
+    strings = json.loads((SHARED / "data" / "broken" / "blns" / "blns.json").read_text())
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy, symlinks=True)
+    clean = Page()
+    clean.feed(render(RunFolder(run)))
+    for start in range(0, len(strings), 8):
+        rejects = [{"file": text, "line": 1, "reason": text, "detail": text, "raw": text} for text in strings[start : start + 8]]
+        (copy / "rejects.jsonl").write_text("".join(json.dumps(reject) + "\n" for reject in rejects))
+        page = Page()
+        page.feed(render(RunFolder(copy)))
+        assert set(page.tags) == set(clean.tags)
+        assert page.links == clean.links
+
+
+# ---- drawing
+
+
+def numbers(markup: str, attribute: str) -> list[float]:
+    return [float(value) for value in re.findall(rf'{attribute}="(-?[\d.]+)"', markup)]
+
+
+def test_a_chart_draws_each_value_in_its_place() -> None:
+    chart = line_chart([1, 2, 3], [10.0, 30.0, 20.0], "loss", [Marker(2, "1", "killed & resumed")])
+    path = re.search(r'class="line" d="([^"]+)"', chart)
+    assert path
+    heights = [float(y) for _, y in re.findall(r"[ML](\S+) ([\d.]+)", path[1])]
+    assert heights[1] < heights[2] < heights[0]
+    assert "killed &amp; resumed" in chart
+
+
+def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:
+    values = [1.0] * 5000
+    values[2500] = 2.0
+    heights = [float(y) for y in re.findall(r"[ML]\S+ ([\d.]+)", line_chart(range(5000), values, "loss"))]
+    assert len(heights) <= 1100
+    assert min(heights) < max(heights) - 50
+    gap = line_chart([1, 2, 3], [1.0, math.nan, 2.0], "loss")
+    assert gap.count("M") == 2
+    assert "no data" in line_chart([], [], "loss")
+
+
+def test_a_histogram_draws_every_count() -> None:
+    bars = histogram([0, 10, 20], [5, 10], "tokens", cap=30)
+    assert [round(height / 17.6) for height in numbers(bars, "height")] == [5, 10]
+    assert "longest row allowed: 30" in bars
+
+
+def test_a_running_run_can_be_shown(config_of: Callable[..., Path], run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy, symlinks=True)
+    (copy / "summary.json").unlink()
+    assert "Running: 6 steps so far." in render(RunFolder(copy))
