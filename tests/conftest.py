@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,13 @@ def processes_of(run: Path) -> dict[str, int]:
             if module in command and any(part == str(run) or part.startswith(f"{run}/") for part in command):
                 found[role] = int(entry.name)
     return found
+
+
+def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
 
 
 def kill(pid: int | None) -> bool:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from conftest import events, holdfast, lines, make_rows, start, write_rows
+from conftest import events, holdfast, lines, make_rows, start, wait_until, write_rows
 
 Write = Callable[..., Path]
 
@@ -230,8 +230,6 @@ def test_a_disk_that_fills_up_in_the_middle_loses_nothing(config_of: Write, smal
     config = config_of(train={"steps": 400, "effective_batch": 4}, save={"every": 10})
     run = small_disk / "run"
     child = start("train", config, "--run", run)
-    from test_kills import wait_until
-
     wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) > 15)
     filler = fill(small_disk)
     output, _ = child.communicate()
@@ -267,8 +265,6 @@ def test_a_run_folder_of_another_config_is_refused_with_the_difference(config_of
 
 
 def test_a_run_folder_that_is_held_says_by_whom(config_of: Write, tmp_path: Path) -> None:
-    from test_kills import wait_until
-
     config, run = config_of(train={"steps": 2000}), tmp_path / "run"
     holder = start("train", config, "--run", run)
     wait_until(lambda: (run / "config.yaml").exists())

@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import events, holdfast, kill, lines, make_rows, processes_of, start, write_rows
+from conftest import events, holdfast, kill, lines, make_rows, processes_of, start, wait_until, write_rows
 
 STEPS = 100
 TRAINER_POINTS = ("start", "forward", "backward", "optimizer", "snapshot", "commit")
@@ -205,8 +204,9 @@ def test_a_failure_that_always_comes_back_ends_the_run_with_its_reason(undisturb
     run = tmp_path / "run"
     message = "HIPBLAS_STATUS_INTERNAL_ERROR when calling hipblasLtMatmul"
     fault = {"name": "always", "when": {"step": 9}, "effect": "raise", "message": message}
-    done = holdfast("train", undisturbed.config, "--run", run, "--faults", write_faults(tmp_path / "f.yaml", [fault]))
+    done = holdfast("train", undisturbed.config, "--run", run, "--faults", write_faults(tmp_path / "f.yaml", [fault]), "--json")
     assert done.returncode == 3
+    assert json.loads(done.stdout) == json.loads((run / "summary.json").read_text())
     assert "gave up: 3 attempts in a row" in done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -214,10 +214,3 @@ def test_a_failure_that_always_comes_back_ends_the_run_with_its_reason(undisturb
     assert json.loads((run / "summary.json").read_text())["status"] == "gave_up"
     assert holdfast("train", undisturbed.config, "--run", run).returncode == 0, "with the cause gone, the same command goes on"
     check(run, undisturbed)
-
-
-def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)

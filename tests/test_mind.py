@@ -121,7 +121,7 @@ def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
         ({"torch": {"version": "2.5.1+rocm6.2"}, "packages": {"transformers": "5.23.0"}}, "transformers-torch"),
         ({"torch": {"version": "2.6.0"}, "packages": {"transformers": "4.50.1"}}, "transformers-version"),
         ({"torch": {"version": "2.6.0"}, "packages": {"transformers": "5.0.0", "peft": None}}, "packages-missing"),
-        ({"torch": {"version": "2.6.0"}, "disk_free_bytes": 1 << 20}, "disk-space"),
+        ({"torch": {"version": "2.6.0"}, "disk_free_bytes": 1 << 19}, "disk-space"),
     ],
 )
 def test_what_cannot_work_blocks_with_the_command_that_mends_it(facts: dict[str, Any], identifier: str) -> None:

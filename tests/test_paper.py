@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.faults import Fault, Moment, When, fires
 from holdfast.core.files import append_line, cut_torn_line, last_line, read_lines, write_bytes
-from holdfast.core.memoryfile import MemoryFile, memory_places
+from holdfast.core.memoryfile import MemoryFile, memory_places, sweep
 from holdfast.core.table import StepTable, learning_rate, run_length, split_rows
 from holdfast.core.timeline import settings_at
 
@@ -133,7 +133,7 @@ def take(memory: MemoryFile, step: int, pin: bool = False) -> int:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> MemoryFile:
-    return MemoryFile.create(tmp_path / "m", 100, 5000)
+    return MemoryFile.create(tmp_path / "m", tmp_path, 100, 5000)
 
 
 def test_the_newest_snapshot_survives_while_the_next_is_written(memory: MemoryFile) -> None:
@@ -171,9 +171,17 @@ def test_a_pinned_snapshot_is_kept_until_it_is_written(memory: MemoryFile) -> No
 
 def test_an_existing_file_keeps_its_snapshots_and_another_layout_replaces_it(memory: MemoryFile) -> None:
     take(memory, 3)
-    again = MemoryFile.create(memory.path, 100, 5000)
+    again = MemoryFile.create(memory.path, memory.path.parent, 100, 5000)
     assert again.newest() is not None
-    assert MemoryFile.create(memory.path, 100, 6000).newest() is None
+    assert MemoryFile.create(memory.path, memory.path.parent, 100, 6000).newest() is None
+
+
+def test_memory_files_of_deleted_runs_are_swept_up_and_others_stay(tmp_path: Path) -> None:
+    for name, owner in (("a", tmp_path / "deleted run"), ("b", tmp_path)):
+        MemoryFile.create(tmp_path / f"holdfast-{name}.rank0", owner, 100, 100)
+    (tmp_path / "holdfast-c.rank0").write_bytes(b"somebody else's")
+    assert sweep(tmp_path) == [tmp_path / "holdfast-a.rank0"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["holdfast-b.rank0", "holdfast-c.rank0"]
 
 
 @pytest.mark.parametrize("content", [b"", b"HOLDFAST", os.urandom(50_000)])

@@ -16,6 +16,8 @@ from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
 VERBS = {
     "train": "train a model from a config, or go on with an unfinished run",
     "trial": "replay one step of a run, as it was or with one thing changed",
+    "chat": "talk to the base and the tuned model of a run side by side",
+    "data": "make rows from a recipe",
     "report": "write a run's one-file report again",
     "schema": "print the JSON schema of a config file",
 }
@@ -42,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         code, answer = arguments.module.run(arguments)
     except Stop as stop:
         print(f"holdfast: {stop}", file=sys.stderr)
-        code, answer = stop.code, {"error": stop.message, "hint": stop.hint, "code": stop.code}
+        code, answer = stop.code, stop.answer or {"error": stop.message, "hint": stop.hint, "code": stop.code}
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

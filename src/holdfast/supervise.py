@@ -77,7 +77,7 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, world: W
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
         diagnosis = diagnose(wreck)
-        if ending.kind == "interrupted":
+        if ending.kind == "interrupted" or view.stop():
             _record(run, wreck, diagnosis, None)
             return Outcome(ending, None, wreck)
         history = [*read_history(run), _past(wreck, diagnosis, launch)]

@@ -21,8 +21,9 @@ class Data(Section):
         "auto", description="layout of a row; auto looks at the fields of each row"
     )
     held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
+    held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
 
-    @field_validator("files", mode="before")
+    @field_validator("files", "held_out_files", mode="before")
     @classmethod
     def _one_file_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
@@ -75,6 +76,13 @@ class Save(Section):
     snapshot_dir: str | None = Field(None, description="folder of the memory snapshot; /dev/shm when there is room, else the run folder")
 
 
+class Evaluate(Section):
+    """What is measured on the held-out rows when the run is done, beside their loss."""
+
+    generate: int = Field(8, ge=0, description="held-out prompts that base and tuned model answer; 0: none")
+    max_new_tokens: int = Field(64, ge=1, description="longest answer")
+
+
 class Run(Section):
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder under runs/; by default the file's name")
 
@@ -82,10 +90,11 @@ class Run(Section):
 class Config(Section):
     """A holdfast run."""
 
-    model: str = Field(description="a folder in Hugging Face layout, or a hub name")
+    model: str = Field(description="a folder in Hugging Face layout, a hub name, or tiny (ships with holdfast)")
     data: Data
     adapter: Adapter = Adapter()
     train: Train = Train()
     save: Save = Save()
+    evaluate: Evaluate = Evaluate()
     run: Run = Run()
     faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 DONE = 0
 BLOCKED = 1
 USAGE = 2
@@ -11,11 +13,14 @@ INTERRUPTED = 130
 
 
 class Stop(Exception):
-    """End the command with `code`; `message` states the fact and its numbers, `hint` the next command or edit."""
+    """End the command with `code`; `message` states the fact and its numbers, `hint` the next command or edit.
 
-    def __init__(self, code: int, message: str, hint: str = "") -> None:
+    `answer` is what --json prints all the same (the summary of a run that was given up, say).
+    """
+
+    def __init__(self, code: int, message: str, hint: str = "", answer: dict[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.hint = code, message, hint
+        self.code, self.message, self.hint, self.answer = code, message, hint, answer
 
     def __str__(self) -> str:
         return self.message if not self.hint else f"{self.message}\n  -> {self.hint}"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from holdfast.core.config import Config
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.faults import Fault, FaultFile
+from holdfast.core.modelfolder import EMBEDDED
 
 
 def load_config(file: Path, overrides: list[str] | None = None) -> Config:
@@ -152,17 +153,16 @@ def _describe(place: list[Any], model: type[BaseModel]) -> str:
 
 def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
     data = tree.get("data")
-    files = data.get("files") if isinstance(data, dict) else None
-    files = [files] if isinstance(files, str) else files if isinstance(files, list) else []
     problems = []
-    for number, name in enumerate(files):
-        if not isinstance(name, str):
-            continue
-        path = find_path(name, folder)
-        if path is None:
-            problems.append(f"data.files[{number}]: {name}: no such file{_near_text(folder / name)}")
-        elif path.is_dir():
-            problems.append(f"data.files[{number}]: {name} is a folder; name the files in it")
+    for key in ("files", "held_out_files"):
+        files = data.get(key) if isinstance(data, dict) else None
+        files = [files] if isinstance(files, str) else files if isinstance(files, list) else []
+        for number, name in enumerate(files):
+            path = find_path(name, folder) if isinstance(name, str) else folder / __file__
+            if path is None:
+                problems.append(f"data.{key}[{number}]: {name}: no such file{_near_text(folder / name)}")
+            elif path.is_dir():
+                problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
     model = tree.get("model")
     if isinstance(model, str) and looks_local(model) and find_path(model, folder) is None:
         problems.append(f"model: {model}: no such folder{_near_text(folder / model)}")
@@ -183,9 +183,9 @@ def find_path(name: str, folder: Path) -> Path | None:
 
 
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
-    files = [str(find_path(name, folder) or name) for name in config.data.files]
-    model = str(find_path(config.model, folder) or config.model)
-    return config.model_copy(update={"data": config.data.model_copy(update={"files": files}), "model": model})
+    data = {key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")}
+    model = config.model if config.model in EMBEDDED else str(find_path(config.model, folder) or config.model)
+    return config.model_copy(update={"data": config.data.model_copy(update=data), "model": model})
 
 
 def _near(path: Path) -> str:

@@ -25,6 +25,7 @@ SLOTS = 3
 _MAGIC = b"HOLDFAST"
 _VERSION = 1
 _FILE = struct.Struct("<8sIIQQ")  # magic, version, slots, artifact bytes, state bytes
+_OWNER_BYTES = PAGE - _FILE.size - 1
 _SLOT = struct.Struct("<QQQIII")  # sequence (odd: being written), generation, step, payload checksum, meta bytes, header checksum
 _PIN_AT = 128
 _PULSE = struct.Struct("<QI")  # sequence, bytes
@@ -67,8 +68,8 @@ class MemoryFile:
         self._slot_bytes = slot_bytes(artifact_bytes, state_bytes)
 
     @classmethod
-    def create(cls, path: Path, artifact_bytes: int, state_bytes: int) -> MemoryFile:
-        """Open `path` when it has exactly this layout (its snapshots stay), else make it anew, fully allocated.
+    def create(cls, path: Path, owner: Path, artifact_bytes: int, state_bytes: int) -> MemoryFile:
+        """Open `path` when it has exactly this layout (its snapshots stay), else make it anew for the run `owner`, fully allocated.
 
         Raises OSError (ENOSPC) when the file system has not `file_bytes(...)` left: better now than a SIGBUS later.
         """
@@ -79,8 +80,8 @@ class MemoryFile:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, file_bytes(artifact_bytes, state_bytes))
-            os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes), 0)
+            _allocate(descriptor, file_bytes(artifact_bytes, state_bytes))
+            os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + os.fsencode(owner)[:_OWNER_BYTES], 0)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -253,6 +254,14 @@ class MemoryFile:
             return zlib.crc32(view[state_at : state_at + self.state_bytes], checksum)
 
 
+def _allocate(descriptor: int, size: int) -> None:
+    """Reserve every byte of the file now; where the system cannot (macOS), only its length is set."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
+
+
 def slot_bytes(artifact_bytes: int, state_bytes: int) -> int:
     return PAGE + META_BYTES + _up(artifact_bytes) + _up(state_bytes)
 
@@ -260,6 +269,22 @@ def slot_bytes(artifact_bytes: int, state_bytes: int) -> int:
 def file_bytes(artifact_bytes: int, state_bytes: int) -> int:
     """Size of the whole file in bytes."""
     return 2 * PAGE + SLOTS * slot_bytes(artifact_bytes, state_bytes)
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove memory files whose run folder is gone: runs that were deleted unfinished. What was removed."""
+    removed = []
+    for file in folder.glob("holdfast-*.rank*"):
+        try:
+            with file.open("rb") as handle:
+                page = handle.read(PAGE)
+            owner = Path(os.fsdecode(page[_FILE.size :].rstrip(b"\0")))
+            if page.startswith(_MAGIC) and owner.is_absolute() and not owner.exists():
+                file.unlink()
+                removed.append(file)
+        except OSError:  # another user's file, or gone meanwhile
+            continue
+    return removed
 
 
 def memory_places(run: Path, run_id: str, chosen: str | None) -> list[Path]:

@@ -12,6 +12,8 @@ import orjson
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 
+EMBEDDED = {"tiny": Path(__file__).parent.parent / "models" / "tiny"}  # base models that ship with the package, by name
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -34,11 +36,11 @@ class ModelFacts:
 
 
 def read_model(model: str) -> ModelFacts:
-    """Facts of a local folder, or of a hub name in the local cache (fetched by huggingface_hub where there is a network).
+    """Facts of an embedded model, a local folder, or a hub name in the local cache (fetched by huggingface_hub where there is a network).
 
     Raises Stop(1) when it cannot be had or is damaged, naming the file.
     """
-    folder = Path(model)
+    folder = EMBEDDED.get(model) or Path(model)
     if not folder.is_dir():
         folder = _from_hub(model)
     config = read_json(folder / "config.json")

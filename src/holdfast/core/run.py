@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from holdfast.core.config import Config
+from holdfast.core.errors import USAGE, Stop
 from holdfast.core.files import Json, append_line, last_line, read_json, read_lines, write_bytes, write_json
 
 
@@ -19,6 +20,12 @@ class RunFolder:
     """Paths and journals of one run. Relative names never enter: `path` is absolute."""
 
     path: Path
+
+    def existing(self) -> RunFolder:
+        """This folder, when it holds a run. Raises Stop(2) when it does not."""
+        if not self.config_file.exists():
+            raise Stop(USAGE, f"{self.path} is no run folder (it has no config.yaml)", "run folders lie under runs/")
+        return self
 
     @property
     def config_file(self) -> Path:

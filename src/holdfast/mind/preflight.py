@@ -11,12 +11,19 @@ from holdfast.core.types import Finding
 TORCH_NEEDED = (2, 4)
 TRANSFORMERS_NEEDED = (4, 57)
 TORCH_FOR_TRANSFORMERS_5 = (2, 6)
-_DISK_BLOCK_BYTES, _DISK_WARN_BYTES = 16 << 20, 512 << 20
+_CHECKPOINT_BYTES_PER_PARAMETER = 12  # fp32 weight and two Adam moments
+_JOURNAL_BYTES, _DISK_WARN_BYTES = 1 << 20, 512 << 20
 
 
 def preflight(config: Config, machine: Json, plan: Json | None) -> list[Finding]:
     """Findings on torch, packages, disk and memory, the blocking ones first."""
-    found = [*_torch(machine), *_packages(machine), *_disk(machine), *(_memory(plan) if plan else []), *_precision(config, machine)]
+    found = [
+        *_torch(machine),
+        *_packages(machine),
+        *_disk(config, machine, plan),
+        *(_memory(plan) if plan else []),
+        *_precision(config, machine),
+    ]
     order = {"block": 0, "warn": 1, "info": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
 
@@ -51,12 +58,15 @@ def _packages(machine: Json) -> list[Finding]:
     return []
 
 
-def _disk(machine: Json) -> list[Finding]:
+def _disk(config: Config, machine: Json, plan: Json | None) -> list[Finding]:
+    """Blocks when the checkpoints that are kept, one being written and the journals cannot fit."""
     free = machine.get("disk_free_bytes")
     if free is None or free >= _DISK_WARN_BYTES:
         return []
-    message = f"the disk of the run folder has {free >> 20} MiB free"
-    return [Finding("disk-space", "block" if free < _DISK_BLOCK_BYTES else "warn", message, "make room, or choose another --run DIR")]
+    checkpoint = plan["params"]["trainable"] * _CHECKPOINT_BYTES_PER_PARAMETER if plan else 0
+    needed = (config.save.keep + 2) * checkpoint + _JOURNAL_BYTES
+    message = f"the disk of the run folder has {free / 2**20:.1f} MiB free, the run needs about {needed / 2**20:.1f} MiB"
+    return [Finding("disk-space", "block" if free < needed else "warn", message, "make room, or choose another --run DIR")]
 
 
 def _memory(plan: Json) -> list[Finding]:

@@ -40,7 +40,8 @@ def check_rows(config: Config, codec: Codec, max_tokens: int) -> tuple[TokenSet,
     ids: list[npt.NDArray[np.int32]] = []
     learned: list[npt.NDArray[np.uint8]] = []
     lengths, files, lines = [0], [], []
-    for number, file in enumerate(config.data.files):
+    sources = (*config.data.files, *config.data.held_out_files)
+    for number, file in enumerate(sources):
         rows = _examples(file, config.data.format, codec, tally)
         while chunk := list(islice(rows, _CHUNK)):
             for (row, _), tokens in zip(chunk, codec.encode([text for _, text in chunk], max_tokens), strict=True):
@@ -54,7 +55,7 @@ def check_rows(config: Config, codec: Codec, max_tokens: int) -> tuple[TokenSet,
                 files.append(number)
                 lines.append(row.source.line)
     tally.seconds = time.perf_counter() - began
-    order = {file: number for number, file in enumerate(config.data.files)}
+    order = {file: number for number, file in enumerate(sources)}
     tally.rejects.sort(key=lambda reject: (order[reject.source.file], reject.source.line))
     return (
         TokenSet(
@@ -63,7 +64,8 @@ def check_rows(config: Config, codec: Codec, max_tokens: int) -> tuple[TokenSet,
             np.cumsum(lengths, dtype=np.int64),
             np.asarray(files, np.int32),
             np.asarray(lines, np.int64),
-            tuple(config.data.files),
+            sources,
+            len(config.data.held_out_files),
             codec.pad,
         ),
         tally,

@@ -34,6 +34,12 @@ class Codec:
     bos: tuple[int, ...]
     vocabulary: int
 
+    @property
+    def eos(self) -> int | None:
+        """The token an answer ends with; None when the tokenizer names none."""
+        number = self.tokenizer.token_to_id(self.template.eos) if self.template.eos else None
+        return number if isinstance(number, int) else None
+
     def encode(self, rows: list[list[Piece]], max_tokens: int) -> list[Tokens | BadRow]:
         """Tokenise rows of pieces; each piece on its own, as a prompt is tokenised on its own when the model is used."""
         texts = [text for row in rows for text, _ in row]

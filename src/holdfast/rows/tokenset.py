@@ -11,7 +11,9 @@ import orjson
 from safetensors import safe_open
 from safetensors.numpy import save
 
+from holdfast.core.config import Data
 from holdfast.core.files import write_bytes
+from holdfast.core.table import split_rows
 from holdfast.rows.read import Source
 
 
@@ -28,6 +30,7 @@ class TokenSet:
     file: npt.NDArray[np.int32]
     line: npt.NDArray[np.int64]
     files: tuple[str, ...]
+    held_out_files: int  # how many of the last files hold rows for evaluation
     pad: int
 
     def __len__(self) -> int:
@@ -46,7 +49,7 @@ class TokenSet:
 
 def save_tokens(path: Path, tokens: TokenSet) -> None:
     arrays = {name: getattr(tokens, name) for name in ("ids", "learned", "starts", "file", "line")}
-    facts = orjson.dumps({"files": tokens.files, "pad": tokens.pad}).decode()
+    facts = orjson.dumps({"files": tokens.files, "held_out_files": tokens.held_out_files, "pad": tokens.pad}).decode()
     write_bytes(path, save(arrays, metadata={"holdfast": facts}))
 
 
@@ -55,4 +58,12 @@ def load_tokens(path: Path) -> TokenSet:
     with safe_open(path, framework="np") as handle:
         facts = orjson.loads(handle.metadata()["holdfast"])
         arrays = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118  (no mapping)
-    return TokenSet(**arrays, files=tuple(facts["files"]), pad=facts["pad"])
+    return TokenSet(**arrays, files=tuple(facts["files"]), held_out_files=facts["held_out_files"], pad=facts["pad"])
+
+
+def split(tokens: TokenSet, data: Data, seed: int) -> tuple[list[int], list[int]]:
+    """(training rows, rows for evaluation): by file where the config names files for evaluation, else a share drawn by seed."""
+    if not tokens.held_out_files:
+        return split_rows(len(tokens), data.held_out, seed)
+    first = len(tokens.files) - tokens.held_out_files
+    return np.flatnonzero(tokens.file < first).tolist(), np.flatnonzero(tokens.file >= first).tolist()

@@ -25,6 +25,10 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.evaluate import evaluate
 
         return evaluate(Path(rest[0]))
+    if job == "chat":
+        from holdfast.trainer.chat import chat
+
+        return chat(Path(rest[0]))
     if job == "probe":
         from holdfast.trainer.probe import probe
 

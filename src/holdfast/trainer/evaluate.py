@@ -1,38 +1,55 @@
-"""Load the finished adapter the way anybody would, with plain transformers and PEFT, and measure its held-out loss against the base."""
+"""Load the finished adapter the way anybody would, with plain transformers and PEFT, and compare it with the base on held-out rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
 from torch import nn
 
+from holdfast.core.config import Config
 from holdfast.core.files import Json, write_json
+from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
-from holdfast.core.table import split_rows
-from holdfast.core.timeline import read_timeline, settings_at
-from holdfast.rows.tokenset import TokenSet, load_tokens
+from holdfast.core.timeline import Settings, read_timeline, settings_at
+from holdfast.rows.formats import Example, Message
+from holdfast.rows.template import pieces
+from holdfast.rows.tokens import Codec, load_codec
+from holdfast.rows.tokenset import TokenSet, load_tokens, split
+from holdfast.trainer.answer import answers
 from holdfast.trainer.model import load_base, prepare_torch
 from holdfast.trainer.tasks.sft import label_loss, micro_batches
 
+_SAMPLES_KEPT = 12
+_SLOT = "HOLDFAST-SLOT"
 
-def evaluate(path: Path) -> int:
-    """Write evaluation.json: held-out loss per label token of the base and of the tuned model; None without held-out rows."""
-    run = RunFolder(path)
-    config = run.config()
+
+def load_tuned(run: RunFolder, config: Config) -> tuple[Any, Settings, torch.device]:
+    """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`."""
     timeline = read_timeline(run.timeline_file)
     settings = settings_at(timeline, timeline[-1]["from_step"])
     device = prepare_torch(config, settings)
     base, _ = load_base(config, settings, device)
-    model = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+    return PeftModel.from_pretrained(base, str(run.adapter)).eval(), settings, device
+
+
+def evaluate(path: Path) -> int:
+    """Write evaluation.json: held-out loss per label token, exact matches and sample answers of the base and the tuned model."""
+    run = RunFolder(path)
+    config = run.config()
+    model, settings, device = load_tuned(run, config)
     tokens = load_tokens(run.data_file)
-    _, held_out = split_rows(len(tokens), config.data.held_out, config.train.seed)
-    result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None}
+    _, held_out = split(tokens, config.data, config.train.seed)
+    result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if held_out:
-        result["eval_tuned"] = mean_loss(model, tokens, held_out, settings["micro_batch_tokens"], device)
+        budget = settings["micro_batch_tokens"]
+        result["eval_tuned"] = mean_loss(model, tokens, held_out, budget, device)
         with model.disable_adapter():
-            result["eval_base"] = mean_loss(model, tokens, held_out, settings["micro_batch_tokens"], device)
+            result["eval_base"] = mean_loss(model, tokens, held_out, budget, device)
+        if config.evaluate.generate:
+            result |= _compare_answers(model, tokens, held_out[: config.evaluate.generate], config)
     write_json(run.evaluation_file, result)
     return 0
 
@@ -45,3 +62,41 @@ def mean_loss(model: nn.Module, tokens: TokenSet, rows: list[int], budget: int, 
             total += float(label_loss(model, batch).double())
             labels += batch.labels
     return total / labels
+
+
+def _compare_answers(model: Any, tokens: TokenSet, rows: list[int], config: Config) -> Json:
+    codec = load_codec(read_model(config.model).folder)
+    parts = [_first_turn(tokens, row) for row in rows]
+    wanted = [codec.tokenizer.decode(answer, skip_special_tokens=True).strip() for _, answer in parts]
+    prompts = [prompt for prompt, _ in parts]
+    tuned = _answers(model, prompts, codec, config)
+    with model.disable_adapter():
+        base = _answers(model, prompts, codec, config)
+    asked = [_question(prompt, codec) for prompt in prompts]
+    kept = [
+        {"prompt": q, "wanted": w, "base": b, "tuned": t}
+        for q, w, b, t in list(zip(asked, wanted, base, tuned, strict=True))[:_SAMPLES_KEPT]
+    ]
+    matches = {name: sum(a == w for a, w in zip(given, wanted, strict=True)) for name, given in (("base", base), ("tuned", tuned))}
+    return {"exact_match": {"asked": len(rows)} | matches, "samples": kept}
+
+
+def _question(prompt: list[int], codec: Codec) -> str:
+    """The user's words in a prompt: what stands between the template's own words, or all of it where there are several turns."""
+    text = codec.tokenizer.decode(prompt, skip_special_tokens=False)
+    frame = pieces(Example(messages=(Message("user", _SLOT), Message("assistant", "x"))), codec.template)[0][0]
+    before, _, after = frame.partition(_SLOT)
+    return text.removeprefix(before).removesuffix(after).strip()
+
+
+def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
+    """(prompt, answer) of a row's first learned turn, as token numbers; a row of plain text is prompted with its first token."""
+    ids, learned = tokens.row(row)
+    first = max(1, int(learned.argmax()))
+    rest = learned[first:]
+    end = first + (int(rest.argmin()) if not rest.all() else len(rest))
+    return ids[:first].tolist(), ids[first:end].tolist()
+
+
+def _answers(model: Any, prompts: list[list[int]], codec: Codec, config: Config) -> list[str]:
+    return answers(model, prompts, codec.tokenizer, codec.pad, codec.eos, config.evaluate.max_new_tokens)

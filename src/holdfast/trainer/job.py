@@ -19,6 +19,20 @@ from holdfast.core.run import RunFolder
 from holdfast.core.timeline import Settings, read_timeline, settings_at
 
 
+class Stopping:
+    """Set by SIGTERM: finish the step, save, end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def listen(self) -> None:
+        signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
 @dataclass
 class Job:
     """One process that trains or replays: where it belongs and what it was told."""
@@ -31,6 +45,7 @@ class Job:
     timeline: list[dict[str, Any]]
     faults: list[Fault]
     orders: Json = field(default_factory=dict)
+    stopping: Stopping = field(default_factory=Stopping)
 
     def settings(self, step: int) -> Settings:
         return settings_at(self.timeline, step)
@@ -73,9 +88,12 @@ def register(path: Path, number: int) -> Job:
     """Write down who trains, before anything slow happens, then read the orders."""
     run = RunFolder(path)
     folder = run.attempt(number)
+    stopping = Stopping()
+    stopping.listen()
     write_json(folder / "rank0.json", {"identity": myself(), "rank": 0, "argv": sys.argv}, durable=False)
     orders = read_json(folder / "launch.json") or {}
     job = open_job(run, number, folder, orders)
+    job.stopping = stopping
     job.point("start")
     return job
 

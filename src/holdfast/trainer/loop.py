@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from holdfast.core.errors import DONE, INTERRUPTED
 from holdfast.core.files import Json, append_line, write_json
+from holdfast.core.modelfolder import read_model
 from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.job import Job
@@ -21,23 +21,11 @@ from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.snapshot import Snapshots
 from holdfast.trainer.step import Gradients, compute_gradients, update
-
-
-class Stopping:
-    """Set by SIGTERM: finish the step, save, end."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        signal.signal(signal.SIGTERM, self._ask)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True
+from holdfast.trainer.tokenizer_check import disagreement
 
 
 def train(job: Job) -> int:
     """Run one attempt; the exit code. What the exit code cannot say is in the attempt's result.json."""
-    stopping = Stopping()
     places = [Path(place) for place in job.orders["memory_places"]]
     try:
         found = state_for_training(job.run, places)
@@ -47,9 +35,14 @@ def train(job: Job) -> int:
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
         bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))
+        if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
+            job.event("tokenizers_disagree", **differing)
         for note in bench.task.notes:
             job.event("setting_changed", what=note)
-        return _run(bench, Snapshots(bench, places), found, stopping)
+        return _run(bench, Snapshots(bench, places), found)
+    except FloatingPointError as error:
+        job.say(f"holdfast: {error}")
+        return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -57,7 +50,7 @@ def train(job: Job) -> int:
         return EXIT_DISK_FULL
 
 
-def _run(bench: Bench, snapshots: Snapshots, found: Found, stopping: Stopping) -> int:
+def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     job = bench.job
     step = 0
     if found.snapshot:
@@ -67,7 +60,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found, stopping: Stopping) -
     committed = job.run.committed()
     last = job.settings(step + 1)["steps"]
     announcer = Announcer(job, snapshots.memory, publish=True)
-    while step < last and not stopping.asked:
+    while step < last and not job.stopping.asked:
         step += 1
         began = time.perf_counter()
         budget = job.settings(step)["micro_batch_tokens"]
@@ -78,7 +71,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found, stopping: Stopping) -
         update(bench.optimizer, computed, bench.learning_rate(step), job.config.train.max_grad_norm)
         row = _row(bench, step, computed, time.perf_counter() - began)
         due = step % job.config.save.every == 0 and snapshots.writer_is_free(step)
-        snapshots.take(step, row, durable=due or step == last or stopping.asked)
+        snapshots.take(step, row, durable=due or step == last or job.stopping.asked)
         job.point("commit", step)
         if step > committed:
             append_line(job.run.steps_file, row)

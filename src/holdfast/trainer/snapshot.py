@@ -27,7 +27,7 @@ class Snapshots:
         job = self.bench.job
         for number, place in enumerate(places):
             try:
-                memory = MemoryFile.create(place, self.bench.artifact.bytes, self.bench.state.bytes)
+                memory = MemoryFile.create(place, job.run.path, self.bench.artifact.bytes, self.bench.state.bytes)
             except OSError as error:
                 job.event("snapshot_place_refused", place=str(place), reason=error.strerror or str(error))
                 if number == len(places) - 1:

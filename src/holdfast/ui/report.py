@@ -13,19 +13,11 @@ from holdfast import __version__
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline
+from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
 
 _REJECTS_SHOWN = 8
-_NOTICES = {
-    "checkpoint_passed_over": "A damaged checkpoint was passed over",
-    "checkpoint_failed": "A checkpoint could not be saved",
-    "checkpoint_skipped": "A checkpoint was skipped",
-    "snapshot_place_refused": "The snapshot went to another place",
-    "setting_changed": "A setting of the model was changed",
-    "evaluation_failed": "The evaluation failed",
-    "extended": "The run was extended",
-    "data_rebuilt": "The tokenised rows were made again",
-}
+_NOTICES_SHOWN = 50
 
 
 def write_report(run: RunFolder, out: Path) -> None:
@@ -105,7 +97,8 @@ def _tiles(summary: Json, steps: list[Json]) -> list[tuple[str, str]]:
         tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", "held-out loss, base and tuned"))
     if summary["wall_seconds"]:
         tiles.append((_duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
-    tiles.append((f"{summary['tokens_per_second']:,.0f}", "tokens per second, without padding"))
+    if summary["tokens_per_second"] is not None:
+        tiles.append((f"{summary['tokens_per_second']:,.0f}", "tokens per second, without padding"))
     tiles.append((f"{summary['peak_bytes'] / 2**30:.2f} GiB", "peak memory"))
     tiles.append((str(summary["attempts"]), "starts of the trainer"))
     return tiles
@@ -144,12 +137,8 @@ def _incident(incident: Json) -> Json:
 
 
 def _notices(run: RunFolder) -> list[Json]:
-    notices = []
-    for event in run.events():
-        if event["event"] in _NOTICES:
-            facts = {key: value for key, value in event.items() if key not in ("event", "time")}
-            notices.append({"title": _NOTICES[event["event"]], "text": ", ".join(f"{key}: {value}" for key, value in facts.items())})
-    return notices[:50]
+    told = [found for event in run.events() if (found := notice(event))]
+    return [{"title": words[0].upper() + words[1:], "text": facts} for words, facts in told[:_NOTICES_SHOWN]]
 
 
 def _proof(evaluation: Json) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import orjson
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,6 +14,7 @@ from holdfast.core.config import Config
 from holdfast.core.files import Json, last_line
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.ui.notices import notice
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
@@ -30,7 +32,7 @@ class Terminal:
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
         self._looked = self._printed = 0.0
-        self._first_loss: float | None = None
+        self._told = 0
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -43,6 +45,7 @@ class Terminal:
     def begin(self, run: RunFolder, config: Config) -> None:
         """Start to show progress of `run`."""
         self._run = run
+        self._told = run.events_file.stat().st_size if run.events_file.exists() else 0
         timeline = read_timeline(run.timeline_file)
         self._steps = settings_at(timeline, timeline[-1]["from_step"])["steps"]
         self.say(f"run: {run.path}  ({config.model}, LoRA r={config.adapter.r}, {self._steps} steps)")
@@ -56,10 +59,11 @@ class Terminal:
     def tick(self, attempt: Attempt) -> None:
         """Look at the journal's newest row now and then and show it."""
         now = time.monotonic()
-        if self._run is None or self.quiet or now - self._looked < _LOOK_EVERY_S:
+        if self._run is None or now - self._looked < _LOOK_EVERY_S:
             return
         self._looked = now
-        row = last_line(self._run.steps_file, window=1 << 18)
+        self._tell_events(self._run)
+        row = None if self.quiet else last_line(self._run.steps_file, window=1 << 18)
         if row is None:
             return
         if self._progress is not None and self._bar is not None:
@@ -67,6 +71,20 @@ class Terminal:
         elif now - self._printed >= _PLAIN_LINE_EVERY_S:
             self._printed = now
             self.console.print(f"step {row['step']}/{self._steps}  {_numbers(row)}")
+
+    def _tell_events(self, run: RunFolder) -> None:
+        """Say what the trainer and the writer have journalled since the last look."""
+        try:
+            with run.events_file.open("rb") as handle:
+                handle.seek(self._told)
+                fresh = handle.read().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return
+        self._told += len(fresh) + 1 if fresh else 0
+        for line in fresh.splitlines():
+            found = notice(orjson.loads(line))
+            if found:
+                self.tell(f"{found[0]} ({found[1]})")
 
     def end(self) -> None:
         """Stop showing progress."""
@@ -95,7 +113,7 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
     if loss["eval_base"] is not None:
         facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned)"))
-    if summary["goodput"] is not None:
+    if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
         facts.append(("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} tokens/s there"))
     for incident in summary["incidents"][:6]:

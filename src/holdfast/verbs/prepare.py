@@ -23,14 +23,14 @@ from holdfast.core.files import Json, read_json, sha256, write_bytes, write_json
 from holdfast.core.identity import myself
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.run import RunFolder, differences
-from holdfast.core.table import run_length, split_rows
+from holdfast.core.table import run_length
 from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.preflight import preflight
 from holdfast.rows.check import Tally, check_rows, report
 from holdfast.rows.tokens import load_codec
-from holdfast.rows.tokenset import TokenSet, save_tokens
+from holdfast.rows.tokenset import TokenSet, save_tokens, split
 from holdfast.ui.terminal import Terminal
 from holdfast.world.machine import read_machine, usable_threads
 
@@ -103,7 +103,9 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         tokens, data = check_data(run, config, model, terminal)
         machine = asked.result()
     lengths = np.diff(tokens.starts)
-    training, held_out = split_rows(len(tokens), config.data.held_out, config.train.seed)
+    training, held_out = split(tokens, config.data, config.train.seed)
+    if not training:
+        raise Stop(BLOCKED, "no row to train on is left: only rows for evaluation passed the check", f"each reject: {run.rejects_file}")
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training)}
     plan = make_plan(config, model, machine, spread)
     steps, samples = run_length(len(training), config.train.effective_batch, config.train.epochs, config.train.steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run import RunFolder
 from holdfast.ui.report import write_report
@@ -20,9 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    folder = RunFolder(arguments.run_folder.resolve())
-    if not folder.config_file.exists():
-        raise Stop(USAGE, f"{folder.path} is no run folder (it has no config.yaml)", "run folders lie under runs/")
+    folder = RunFolder(arguments.run_folder.resolve()).existing()
     out = (arguments.out or folder.path / "report.html").resolve()
     try:
         write_report(folder, out)

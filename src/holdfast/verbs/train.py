@@ -16,7 +16,7 @@ from holdfast.core.errors import DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.core.faults import Fault
 from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.load import load_config, load_faults
-from holdfast.core.memoryfile import memory_places
+from holdfast.core.memoryfile import memory_places, sweep
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.core.types import Launch
@@ -68,6 +68,7 @@ def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
 
 def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal) -> tuple[int, Json]:
     places = memory_places(run.path, run.id(), config.save.snapshot_dir)
+    sweep(places[0].parent)
     orders: Json = {
         "session": uuid.uuid4().hex,
         "memory_places": [str(place) for place in places],
@@ -126,7 +127,8 @@ def _conclude(run: RunFolder, config: Config, places: list[Path], outcome: Outco
     if outcome.decision is None:
         summary = write_summary(run, "interrupted", None)
         run.event("interrupted", step=run.committed(), saved=saved)
-        terminal.say(f"stopped after step {run.committed()}; the same command goes on from there")
+        where = f"after step {run.committed()}" if run.committed() else "before the first step"
+        terminal.tell(f"stopped {where}; the same command goes on from there")
         return INTERRUPTED, summary
     run.event("gave_up", step=run.committed(), reason=outcome.decision.reason, saved=saved)
     summary = write_summary(run, "gave_up", outcome.decision.reason)
@@ -136,7 +138,7 @@ def _conclude(run: RunFolder, config: Config, places: list[Path], outcome: Outco
     log = run.attempt(run.attempts()[-1]) / "output.log"
     kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
     text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  | {line}" for line in last)
-    raise Stop(GAVE_UP, text, f"read {log}; when the cause is mended, the same command goes on")
+    raise Stop(GAVE_UP, text, f"read {log}; when the cause is mended, the same command goes on", summary)
 
 
 def _disk_full(run: RunFolder, places: list[Path]) -> Stop:

@@ -30,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 the step went through and is finite, 1 it did not."""
-    folder = RunFolder(arguments.run_folder.resolve())
-    if not folder.config_file.exists():
-        raise Stop(USAGE, f"{folder.path} is no run folder (it has no config.yaml)", "run folders lie under runs/")
+    folder = RunFolder(arguments.run_folder.resolve()).existing()
     timeline = read_timeline(folder.timeline_file)
     last = settings_at(timeline, timeline[-1]["from_step"])["steps"]
     if not 1 <= arguments.step <= last:

@@ -1,0 +1,73 @@
+"""`make demo`: make rows, train `tiny` on them, kill the trainer twice on the way for real, and show where the report lies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+RUN = Path("runs/quickstart")
+ROWS = Path("runs/quickstart-rows")
+CONFIG = "examples/quickstart.yaml"
+KILL_AT = (0.33, 0.66)  # of the steps
+
+
+def holdfast(*arguments: str) -> list[str]:
+    print(f"\n$ holdfast {' '.join(arguments)}", flush=True)
+    return [sys.executable, "-m", "holdfast", *arguments]
+
+
+def announce(text: str) -> None:
+    print(f"\n--- demo: {text} ---", flush=True)
+
+
+def killer(done: threading.Event) -> None:
+    """Send SIGKILL to the trainer at a third and at two thirds of the run, and say so."""
+    for share in KILL_AT:
+        while not done.wait(0.05):
+            plan, row = RUN / "plan.json", newest_row()
+            if row and row["step"] >= share * json.loads(plan.read_text())["steps"]:
+                attempt = sorted((RUN / "attempts").iterdir())[-1]
+                pid = json.loads((attempt / "rank0.json").read_text())["identity"]["pid"]
+                announce(f"killing the trainer (process {pid}) with SIGKILL after step {row['step']}, on purpose")
+                os.kill(pid, signal.SIGKILL)
+                break
+
+
+def newest_row() -> dict[str, int] | None:
+    try:
+        lines = (RUN / "steps.jsonl").read_text().splitlines()
+        return json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError):
+        return None
+
+
+def main() -> int:
+    os.chdir(Path(__file__).parent.parent)
+    shutil.rmtree(RUN, ignore_errors=True)
+    train, held_out = str(ROWS / "train.jsonl"), str(ROWS / "held-out.jsonl")
+    code = subprocess.run(holdfast("data", "make", "--rows", "1500", "--out", train, "--held-out", held_out), check=False).returncode
+    if code:
+        return code
+    done = threading.Event()
+    thread = threading.Thread(target=killer, args=(done,), daemon=True)
+    thread.start()
+    began = time.monotonic()
+    child = subprocess.Popen(holdfast("train", CONFIG))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the child, which saves and ends
+    code = child.wait()
+    done.set()
+    if code == 0:
+        announce(f"done in {time.monotonic() - began:.0f} s, two kills included. Now open {RUN / 'report.html'} in a browser,")
+        print(f"    or talk to both models: .venv/bin/holdfast chat {RUN}\n", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

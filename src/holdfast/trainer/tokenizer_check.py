@@ -1,0 +1,34 @@
+"""Does transformers cut text as tokenizer.json does? It takes some tokenizers' rules from the model's type, whatever the file says.
+
+A model trained on one cutting and used with the other is worse than it should be, and nothing else would ever say so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from holdfast.core.files import Json
+from holdfast.rows.tokens import load_codec
+from holdfast.rows.tokenset import TokenSet
+
+_ROWS = 32
+
+
+def disagreement(folder: Path, tokens: TokenSet) -> Json | None:
+    """The first of some rows on which AutoTokenizer and tokenizer.json differ, or None when they agree on all of them."""
+    ours = load_codec(folder).tokenizer
+    theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    for number in range(0, len(tokens), max(1, len(tokens) // _ROWS)):
+        text = ours.decode(tokens.row(number)[0].tolist(), skip_special_tokens=False)
+        file, transformers = ours.encode(text, add_special_tokens=False).ids, theirs(text, add_special_tokens=False)["input_ids"]
+        if file != transformers:
+            at = next((i for i, (a, b) in enumerate(zip(file, transformers, strict=False)) if a != b), min(len(file), len(transformers)))
+            return {
+                "row": str(tokens.source(number)),
+                "token": at,
+                "tokenizer_json": file[at : at + 4],
+                "transformers": transformers[at : at + 4],
+            }
+    return None

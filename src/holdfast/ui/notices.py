@@ -1,0 +1,25 @@
+"""Events a user should hear of, in words. Shared by the terminal, which says them as they come, and the report."""
+
+from __future__ import annotations
+
+from holdfast.core.files import Json
+
+_WORDS = {
+    "checkpoint_passed_over": "a damaged checkpoint was passed over",
+    "checkpoint_failed": "a checkpoint could not be saved; training goes on",
+    "checkpoint_skipped": "a checkpoint was left out",
+    "snapshot_place_refused": "the snapshot went to another place",
+    "setting_changed": "a setting of the model was changed",
+    "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
+    "evaluation_failed": "the evaluation failed",
+    "extended": "the run was extended",
+    "data_rebuilt": "the tokenised rows were made again",
+}
+
+
+def notice(event: Json) -> tuple[str, str] | None:
+    """(what happened, its facts) of an event worth telling, else None."""
+    words = _WORDS.get(event["event"])
+    if words is None:
+        return None
+    return words, ", ".join(f"{key}: {value}" for key, value in event.items() if key not in ("event", "time", "attempt"))

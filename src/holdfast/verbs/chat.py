@@ -1,0 +1,33 @@
+"""`holdfast chat RUN`: talk to the base and the tuned model side by side."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.core.errors import BLOCKED, DONE, Stop
+from holdfast.core.files import Json
+from holdfast.core.run import RunFolder
+from holdfast.verbs.train import trainer_launch
+
+EXAMPLE = "holdfast chat runs/quickstart"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a finished run")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    folder = RunFolder(arguments.run_folder.resolve()).existing()
+    if not folder.adapter.exists():
+        raise Stop(BLOCKED, f"{folder.path} has no adapter yet: the run is not finished", "finish it with the command that began it")
+    changes = trainer_launch(folder, folder.config()).env
+    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+    command = [sys.executable, "-m", "holdfast.trainer", "chat", str(folder.path)]
+    code = subprocess.run(command, env=environment, check=False).returncode
+    if code:
+        raise Stop(BLOCKED, f"the chat ended with exit code {code}", "the lines above say why")
+    return DONE, {}

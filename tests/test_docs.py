@@ -1,0 +1,57 @@
+"""The commands in README and docs work as they stand there, in the order a newcomer meets them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from holdfast.cli import VERBS
+
+PAGES = ("data", "train", "trial", "report", "chat", "schema")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)\)|!\[[^\]]*\]\(([^)]+)\)")
+
+
+def commands(page: str) -> list[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "verbs" / f"{page}.md").read_text(), re.S)
+    return [line for block in blocks for line in block.splitlines() if line and not line.startswith("#")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("newcomer")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_example_of_each_verb_works(page: str, place: Path) -> None:
+    found = commands(page)
+    assert found
+    for command in found:
+        line = command.replace("holdfast ", f"{sys.executable} -m holdfast ")
+        done = subprocess.run(["bash", "-euc", line], cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_verb_has_a_page() -> None:
+    assert set(PAGES) == set(VERBS) == {page.stem for page in (ROOT / "docs" / "verbs").glob("*.md")}
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]), ids=lambda p: p.name
+)
+def test_no_link_leads_nowhere(page: Path) -> None:
+    for match in LINK.finditer(page.read_text()):
+        target = match[1] or match[2]
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_every_target_named_in_the_readme_is_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make ([\w-]+)", (ROOT / "README.md").read_text(), re.M):
+        assert f"\n{target}:" in makefile, target

@@ -1,0 +1,45 @@
+"""A wish to stop is met at every stage: exit code 130, nothing started again, the same command goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import events, holdfast, lines, processes_of, start, wait_until
+
+Write = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+STAGES: dict[str, Callable[[Path], bool]] = {
+    "the run is written down": lambda run: (run / "config.yaml").exists(),
+    "the trainer has told its name": lambda run: (run / "attempts/001/rank0.json").exists(),
+    "the first step is done": lambda run: (run / "steps.jsonl").exists(),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_is_stopped_at_any_stage(config_of: Write, tmp_path: Path, stage: str, number: int) -> None:
+    config, run = config_of(train={"steps": 600}), tmp_path / "run"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: STAGES[stage](run))
+    child.send_signal(number)
+    output, _ = child.communicate()
+    if child.returncode == -number:  # before the first attempt there is nothing to save
+        assert not (run / "attempts").exists()
+    else:
+        assert child.returncode == 130, output
+        assert "the same command goes on from there" in output
+        assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
+    assert "Traceback" not in output
+    assert not processes_of(run)
+    assert len(events(run, "attempt_started")) <= 1
+    again = holdfast("train", config, "train.steps=600", "--run", run, "--json") if stage == "the first step is done" else None
+    if again:
+        assert again.returncode == 0, again.stderr
+        assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 601))
