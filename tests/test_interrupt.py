@@ -25,7 +25,7 @@ STAGES: dict[str, Callable[[Path], bool]] = {
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_run_is_stopped_at_any_stage(config_of: Write, tmp_path: Path, stage: str, number: int) -> None:
-    config, run = config_of(train={"steps": 600}), tmp_path / "run"
+    config, run = config_of(train={"steps": 200}), tmp_path / "run"
     child = start("train", config, "--run", run)
     wait_until(lambda: STAGES[stage](run))
     child.send_signal(number)
@@ -39,7 +39,7 @@ def test_a_run_is_stopped_at_any_stage(config_of: Write, tmp_path: Path, stage: 
     assert "Traceback" not in output
     assert not processes_of(run)
     assert len(events(run, "attempt_started")) <= 1
-    again = holdfast("train", config, "train.steps=600", "--run", run, "--json") if stage == "the first step is done" else None
+    again = holdfast("train", config, "train.steps=200", "--run", run, "--json") if stage == "the first step is done" else None
     if again:
         assert again.returncode == 0, again.stderr
-        assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 601))
+        assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 201))

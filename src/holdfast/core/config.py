@@ -85,6 +85,9 @@ class Evaluate(Section):
 
 class Run(Section):
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder under runs/; by default the file's name")
+    track: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
+        default_factory=list, description="trackers that get every step, each through its own package"
+    )
 
 
 class Config(Section):

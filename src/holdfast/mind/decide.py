@@ -39,7 +39,7 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
         return Decision(None, "none", f"{repeats} attempts in a row {wreck.ending.words()} {where} without a new step")
     if barren >= BARREN:
         return Decision(None, "none", f"{barren} attempts in a row committed no new step, for changing reasons")
-    return Decision(launch, "resume", f"{wreck.ending.words()} {where}; nothing is known against going on as before")
+    return Decision(launch, "resume", f"{wreck.ending.words()} {where}; starting again from the newest state")
 
 
 def _key(past: Past) -> tuple[str, str, tuple[tuple[str, object], ...]]:

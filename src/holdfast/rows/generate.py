@@ -66,7 +66,8 @@ def fill_category(recipe: Recipe, category: Category, quota: int, rng: Random) -
 def draw_fresh(frames: tuple[str, ...], category: Category, template: Template, seen: list[frozenset[str]], rng: Random) -> Row | None:
     for _ in range(TRIES):
         values = draw_slots(template.slots, category.pools, rng)
-        instruction = framed(rng.choice(frames), rng.choice(template.wishes).format(**values))
+        wish = rng.choice(template.wishes).format(**values)
+        instruction = rng.choice(frames).format(wish=wish, Wish=wish[0].upper() + wish[1:], tool=template.tool)
         output = template.answer.format(**values)
         mark = shingles(f"{instruction}\n{output}")
         if all(similarity(mark, other) < TOO_ALIKE for other in seen):
@@ -80,10 +81,6 @@ def draw_fresh(frames: tuple[str, ...], category: Category, template: Template, 
                 "split": "train",
             }
     return None
-
-
-def framed(frame: str, wish: str) -> str:
-    return wish if wish[-1] in ".?" else frame.format(wish=wish, Wish=wish[0].upper() + wish[1:])
 
 
 def shingles(text: str) -> frozenset[str]:

@@ -26,6 +26,7 @@ Draw = Callable[[Random], str]
 @dataclass(frozen=True)
 class Template:
     id: str
+    tool: str
     wishes: tuple[str, ...]
     answer: str
     slots: tuple[str, ...]
@@ -57,7 +58,7 @@ def load_recipe(path: Path | None = None) -> Recipe:
         frames += texts(document.get("frames", []), f"{name}.frames")
         shared_pools |= mapping(document.get("pools", {}), f"{name}.pools")
     for place, frame in enumerate(frames):
-        refuse_fields(frame, {"wish", "Wish"}, f"{where.name}: frames[{place}]")
+        refuse_fields(frame, {"wish", "Wish", "tool"}, f"{where.name}: frames[{place}]")
     categories = tuple(read_category(document, shared_pools, name) for name, document in documents if "category" in document)
     if not categories:
         raise ValueError(f"{where}: no category in this recipe; a category file has the keys category and templates")
@@ -94,7 +95,7 @@ def read_category(document: dict[str, Any], shared_pools: Mapping[str, Any], fil
 
 def read_template(name: str, body: Any, pools: Mapping[str, Draw], where: str) -> Template:
     body = mapping(body, where)
-    refuse_unknown(body, {"wishes", "answer"}, where)
+    refuse_unknown(body, {"wishes", "answer", "tool"}, where)
     wishes = texts(body.get("wishes", []), f"{where}.wishes")
     answer = body.get("answer")
     if not wishes or not isinstance(answer, str) or not answer.strip():
@@ -108,7 +109,16 @@ def read_template(name: str, body: Any, pools: Mapping[str, Draw], where: str) -
         for slot in sorted(found ^ set(slots)):
             lacks = "the answer" if slot in found else "this wish"
             raise ValueError(f"{where}.wishes[{place}]: {lacks} lacks the slot {{{slot}}}; wishes and answer must name the same slots")
-    return Template(name, wishes, answer, slots)
+    return Template(name, tool_of(body, answer, where), wishes, answer, slots)
+
+
+def tool_of(body: Mapping[str, Any], answer: str, where: str) -> str:
+    """Take the word a question names the tool by: the template's own, else the first word of the answer."""
+    first = re.match(r"[\w.-]*\w", answer)
+    tool = body.get("tool", first and first[0])
+    if not isinstance(tool, str) or not tool.strip():
+        raise ValueError(f"{where}.tool: the answer starts with no word that names a tool; say it here")
+    return tool
 
 
 def read_pools(described: Mapping[str, Any], file: str) -> dict[str, Draw]:

@@ -12,6 +12,7 @@ _WORDS = {
     "setting_changed": "a setting of the model was changed",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",
+    "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",
     "extended": "the run was extended",
     "data_rebuilt": "the tokenised rows were made again",
 }

@@ -33,6 +33,7 @@ class Terminal:
         self._bar: TaskID | None = None
         self._looked = self._printed = 0.0
         self._told = 0
+        self._mean_loss: float | None = None
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -52,7 +53,8 @@ class Terminal:
         if self.quiet or not self.console.is_terminal:
             return
         columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True)
+        times = (TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn())
+        self._progress = Progress(*columns, *times, console=self.console, transient=True)
         self._progress.start()
         self._bar = self._progress.add_task("starting", total=self._steps, completed=run.committed())
 
@@ -67,10 +69,21 @@ class Terminal:
         if row is None:
             return
         if self._progress is not None and self._bar is not None:
-            self._progress.update(self._bar, completed=row["step"], description=_numbers(row))
+            self._progress.update(self._bar, completed=row["step"], description=self._numbers(row))
         elif now - self._printed >= _PLAIN_LINE_EVERY_S:
             self._printed = now
-            self.console.print(f"step {row['step']}/{self._steps}  {_numbers(row)}")
+            self.console.print(f"step {row['step']}/{self._steps}  {self._numbers(row)}")
+
+    def _numbers(self, row: Json) -> str:
+        """The latest step in figures; the arrow compares its loss with the mean of those shown before."""
+        mean = self._mean_loss if self._mean_loss is not None else row["loss"]
+        trend = "↓" if row["loss"] < 0.99 * mean else "↑" if row["loss"] > 1.01 * mean else "→"
+        self._mean_loss = 0.8 * mean + 0.2 * row["loss"]
+        rate = row["tokens"] / row["seconds"] if row["seconds"] else 0.0
+        memory = row["peak_bytes"] / 2**30
+        return (
+            f"loss {row['loss']:.4f} {trend}  grad norm {row['grad_norm']:.3f}  lr {row['lr']:.1e}  {rate:,.0f} tokens/s  {memory:.2f} GiB"
+        )
 
     def _tell_events(self, run: RunFolder) -> None:
         """Say what the trainer and the writer have journalled since the last look."""
@@ -98,12 +111,6 @@ class Terminal:
         for name, value in _facts(summary, run):
             table.add_row(name, escape(value))
         self.console.print(table)
-
-
-def _numbers(row: Json) -> str:
-    rate = row["tokens"] / row["seconds"] if row["seconds"] else 0.0
-    memory = row["peak_bytes"] / 2**30
-    return f"loss {row['loss']:.4f}  grad norm {row['grad_norm']:.3f}  lr {row['lr']:.2e}  {rate:,.0f} tokens/s  {memory:.2f} GiB"
 
 
 def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:

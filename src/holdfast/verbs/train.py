@@ -24,6 +24,7 @@ from holdfast.supervise import Outcome, View, supervise
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.finish import finish, keep_newest, write_summary
 from holdfast.verbs.prepare import held, open_run
+from holdfast.verbs.trackers import refuse_missing_trackers, tracked
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
 
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Train to an end. Exit codes: 0 finished, 1 blocked, 2 config, 3 given up, 130 stopped by the user and resumable."""
     terminal = Terminal(to_stderr=arguments.json, quiet=arguments.quiet)
     config = load_config(arguments.config, arguments.overrides)
+    refuse_missing_trackers(config)
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
     with held(path) as folder:
@@ -78,9 +80,11 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
     terminal.begin(run, config)
     view = View(terminal.tick, terminal.tell, _StopSignals().asked_for)
     try:
-        outcome = supervise(trainer_launch(run, config), run, orders, view)
-        terminal.end()
-        return _conclude(run, config, places, outcome, terminal)
+        run.summary_file.unlink(missing_ok=True)
+        with tracked(run, config):
+            outcome = supervise(trainer_launch(run, config), run, orders, view)
+            terminal.end()
+            return _conclude(run, config, places, outcome, terminal)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -1,0 +1,13 @@
+# holdfast on AMD. The image brings a torch built for ROCm, and nothing here replaces it.
+#   docker build -f docker/rocm.Dockerfile -t holdfast:rocm .
+#   docker run --rm -it --device /dev/kfd --device /dev/dri --group-add video --group-add render --shm-size 8g -v "$PWD:/work" holdfast:rocm train my-run.yaml
+ARG BASE=rocm/pytorch:latest
+FROM ${BASE}
+WORKDIR /opt/holdfast
+COPY pyproject.toml README.md LICENSE ./
+COPY src ./src
+RUN python -c "import torch; print(torch.__version__)" > /tmp/torch-before \
+ && python -m pip install --no-cache-dir . "transformers>=4.57" "peft>=0.17" \
+ && python -c "import torch; assert torch.version.hip, 'torch lost its ROCm build'; print(torch.__version__)" | diff - /tmp/torch-before
+WORKDIR /work
+ENTRYPOINT ["holdfast"]

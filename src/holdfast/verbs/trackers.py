@@ -1,0 +1,45 @@
+"""Start and end the process that passes steps on to trackers. What it does there is ui/track.py's job."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from holdfast.core.config import Config
+from holdfast.core.errors import USAGE, Stop
+from holdfast.core.run import RunFolder
+
+_PATIENCE_S = 60
+
+
+def refuse_missing_trackers(config: Config) -> None:
+    """Raise Stop(2) when a tracker's package is not installed: before the run, not at its end."""
+    missing = [name for name in config.run.track if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Stop(USAGE, f"run.track: {', '.join(missing)} not installed", f"pip install {' '.join(missing)}")
+
+
+@contextlib.contextmanager
+def tracked(run: RunFolder, config: Config) -> Iterator[None]:
+    """Have the run tracked while this lasts. A tracker that fails is an event, and its log says why."""
+    if not config.run.track:
+        yield
+        return
+    log = run.path / "track.log"
+    with log.open("ab") as output:
+        command = [sys.executable, "-m", "holdfast.ui.track", str(run.path)]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield
+    finally:
+        try:
+            code: int | None = child.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            code = None
+        if code != 0:
+            run.event("tracking_failed", code=code, log=str(log))

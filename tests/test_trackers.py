@@ -1,0 +1,114 @@
+"""Trackers get every committed step once, through their own packages, and a tracker that fails leaves the run whole. All offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import events, holdfast, lines
+from holdfast.ui.track import TRACKERS, numbers
+
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with five steps, as far as trackers look at it."""
+    folder = tmp_path_factory.mktemp("tracked") / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump({"model": "m", "data": {"files": ["f"]}}))
+    (folder / "run.json").write_text(json.dumps({"id": "ab" * 16}))
+    (folder / "summary.json").write_text("{}")
+    row = {"loss": 2.0, "grad_norm": 1.0, "lr": 0.1, "peak_bytes": 5, "tokens": 10, "seconds": 2.0}
+    (folder / "steps.jsonl").write_text("".join(json.dumps(row | {"step": k, "loss": 1 / k}) + "\n" for k in range(1, 6)))
+    return folder
+
+
+def track(run: Path, name: str, env: dict[str, str]) -> None:
+    """Follow the run in a process of its own, as `train` does."""
+    (run / "tracked.json").unlink(missing_ok=True)
+    program = (
+        "import sys; from pathlib import Path; from holdfast.core.run import RunFolder; from holdfast.ui.track import follow\n"
+        "follow(RunFolder(Path(sys.argv[1])), [sys.argv[2]], lambda: True)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, str(run), name]
+    done = subprocess.run(command, env=os.environ | OFFLINE | env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "tracked.json").read_text()) == {"step": 5}
+
+
+def test_what_is_tracked_of_a_step(run: Path) -> None:
+    assert numbers(lines(run / "steps.jsonl")[1]) == {
+        "train/loss": 0.5,
+        "train/grad_norm": 1.0,
+        "train/lr": 0.1,
+        "train/peak_bytes": 5.0,
+        "train/tokens_per_second": 5.0,
+    }
+
+
+def test_tensorboard_reads_its_event_files(run: Path) -> None:
+    pytest.importorskip("tensorboard")
+    track(run, "tensorboard", {})
+    program = (
+        "import sys, json; from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
+        "e = EventAccumulator(sys.argv[1]); e.Reload(); print(json.dumps([[s.step, s.value] for s in e.Scalars('train/loss')]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, str(run / "tensorboard")], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [[k, pytest.approx(1 / k)] for k in range(1, 6)]
+
+
+def test_wandb_keeps_an_offline_run(run: Path) -> None:
+    pytest.importorskip("wandb")
+    track(run, "wandb", {})
+    assert list((run / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_mlflow_stores_every_step(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    track(run, "mlflow", {"MLFLOW_TRACKING_URI": tmp_path.as_uri()})
+    (metric,) = tmp_path.glob("*/*/metrics/train/loss")
+    assert [int(line.split()[2]) for line in metric.read_text().splitlines()] == [1, 2, 3, 4, 5]
+
+
+def test_trackio_keeps_a_local_project(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    track(run, "trackio", {"TRACKIO_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1"})
+    assert list(tmp_path.rglob("*holdfast*"))
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_the_run(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    hidden = tmp_path / "site"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.util as u\nreal = u.find_spec\nu.find_spec = lambda name, *a: None if name == 'wandb' else real(name, *a)\n"
+    )
+    path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
+    done = holdfast("train", config_of(run={"track": ["wandb"]}), "--run", tmp_path / "run", env={"PYTHONPATH": path})
+    assert done.returncode == 2
+    assert "run.track: wandb not installed" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_fails_is_an_event_and_the_run_is_whole(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    broken = {"MLFLOW_TRACKING_URI": "file:/proc/nowhere", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    done = holdfast("train", config_of(run={"track": ["mlflow"]}), "--run", tmp_path / "run", env=broken)
+    assert done.returncode == 0, done.stderr
+    assert events(tmp_path / "run", "tracking_failed")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_every_tracker_of_the_config_is_known() -> None:
+    from holdfast.core.config import Run
+
+    assert set(Run.model_fields["track"].annotation.__args__[0].__args__) == set(TRACKERS)  # type: ignore[union-attr]
