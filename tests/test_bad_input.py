@@ -74,7 +74,14 @@ def test_a_config_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
 
 
 def test_steps_and_epochs_together(config_of: Write) -> None:
-    refused(2, "train", config_of(), "train.epochs=2", says="give epochs or steps, not both")
+    refused(2, "train", config_of(train={"epochs": 1}), says="give epochs or steps, not both")
+    refused(2, "train", config_of(), "train.epochs=2", "train.steps=3", says="give epochs or steps, not both")
+
+
+def test_an_override_of_steps_stands_instead_of_the_files_epochs(config_of: Write) -> None:
+    from holdfast.core.load import load_config
+
+    assert load_config(config_of(), ["train.epochs=2"]).train.steps is None
 
 
 # ---- data files

@@ -15,6 +15,9 @@ from holdfast.core.faults import Fault, FaultFile
 from holdfast.core.modelfolder import EMBEDDED
 
 
+_INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
+
+
 def load_config(file: Path, overrides: list[str] | None = None) -> Config:
     """Read `file`, apply `key.path=value` overrides (values are YAML), make paths absolute.
 
@@ -82,6 +85,8 @@ def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
             node = child
         else:
             node[last] = _yaml_value(text)
+            if key in _INSTEAD and not any(other.startswith(_INSTEAD[key] + "=") for other in overrides):
+                node.pop(_INSTEAD[key].split(".")[-1], None)
     return problems
 
 

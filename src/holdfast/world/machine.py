@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.core.files import Json
+from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.identity import boot_id
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "bitsandbytes", "flash-attn", "torchao")
 _PROBE_DEADLINE_S = 120
@@ -45,7 +48,29 @@ def usable_threads() -> int:
 
 
 def _ask_torch() -> Json:
-    """Torch's build and devices, or under torch_error what went wrong when it was imported."""
+    """Torch's build and devices, or under torch_error what went wrong when it was imported.
+
+    A good answer is kept until torch, the interpreter, the boot or a variable that hides devices changes: asking costs an import.
+    """
+    kept = _kept_answer()
+    answer = read_json(kept)
+    if answer is None:
+        answer = _ask_torch_now()
+        if answer["torch"] is not None:
+            with contextlib.suppress(OSError):  # no home, or a full one: asked again the next time
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_json(kept, answer, durable=False)
+    return answer
+
+
+def _kept_answer() -> Path:
+    devices = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "HIP_", "ROCR_", "HSA_"))}
+    key = repr((sys.executable, _version("torch"), boot_id(), sorted(devices.items())))
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+    return folder / f"torch-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def _ask_torch_now() -> Json:
     command = [sys.executable, "-m", "holdfast.trainer", "probe"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PROBE_DEADLINE_S, check=False)
