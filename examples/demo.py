@@ -48,6 +48,14 @@ def newest_row() -> dict[str, int] | None:
         return None
 
 
+def promise() -> int:
+    """0 when the run learned what the README says: at least half of the held-out answers exactly right, at most 2 % before."""
+    exact = json.loads((RUN / "evaluation.json").read_text())["exact_match"]
+    base, tuned = exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]
+    announce(f"of {exact['asked']} held-out questions the base answered {base:.1%} exactly right, the tuned model {tuned:.1%}")
+    return 0 if base <= 0.02 and tuned >= 0.5 else 1
+
+
 def main() -> int:
     os.chdir(Path(__file__).parent.parent)
     shutil.rmtree(RUN, ignore_errors=True)
@@ -64,6 +72,7 @@ def main() -> int:
     code = child.wait()
     done.set()
     if code == 0:
+        code = promise()
         announce(f"done in {time.monotonic() - began:.0f} s, two kills included. Now open {RUN / 'report.html'} in a browser,")
         print(f"    or talk to both models: .venv/bin/holdfast chat {RUN}\n", flush=True)
     return code

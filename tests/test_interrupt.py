@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,3 +44,18 @@ def test_a_run_is_stopped_at_any_stage(config_of: Write, tmp_path: Path, stage: 
     if again:
         assert again.returncode == 0, again.stderr
         assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 201))
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_the_trainer_still_saves(config_of: Write, tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 200}), tmp_path / "run"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: (run / "attempts/001/rank0.json").exists())  # still importing: the first step is seconds away
+    child.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate()
+    assert child.returncode == 130
+    assert "the trainer ends by itself" in output
+    wait_until(lambda: not processes_of(run))
+    assert json.loads((run / "attempts/001/result.json").read_text())["kind"] == "interrupted"
+    assert holdfast("train", config, "--run", run).returncode == 0

@@ -15,7 +15,7 @@ from holdfast.core.modelfolder import ModelFacts
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import BARREN, REPEATS, REPEATS_OTHERWISE, Past, decide
 from holdfast.mind.diagnose import diagnose
-from holdfast.mind.plan import make_plan
+from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.preflight import preflight, version
 from holdfast.mind.summarise import summarise, wall_seconds
 
@@ -111,6 +111,13 @@ def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
     assert sizes[-1] == 100
     assert make_plan(CONFIG, MODEL, {"memory_bytes": 64 << 20}, lengths)["fits"] is False
     assert make_plan(CONFIG, MODEL, {}, lengths)["fits"] is None, "unknown memory is unknown"
+
+
+@pytest.mark.parametrize(("gpus", "chosen", "expected"), [([], None, True), ([{}], None, False), ([{}], True, True), ([], False, False)])
+def test_determinism_is_the_default_on_the_cpu_only(gpus: list[Any], chosen: bool | None, expected: bool) -> None:
+    config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"deterministic": chosen})})
+    plan = {"micro_batch_tokens": 1, "steps": 1, "samples": 1}
+    assert settings_of(config, plan, {"gpus": gpus}, 2)["deterministic"] is expected
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     except Stop as stop:
         print(f"holdfast: {stop}", file=sys.stderr)
         code, answer = stop.code, stop.answer or {"error": stop.message, "hint": stop.hint, "code": stop.code}
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        print(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -65,11 +65,12 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, world: W
     pause = _Backoff()
     while True:
         attempt = hands.adopt(run)
+        ended_before = attempt is not None and not process.living_pids(attempt)
         if attempt is None:
             pause.wait(view.stop)
             attempt = hands.start(launch, run, orders | {"committed_before": run.committed()})
             run.event("attempt_started", attempt=attempt.number)
-        elif process.living_pids(attempt):
+        elif not ended_before:
             view.tell(f"adopted the living attempt {attempt.number} ({_pids(attempt)})")
             run.event("attempt_adopted", attempt=attempt.number)
         ending = hands.watch(attempt, run, _ticker(view))
@@ -79,6 +80,8 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, world: W
         diagnosis = diagnose(wreck)
         if ending.kind == "interrupted" or view.stop():
             _record(run, wreck, diagnosis, None)
+            if ended_before and not view.stop():
+                continue  # stopped by an earlier command; this one was typed to go on
             return Outcome(ending, None, wreck)
         history = [*read_history(run), _past(wreck, diagnosis, launch)]
         decision = decide(wreck, diagnosis, history, launch)

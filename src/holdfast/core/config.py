@@ -58,7 +58,9 @@ class Train(Section):
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
     micro_batch_tokens: int | None = Field(None, ge=1, description="padded tokens per forward pass; the plan chooses when not given")
     seed: int = Field(0, ge=0, lt=2**31)
-    deterministic: bool = Field(True, description="kernels that give the same bits every time, or none")
+    deterministic: bool | None = Field(
+        None, description="only kernels that give the same bits every time; by default on the CPU and in trials"
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads; all cores this process may use when not given")
 
     @model_validator(mode="after")

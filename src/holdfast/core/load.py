@@ -14,7 +14,6 @@ from holdfast.core.errors import USAGE, Stop
 from holdfast.core.faults import Fault, FaultFile
 from holdfast.core.modelfolder import EMBEDDED
 
-
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
 
 

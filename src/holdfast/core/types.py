@@ -82,7 +82,7 @@ class Wreck:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The likeliest cause (one of the names in docs/causes.md) and the lines that speak for it."""
+    """The likeliest cause and the lines that speak for it."""
 
     cause: str
     confidence: float

@@ -96,13 +96,15 @@ def _gib(value: float) -> str:
     return f"{value / 2**30:.2f} GiB"
 
 
-def settings_of(config: Config, plan: Json, threads: int) -> dict[str, Any]:
-    """The settings a run begins with: the first entry of its timeline."""
+def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict[str, Any]:
+    """The settings a run begins with: the first entry of its timeline. `threads`: CPU threads this process may use."""
+    chosen = config.train.deterministic
     return {
         "attention": config.train.attention,
         "dtype": config.train.precision,
         "micro_batch_tokens": plan["micro_batch_tokens"],
         "threads": config.train.threads or threads,
+        "deterministic": not machine.get("gpus") if chosen is None else chosen,
         "steps": plan["steps"],
         "samples": plan["samples"],
     }

@@ -30,7 +30,7 @@ def load_tuned(run: RunFolder, config: Config) -> tuple[Any, Settings, torch.dev
     """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`."""
     timeline = read_timeline(run.timeline_file)
     settings = settings_at(timeline, timeline[-1]["from_step"])
-    device = prepare_torch(config, settings)
+    device = prepare_torch(settings)
     base, _ = load_base(config, settings, device)
     return PeftModel.from_pretrained(base, str(run.adapter)).eval(), settings, device
 

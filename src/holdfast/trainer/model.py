@@ -20,10 +20,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
-def prepare_torch(config: Config, settings: Settings) -> torch.device:
+def prepare_torch(settings: Settings) -> torch.device:
     """Fix threads and determinism, choose the device. Runs before any other torch call."""
     torch.set_num_threads(settings["threads"])
-    torch.use_deterministic_algorithms(config.train.deterministic)
+    torch.use_deterministic_algorithms(settings["deterministic"])
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between PEFT and transformers, not ours to act on
     logging.set_verbosity_error()
     logging.disable_progress_bar()

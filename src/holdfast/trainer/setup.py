@@ -44,7 +44,7 @@ class Bench:
 
 def build(job: Job, settings: Settings) -> Bench:
     """The state before the first step; it follows from config, settings and seed alone."""
-    device = prepare_torch(job.config, settings)
+    device = prepare_torch(settings)
     tokens = load_tokens(job.run.data_file)
     task = Sft(job.config, settings, tokens, device)
     optimizer = AdamW(task.artifact, job.config.train)

@@ -23,6 +23,7 @@ def trial(path: Path, folder: Path) -> int:
     run = RunFolder(path)
     job = open_job(run, request["attempt"], folder, request)
     step: int = request["step"]
+    job.timeline.append({"from_step": 1, "settings": {"deterministic": True}, "reason": "a trial"})
     places = [Path(place) for place in request["memory_places"]]
     found = find_state(run, places, limit=step - 1)
     bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     if not folder.adapter.exists():
         raise Stop(BLOCKED, f"{folder.path} has no adapter yet: the run is not finished", "finish it with the command that began it")
-    changes = trainer_launch(folder, folder.config()).env
+    changes = trainer_launch(folder).env
     environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
     command = [sys.executable, "-m", "holdfast.trainer", "chat", str(folder.path)]
     code = subprocess.run(command, env=environment, check=False).returncode

@@ -114,7 +114,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     write_json(run.machine_file, machine)
     write_json(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
-    add_entry(run.timeline_file, 1, settings_of(config, plan, usable_threads()), "the config and the plan")
+    add_entry(run.timeline_file, 1, settings_of(config, plan, machine, usable_threads()), "the config and the plan")
     run.write_config(config)
     run.event("run_created", steps=steps, rows=len(training))
     terminal.say(f"plan: {steps} steps of {config.train.effective_batch} samples; {plan['reasons'][0]}")

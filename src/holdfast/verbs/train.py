@@ -82,7 +82,7 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
     try:
         run.summary_file.unlink(missing_ok=True)
         with tracked(run, config):
-            outcome = supervise(trainer_launch(run, config), run, orders, view)
+            outcome = supervise(trainer_launch(run), run, orders, view)
             terminal.end()
             return _conclude(run, config, places, outcome, terminal)
     except OSError as error:
@@ -93,7 +93,7 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
         terminal.end()
 
 
-def trainer_launch(run: RunFolder, config: Config) -> Launch:
+def trainer_launch(run: RunFolder) -> Launch:
     """How this run's trainer is started. What changes a kernel's result is in the environment before torch is imported."""
     timeline = read_timeline(run.timeline_file)
     settings = settings_at(timeline, run.committed() + 1)
@@ -103,13 +103,13 @@ def trainer_launch(run: RunFolder, config: Config) -> Launch:
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
     }
-    if config.train.deterministic:
+    if settings["deterministic"]:
         env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
 
 
 class _StopSignals:
-    """Ctrl-C and SIGTERM ask for the end of the step in flight, a saved state and exit code 130."""
+    """Ctrl-C and SIGTERM ask for the end of the step in flight, a saved state and exit code 130; a second one leaves at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -117,6 +117,8 @@ class _StopSignals:
             signal.signal(number, self._ask)
 
     def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt("the trainer ends by itself after its step; the same command shows what became of it")
         self.asked = True
 
     def asked_for(self) -> bool:

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not 1 <= arguments.step <= last:
         raise Stop(USAGE, f"step {arguments.step}: the run has steps 1 to {last}", "give one of them with --step")
     change = Change(_samples(arguments.samples), _settings(arguments.settings), _environment(arguments.env))
-    environment = trainer_launch(folder, folder.config()).env
+    environment = trainer_launch(folder).env | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     outcome = replay(folder, arguments.step, change, environment)
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     terminal.say(_sentence(outcome))

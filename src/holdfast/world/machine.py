@@ -22,7 +22,7 @@ _PROBE_DEADLINE_S = 120
 
 
 def read_machine(run: Path | None = None, with_torch: bool = True) -> Json:
-    """Facts in the form of a machine file (docs/machine-file.md). A fact that cannot be read is null."""
+    """Facts in the form of a machine file. A fact that cannot be read is null."""
     memory = _meminfo()
     return {
         "os": _system(),
