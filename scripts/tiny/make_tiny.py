@@ -1,11 +1,14 @@
 """Make the embedded base model: tokenizer, pretraining from scratch, folder. It fetches nothing, tunes nothing and reads no recipe.
 
-    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 3600] [--minutes 70] [--seed 1]
+    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 4200] [--minutes 61] [--seed 1]
 
-One command, about an hour on two cores. All text comes from corpus.py (copying, filling values into made-up commands, facts, talk), so the
-result knows forms and no real tool's options: these are what a fine-tuning run shall visibly teach. Same seed, same text, same order; the
-weights agree as far as the machine's arithmetic does. The learning rate falls with the steps done, or with the minutes used when those are
-further along; the newest weights are written at intervals, so stopping early leaves a model that works.
+One command, about an hour on two cores. All text comes from corpus.py (copying, filling values into made-up commands, facts, talk), so
+the result knows forms and no real tool's options: these are what a fine-tuning run shall visibly teach. The parts: words.py, values.py,
+forms.py and facts.py hold the material, skills.py composes exercises, wiring.py sets the first weights, muon.py moves them.
+
+Same seed, same text in the same order. The learning rate falls with the steps done, or with the minutes used when those are further
+along: a busy machine sees less text in its hour and makes a weaker model, so give it idle cores. The newest weights are written at
+intervals; stopping early leaves a model that works.
 
 Needs torch, transformers, tokenizers, numpy. Writes config.json, generation_config.json, model.safetensors (bf16), tokenizer.json,
 tokenizer_config.json (with the chat template).
@@ -61,8 +64,8 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pretrain the embedded base model from generated text.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "src/holdfast/models/tiny")
-    parser.add_argument("--steps", type=int, default=3600)
-    parser.add_argument("--minutes", type=float, default=70.0, help="wall clock after which the learning rate has reached its floor")
+    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--minutes", type=float, default=61.0, help="wall clock after which the learning rate has reached its floor")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocabulary", type=int, default=3584)
     return parser.parse_args()

@@ -1,4 +1,5 @@
 """The raw words of tiny's pretraining text: lists only. Composing sentences from them is corpus.py's job."""
+
 from __future__ import annotations
 
 

@@ -17,9 +17,15 @@ _ROWS = 32
 
 
 def disagreement(folder: Path, tokens: TokenSet) -> Json | None:
-    """The first of some rows on which AutoTokenizer and tokenizer.json differ, or None when they agree on all of them."""
+    """The first of some rows on which AutoTokenizer and tokenizer.json differ, or None when they agree on all of them.
+
+    A tokenizer that transformers cannot load at all (saved by another version of it, say) is a disagreement, too.
+    """
     ours = load_codec(folder).tokenizer
-    theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
+        return {"transformers": f"cannot load it: {error}"}
     for number in range(0, len(tokens), max(1, len(tokens) // _ROWS)):
         text = ours.decode(tokens.row(number)[0].tolist(), skip_special_tokens=False)
         file, transformers = ours.encode(text, add_special_tokens=False).ids, theirs(text, add_special_tokens=False)["input_ids"]

@@ -40,7 +40,7 @@ def render(run: RunFolder) -> str:
         name=run.path.name,
         status=status,
         subtitle=_subtitle(config, data),
-        verdict=_verdict(summary, status, run),
+        verdict=_verdict(summary, status, run, evaluation),
         tiles=_tiles(summary, steps),
         charts=_charts(steps, summary),
         incidents=[_incident(incident) for incident in summary.get("incidents", [])],
@@ -66,7 +66,7 @@ def _subtitle(config: Any, data: Json) -> str:
     return f"LoRA r={config.adapter.r} on {Path(config.model).name}, {rows}{names}"
 
 
-def _verdict(summary: Json, status: str, run: RunFolder) -> str:
+def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> str:
     if status == "gave_up":
         return f"Gave up after step {summary['steps']:,}: {summary.get('reason')}. The best state is kept."
     if status == "interrupted":
@@ -82,7 +82,12 @@ def _verdict(summary: Json, status: str, run: RunFolder) -> str:
         return text + "."
     change = loss["eval_tuned"] / loss["eval_base"] - 1
     better = "better" if change < 0 else "NOT better"
-    return f"{text}. Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {better}, {change:+.0%}."
+    text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {better}, {change:+.0%}"
+    exact = evaluation.get("exact_match")
+    if exact:
+        base, tuned = exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]
+        text += f"; held-out answers exactly as wanted: {base:.0%} (base), {tuned:.0%} (tuned)"
+    return text + "."
 
 
 def _tiles(summary: Json, steps: list[Json]) -> list[tuple[str, str]]:

@@ -106,7 +106,11 @@ class Terminal:
             self._progress = None
 
     def summary(self, summary: Json, run: RunFolder) -> None:
-        """The end of a run on a few lines."""
+        """The end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
+        if not self.console.is_terminal:
+            for name, value in _facts(summary, run):
+                self.console.print(escape(f"{name:<14} {value}"))
+            return
         table = Table(show_header=False, box=None, pad_edge=False)
         for name, value in _facts(summary, run):
             table.add_row(name, escape(value))
