@@ -165,7 +165,7 @@ def test_a_recipe_may_be_one_file(tmp_path: Path) -> None:
         (("open {unit} {port}", "open {unit} {prot}"), "small.yaml.templates.open.answer: no pool for the slot {prot}"),
         (("open {unit} {port}", "open {unit} {port"), "small.yaml.templates.open.answer: expected '}'"),
         (("open {unit} {port}", "open {unit} {port.x}"), "small.yaml.templates.open.answer: {port.x} is no slot name"),
-        (("answer:", "anser:"), "small.yaml.templates.open.anser: unknown key, known: answer, wishes"),
+        (("answer:", "anser:"), "small.yaml.templates.open.anser: unknown key, known: answer, tool, wishes"),
         (("templates:", "template:"), "small.yaml.template: unknown key"),
         (("category: one", ""), "small.yaml.templates: unknown key, known: frames, pools"),
         (("to: 9", "to: 0"), "small.yaml.pools.port: from 1 to 0 step 1 holds no number"),
@@ -184,6 +184,21 @@ def test_a_bad_recipe_is_told_where_it_is_wrong(tmp_path: Path, change: tuple[st
     with pytest.raises(ValueError) as told:
         load_recipe(file)
     assert said in str(told.value)
+
+
+def test_a_tool_that_cannot_be_guessed_must_be_named(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace('"open {unit} {port}"', '"{unit} {port}"'))
+    with pytest.raises(ValueError, match=r"small\.yaml\.templates\.open\.tool: the answer starts with no word that names a tool"):
+        load_recipe(file)
+    file.write_text(
+        SMALL.replace('"open {unit} {port}"', '"{unit} {port}"\n    tool: gate').replace("pools:", "frames: ['{tool}: {wish}']\npools:")
+    )
+    made = make_rows(load_recipe(file), rows=5, seed=1)
+    assert all(row["instruction"].startswith("gate: open ") for row in made)
+    file.write_text(SMALL.replace("pools:", "frames: ['{wish}', '{wisch}']\npools:"))
+    with pytest.raises(ValueError, match=r"small\.yaml\.frames\[1\]: unknown slot {wisch}"):
+        load_recipe(file)
 
 
 def test_a_recipe_that_runs_dry_says_how_far_it_got(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The optimizer of tiny's pretraining: Muon for matrices, AdamW for all else. It knows nothing of data or schedules.
 
 Muon (orthogonalised momentum) is by Keller Jordan and others (https://kellerjordan.github.io/posts/muon/); torch has one too, which
-computes in bf16 and is slow on CPUs without bf16 units. On two cores it costs a seventh of a step and saves a quarter of the steps.
+computes in bf16 and is slow on CPUs without bf16 units. One short trial of each optimizer
+spoke for it; that is not a measurement.
 """
 
 from __future__ import annotations

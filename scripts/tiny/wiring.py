@@ -3,7 +3,8 @@
 Copying needs two layers to agree: one that notes which token came before, one that looks for the place where the present token was
 noted. Chance finds this pair only after millions of tokens. Here layer 0 gets heads that look one and two places back (by their biases
 alone: rotary angles turned by so many steps), and layer 1 gets heads that compare the present token with these notes. Everything stays
-free to change. Seen: after 250 steps the loss on repeated text was 1.7; without this wiring it was 2.9 after 600.
+free to change. In short trials the loss on repeated
+text fell much sooner with this wiring than without; the trials differed in more than that, so no number is claimed.
 """
 
 from __future__ import annotations

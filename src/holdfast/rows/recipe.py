@@ -50,15 +50,15 @@ def load_recipe(path: Path | None = None) -> Recipe:
     """Read a recipe file or folder, the shipped one by default. Raises ValueError naming the place of what is wrong."""
     where = SHIPPED if path is None else path
     documents = [(file.name, read_yaml(file)) for file in recipe_files(where)]
-    shared = [(name, document) for name, document in documents if "category" not in document]
     frames: tuple[str, ...] = ()
     shared_pools: dict[str, Any] = {}
-    for name, document in shared:
-        refuse_unknown(document, {"frames", "pools"}, name)
-        frames += texts(document.get("frames", []), f"{name}.frames")
-        shared_pools |= mapping(document.get("pools", {}), f"{name}.pools")
-    for place, frame in enumerate(frames):
-        refuse_fields(frame, {"wish", "Wish", "tool"}, f"{where.name}: frames[{place}]")
+    for name, document in documents:
+        for place, frame in enumerate(texts(document.get("frames", []), f"{name}.frames")):
+            refuse_fields(frame, {"wish", "Wish", "tool"}, f"{name}.frames[{place}]")
+            frames += (frame,)
+        if "category" not in document:
+            refuse_unknown(document, {"frames", "pools"}, name)
+            shared_pools |= mapping(document.get("pools", {}), f"{name}.pools")
     categories = tuple(read_category(document, shared_pools, name) for name, document in documents if "category" in document)
     if not categories:
         raise ValueError(f"{where}: no category in this recipe; a category file has the keys category and templates")
@@ -84,7 +84,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def read_category(document: dict[str, Any], shared_pools: Mapping[str, Any], file: str) -> Category:
-    refuse_unknown(document, {"category", "pools", "templates"}, file)
+    refuse_unknown(document, {"category", "frames", "pools", "templates"}, file)
     pools = read_pools({**shared_pools, **mapping(document.get("pools", {}), f"{file}.pools")}, file)
     templates = mapping(document.get("templates", {}), f"{file}.templates")
     if not templates:
