@@ -39,7 +39,7 @@ def render(run: RunFolder) -> str:
     return template.render(
         name=run.path.name,
         status=status,
-        subtitle=_subtitle(config, data),
+        subtitle=_subtitle(config, run.plan()),
         verdict=_verdict(summary, status, run, evaluation),
         tiles=_tiles(summary, steps),
         charts=_charts(steps, summary),
@@ -60,8 +60,8 @@ def render(run: RunFolder) -> str:
     )
 
 
-def _subtitle(config: Any, data: Json) -> str:
-    rows = f"{data['kept'] + data['mended']:,} rows of " if data else ""
+def _subtitle(config: Any, plan: Json) -> str:
+    rows = f"{plan['rows']['train']:,} rows of " if plan else ""
     names = ", ".join(Path(file).name for file in config.data.files)
     return f"LoRA r={config.adapter.r} on {Path(config.model).name}, {rows}{names}"
 

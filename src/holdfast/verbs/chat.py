@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run import RunFolder
-from holdfast.verbs.train import trainer_launch
+from holdfast.verbs.launch import child_environment, trainer_launch
 
 EXAMPLE = "holdfast chat runs/quickstart"
 
@@ -24,8 +23,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     if not folder.adapter.exists():
         raise Stop(BLOCKED, f"{folder.path} has no adapter yet: the run is not finished", "finish it with the command that began it")
-    changes = trainer_launch(folder).env
-    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+    environment = child_environment(trainer_launch(folder).env)
     command = [sys.executable, "-m", "holdfast.trainer", "chat", str(folder.path)]
     code = subprocess.run(command, env=environment, check=False).returncode
     if code:

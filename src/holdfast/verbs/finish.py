@@ -16,6 +16,7 @@ from holdfast.core.run import RunFolder
 from holdfast.mind.summarise import summarise
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
+from holdfast.verbs.launch import child_environment, trainer_launch
 from holdfast.world.writer import persist_newest
 
 
@@ -80,7 +81,8 @@ def _evaluate(run: RunFolder, terminal: Terminal) -> None:
     log = run.path / "evaluation.log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path)]
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
+        environment = child_environment(trainer_launch(run).env)
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, check=False).returncode
     if code or not run.evaluation_file.exists():
         run.event("evaluation_failed", code=code, log=str(log))
         terminal.tell(f"the evaluation failed (exit code {code}); its log: {log}")

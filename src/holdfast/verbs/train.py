@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import signal
-import sys
 import uuid
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.load import load_config, load_faults
 from holdfast.core.memoryfile import memory_places, sweep
 from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
-from holdfast.core.types import Launch
 from holdfast.supervise import Outcome, View, supervise
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.finish import finish, keep_newest, write_summary
+from holdfast.verbs.launch import trainer_launch
 from holdfast.verbs.prepare import held, open_run
 from holdfast.verbs.trackers import refuse_missing_trackers, tracked
 
@@ -91,21 +89,6 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
         raise _disk_full(run, places) from None
     finally:
         terminal.end()
-
-
-def trainer_launch(run: RunFolder) -> Launch:
-    """How this run's trainer is started. What changes a kernel's result is in the environment before torch is imported."""
-    timeline = read_timeline(run.timeline_file)
-    settings = settings_at(timeline, run.committed() + 1)
-    env: dict[str, str | None] = {
-        "OMP_NUM_THREADS": str(settings["threads"]),
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
-    if settings["deterministic"]:
-        env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
 
 
 class _StopSignals:

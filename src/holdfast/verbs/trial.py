@@ -13,7 +13,7 @@ from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.lab.replay import Change, replay
 from holdfast.ui.terminal import Terminal
-from holdfast.verbs.train import trainer_launch
+from holdfast.verbs.launch import trainer_launch
 
 EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
 _CHANGEABLE = {"attention": ("eager", "sdpa"), "dtype": ("fp32", "bf16"), "micro_batch_tokens": None, "threads": None}

@@ -1,0 +1,32 @@
+"""How the children of a run that need torch are started: command, environment, settings. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.types import Launch
+
+
+def trainer_launch(run: RunFolder) -> Launch:
+    """How this run's trainer is started. What changes a kernel's result is in the environment before torch is imported."""
+    timeline = read_timeline(run.timeline_file)
+    settings = settings_at(timeline, run.committed() + 1)
+    env: dict[str, str | None] = {
+        "OMP_NUM_THREADS": str(settings["threads"]),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+        env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads make a step several times slower beside other work: benchmarks/wait_policy.py
+    if settings["deterministic"]:
+        env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
+
+
+def child_environment(changes: dict[str, str | None]) -> dict[str, str]:
+    """This process's environment with a launch's changes (None: unset)."""
+    return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
