@@ -22,8 +22,8 @@ test-long: $(VENV)/.ready ## the same and the thousands of kills
 	$(BIN)/python -m pytest -m 'long or not long'
 
 lint: $(VENV)/.ready
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks scripts
+	$(BIN)/ruff format --check src tests examples benchmarks scripts
 	$(BIN)/mypy
 
 clean:
