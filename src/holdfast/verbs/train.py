@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Train to an end. Exit codes: 0 finished, 1 blocked, 2 config, 3 given up, 130 stopped by the user and resumable."""
+    stop = _StopSignals()
     terminal = Terminal(to_stderr=arguments.json, quiet=arguments.quiet)
     config = load_config(arguments.config, arguments.overrides)
     refuse_missing_trackers(config)
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             terminal.summary(summary, folder)
             return DONE, summary
         faults_file = _write_faults(folder, faults)
-        return _train(folder, config, faults_file, terminal)
+        return _train(folder, config, faults_file, terminal, stop)
 
 
 def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
@@ -66,7 +67,7 @@ def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
     return str(file)
 
 
-def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal) -> tuple[int, Json]:
+def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: _StopSignals) -> tuple[int, Json]:
     places = memory_places(run.path, run.id(), config.save.snapshot_dir)
     sweep(places[0].parent)
     orders: Json = {
@@ -76,7 +77,8 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
         "keep": config.save.keep,
     }
     terminal.begin(run, config)
-    view = View(terminal.tick, terminal.tell, _StopSignals().asked_for)
+    view = View(terminal.tick, terminal.tell, stop.asked_for)
+    stop.training = True
     try:
         run.summary_file.unlink(missing_ok=True)
         with tracked(run, config):
@@ -92,14 +94,19 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
 
 
 class _StopSignals:
-    """Ctrl-C and SIGTERM ask for the end of the step in flight, a saved state and exit code 130; a second one leaves at once."""
+    """Ctrl-C and SIGTERM: before training they end the command; during it they ask for the end of the step in flight and a saved state.
+
+    A second one leaves at once. The exit code is 130 in each case.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.training = self.asked = False
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
 
     def _ask(self, *_: object) -> None:
+        if not self.training:
+            raise KeyboardInterrupt("nothing was trained yet; the same command begins again")
         if self.asked:
             raise KeyboardInterrupt("the trainer ends by itself after its step; the same command shows what became of it")
         self.asked = True
