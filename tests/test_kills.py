@@ -154,7 +154,8 @@ def kill_at_random(undisturbed: SimpleNamespace, run: Path, wanted: int, chance:
         living = processes_of(run) | {"supervisor": supervisor.pid}
         target = chance.choice(sorted(living))
         hits[target] += kill(living[target])
-    supervisor.communicate()
+    if supervisor.stdout is not None and not supervisor.stdout.closed:
+        supervisor.communicate()
     done = holdfast("train", undisturbed.config, "--run", run)
     assert done.returncode == 0, done.stderr
     return hits
