@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ class Change:
     env: dict[str, str] = field(default_factory=dict)
 
 
-def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str | None]) -> Json:
+def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str]) -> Json:
     """Replay `step` under `change`; the outcome in the form of contracts: ending, finite, loss, grad_norm, hashes, seconds."""
     folder = _new_folder(run)
     config = run.config()
@@ -42,7 +41,7 @@ def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str
     }
     write_json(folder / "request.json", request)
     began = time.monotonic()
-    code = _run_child(run, folder, {**environment, **change.env})
+    code = _run_child(run, folder, environment | change.env)
     outcome = read_json(folder / "outcome.json") or {"ending": _ending(code), "finite": None, "loss": None, "grad_norm": None}
     outcome = {"gradients_sha256": None, "weights_sha256": None, **outcome, "seconds_in_all": round(time.monotonic() - began, 3)}
     changed = {"settings": change.settings, "env": change.env, "samples": list(change.samples) or None}
@@ -63,8 +62,7 @@ def _new_folder(run: RunFolder) -> Path:
             number += 1
 
 
-def _run_child(run: RunFolder, folder: Path, changes: dict[str, str | None] | dict[str, str]) -> int:
-    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+def _run_child(run: RunFolder, folder: Path, environment: dict[str, str]) -> int:
     with (folder / "output.log").open("ab") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", "holdfast.trainer", "trial", str(run.path), str(folder)],

@@ -13,7 +13,7 @@ from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.lab.replay import Change, replay
 from holdfast.ui.terminal import Terminal
-from holdfast.verbs.launch import trainer_launch
+from holdfast.verbs.launch import child_environment, trainer_launch
 
 EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
 _CHANGEABLE = {"attention": ("eager", "sdpa"), "dtype": ("fp32", "bf16"), "micro_batch_tokens": None, "threads": None}
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not 1 <= arguments.step <= last:
         raise Stop(USAGE, f"step {arguments.step}: the run has steps 1 to {last}", "give one of them with --step")
     change = Change(_samples(arguments.samples), _settings(arguments.settings), _environment(arguments.env))
-    environment = trainer_launch(folder).env | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    environment = child_environment(trainer_launch(folder).env | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
     outcome = replay(folder, arguments.step, change, environment)
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     terminal.say(_sentence(outcome))
