@@ -1,6 +1,6 @@
 """Make the embedded base model: tokenizer, pretraining from scratch, folder. It fetches nothing, tunes nothing and reads no recipe.
 
-    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 4200] [--minutes 61] [--seed 1]
+    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 4600] [--minutes 61] [--seed 1]
 
 One command, about an hour on two cores. All text comes from corpus.py (copying, filling values into made-up commands, facts, talk), so
 the result knows forms and no real tool's options: these are what a fine-tuning run shall visibly teach. The parts: words.py, values.py,
@@ -64,7 +64,7 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pretrain the embedded base model from generated text.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "src/holdfast/models/tiny")
-    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--steps", type=int, default=4600)
     parser.add_argument("--minutes", type=float, default=61.0, help="wall clock after which the learning rate has reached its floor")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocabulary", type=int, default=3584)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from holdfast.core.faults import Fault
+from holdfast.core.units import parse_bytes
 
 
 class Section(BaseModel):
@@ -56,7 +57,16 @@ class Train(Section):
     precision: Literal["fp32", "bf16"] = Field("fp32", description="of the frozen weights and the arithmetic; trained weights are fp32")
     attention: Literal["eager", "sdpa"] = "sdpa"
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
-    micro_batch_tokens: int | None = Field(None, ge=1, description="padded tokens per forward pass; the plan chooses when not given")
+    packing: bool = Field(True, description="several samples share a row without padding, each attending to itself alone")
+    micro_batch_tokens: int | None = Field(None, ge=1, description="tokens per forward pass; the plan chooses when not given")
+    checkpointed_layers: int | None = Field(
+        None, ge=0, description="decoder layers computed again in backward to save memory; the plan chooses when not given"
+    )
+    memory_limit: Annotated[int, BeforeValidator(parse_bytes)] | None = Field(
+        None,
+        ge=1,
+        description="most memory the trainer may take, for example 8GiB; by default 95 % of it where running out freezes a machine",
+    )
     seed: int = Field(0, ge=0, lt=2**31)
     deterministic: bool | None = Field(
         None, description="only kernels that give the same bits every time; by default on the CPU and in trials"

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Effect = Literal["kill", "raise", "nan_loss", "corrupt_checkpoint", "torn_checkpoint"]
+Effect = Literal["kill", "raise", "oom", "nan_loss", "corrupt_checkpoint", "torn_checkpoint"]
 Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "save", "saved"]
 CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint")
 WRITER_PHASES = ("save", "saved")

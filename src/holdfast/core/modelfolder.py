@@ -17,12 +17,13 @@ EMBEDDED = {"tiny": Path(__file__).parent.parent / "models" / "tiny"}  # base mo
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's configuration and the shape of every weight, by name."""
+    """A model's configuration, the shape of every weight by name, and the one type all matrices are `stored` in (None: several)."""
 
     folder: Path
     config: Json
     shapes: dict[str, tuple[int, ...]]
     file_bytes: int
+    stored: str | None = None
 
     @property
     def positions(self) -> int | None:
@@ -48,11 +49,14 @@ def read_model(model: str) -> ModelFacts:
         missing = not (folder / "config.json").exists()
         raise Stop(BLOCKED, f"{folder}/config.json is {'missing' if missing else 'no JSON object'}", "give a folder in Hugging Face layout")
     shapes: dict[str, tuple[int, ...]] = {}
+    types: set[str] = set()
     size = 0
     for file in _weight_files(folder):
-        shapes |= _header(file)
+        entries = _header(file)
+        shapes |= {name: tuple(entry["shape"]) for name, entry in entries.items()}
+        types |= {entry["dtype"] for entry in entries.values() if len(entry["shape"]) > 1}
         size += file.stat().st_size
-    return ModelFacts(folder, config, shapes, size)
+    return ModelFacts(folder, config, shapes, size, types.pop() if len(types) == 1 else None)
 
 
 def _from_hub(name: str) -> Path:
@@ -85,8 +89,8 @@ def _weight_files(folder: Path) -> list[Path]:
     raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
 
 
-def _header(file: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes in one safetensors file, after checking that header and size agree."""
+def _header(file: Path) -> dict[str, Json]:
+    """Shape, type and place of every tensor in one safetensors file, after checking that header and size agree."""
     size = file.stat().st_size
     with file.open("rb") as handle:
         start = handle.read(8)
@@ -101,4 +105,4 @@ def _header(file: Path) -> dict[str, tuple[int, ...]]:
     end = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     if end != size:
         raise Stop(BLOCKED, f"{file} is damaged: it has {size:,} bytes, its header describes {end:,}", "fetch it again")
-    return {name: tuple(entry["shape"]) for name, entry in tensors.items()}
+    return tensors

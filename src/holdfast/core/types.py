@@ -7,10 +7,19 @@ from typing import Any, Literal
 
 from holdfast.core.files import Json
 
-EndingKind = Literal["finished", "interrupted", "killed", "error", "nonfinite", "no_state", "disk_full", "vanished", "never_started"]
+EndingKind = Literal[
+    "finished", "interrupted", "killed", "error", "nonfinite", "no_state", "disk_full", "out_of_memory", "vanished", "never_started"
+]
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
-EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL = 64, 65, 66
-EXIT_KINDS: dict[int, EndingKind] = {0: "finished", 130: "interrupted", 64: "nonfinite", 65: "no_state", 66: "disk_full"}
+EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY = 64, 65, 66, 67
+EXIT_KINDS: dict[int, EndingKind] = {
+    0: "finished",
+    130: "interrupted",
+    64: "nonfinite",
+    65: "no_state",
+    66: "disk_full",
+    67: "out_of_memory",
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class Ending:
             "nonfinite": "stopped at a loss or gradient that is not finite",
             "no_state": "found no state to go on from",
             "disk_full": "the disk is full",
+            "out_of_memory": "ran out of memory on a single sample",
             "never_started": "never started",
         }.get(self.kind, "died unseen")
 

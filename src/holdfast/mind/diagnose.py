@@ -28,6 +28,10 @@ def diagnose(wreck: Wreck) -> Diagnosis:
         return Diagnosis("disk_full", 0.95, (f"the disk of the run folder has {wreck.disk_free_bytes} bytes free",))
     if ending.kind == "no_state":
         return Diagnosis("checkpoint_unreadable", 0.95, (str(ending.facts.get("reason", "")),))
+    if ending.kind == "out_of_memory":
+        return Diagnosis(
+            "gpu_out_of_memory" if ending.facts.get("device") == "cuda" else "host_out_of_memory", 0.95, (str(ending.facts["reason"]),)
+        )
     if ending.kind == "killed":
         return _by_signal(wreck)
     if ending.kind == "error":

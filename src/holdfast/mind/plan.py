@@ -10,6 +10,7 @@ from holdfast.core.modelfolder import ModelFacts
 
 _BYTES = {"fp32": 4, "bf16": 2}
 _USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
+_LIMIT_SHARE = 0.95
 _LARGEST_MICRO_BATCH = 8192  # tokens; beyond it a step gains nothing and costs memory
 _WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340 MB
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
@@ -45,6 +46,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
         "bytes": spent,
         "params": {"total": total, "trainable": trainable},
         "micro_batch_tokens": budget,
+        "checkpointed_layers": config.train.checkpointed_layers or 0,
         "accumulation": max(1, round(per_step / budget)),
         "reasons": _reasons(config, capacity, budget, peak, lengths),
     }
@@ -102,9 +104,22 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
     return {
         "attention": config.train.attention,
         "dtype": config.train.precision,
+        "packing": config.train.packing,
+        "own_head": False,
         "micro_batch_tokens": plan["micro_batch_tokens"],
+        "checkpointed_layers": plan["checkpointed_layers"],
+        "memory_limit_bytes": config.train.memory_limit or _memory_limit(machine),
         "threads": config.train.threads or threads,
         "deterministic": not machine.get("gpus") if chosen is None else chosen,
         "steps": plan["steps"],
         "samples": plan["samples"],
     }
+
+
+def _memory_limit(machine: Json) -> int | None:
+    """Where running out of memory freezes the machine (no GPU, or one that lives on main memory), a limit below all of it."""
+    gpus = machine.get("gpus") or []
+    total = machine.get("memory_bytes")
+    if total is None or (gpus and not gpus[0].get("integrated")):
+        return None
+    return int(total * _LIMIT_SHARE)

@@ -23,10 +23,15 @@ class StepContext:
         self.seed = seed
         self.step = 0
         self.rows: Tensor | None = None
+        self.lengths: tuple[int, ...] | None = None
 
-    def enter(self, step: int, samples: Tensor, positions: Tensor) -> None:
-        """Set the micro-batch: `samples` and `positions` are whole numbers of shape [rows, positions], on the model's device."""
+    def enter(self, step: int, samples: Tensor, positions: Tensor, lengths: tuple[int, ...] | None = None) -> None:
+        """Set the micro-batch: `samples` and `positions` are whole numbers of shape [rows, positions], on the model's device.
+
+        `lengths`: of the samples that share one row; None where each has its own.
+        """
         self.step = step
+        self.lengths = lengths
         self.rows = _mix(_mix(samples.to(torch.int32) + _GOLDEN) ^ positions.to(torch.int32))
 
 
@@ -41,13 +46,18 @@ class StatelessDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape [*rows, features] in and out; `rows` must be the micro-batch's shape. Raises ValueError when it is not."""
+        keep = self.mask(x)
+        return x if keep is None else x * keep.to(x.dtype).mul_(1.0 / (1.0 - self.p))
+
+    def mask(self, x: Tensor) -> Tensor | None:
+        """True where an element of `x` stays; None where nothing is dropped."""
         if not self.training or self.p == 0.0:
-            return x
+            return None
         rows = self.context.rows
         if rows is None or rows.shape != x.shape[:-1]:
             known = None if rows is None else tuple(rows.shape)
             raise ValueError(f"dropout {self.name}: input {tuple(x.shape)} does not follow the micro-batch's tokens {known}")
-        return x * self.keep(rows, x.shape[-1]).to(x.dtype).mul_(1.0 / (1.0 - self.p))
+        return self.keep(rows, x.shape[-1])
 
     def keep(self, rows: Tensor, features: int) -> Tensor:
         """The mask: True where an element stays. Shape [*rows, features]."""

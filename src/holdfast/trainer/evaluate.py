@@ -20,7 +20,8 @@ from holdfast.rows.tokens import Codec, load_codec
 from holdfast.rows.tokenset import TokenSet, load_tokens, split
 from holdfast.trainer.answer import answers
 from holdfast.trainer.model import load_base, prepare_torch
-from holdfast.trainer.tasks.sft import label_loss, micro_batches
+from holdfast.trainer.packing import grouped_batches
+from holdfast.trainer.tasks.sft import LabelLoss
 
 _SAMPLES_KEPT = 12
 _SLOT = "HOLDFAST-SLOT"
@@ -57,9 +58,10 @@ def evaluate(path: Path) -> int:
 def mean_loss(model: nn.Module, tokens: TokenSet, rows: list[int], budget: int, device: torch.device) -> float:
     """Cross-entropy per label token over `rows`, in nats."""
     total, labels = 0.0, 0
+    loss = LabelLoss(model, own_head=True)
     with torch.inference_mode():
-        for batch in micro_batches(tokens, rows, budget, device):
-            total += float(label_loss(model, batch).double())
+        for batch in grouped_batches(tokens, rows, budget, device):
+            total += float(loss(batch).double())
             labels += batch.labels
     return total / labels
 

@@ -73,6 +73,8 @@ class Job:
                 os.kill(os.getpid(), signal.SIGKILL)
             elif fault.effect == "raise":
                 raise RuntimeError(fault.message or f"fault: {fault.name}")
+            elif fault.effect == "oom":
+                raise MemoryError(fault.message or f"out of memory (fault: {fault.name})")
             elif fault.effect == "nan_loss":
                 poisoned = True
         return poisoned

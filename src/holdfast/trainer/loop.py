@@ -14,13 +14,16 @@ import torch
 from holdfast.core.errors import DONE, INTERRUPTED
 from holdfast.core.files import Json, append_line, write_json
 from holdfast.core.modelfolder import read_model
-from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE
+from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY
 from holdfast.trainer.announce import Announcer
+from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.job import Job
+from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, rehearse
+from holdfast.trainer.proof import proven
 from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.snapshot import Snapshots
-from holdfast.trainer.step import Gradients, compute_gradients, update
+from holdfast.trainer.step import Gradients, update
 from holdfast.trainer.tokenizer_check import disagreement
 
 
@@ -34,7 +37,10 @@ def train(job: Job) -> int:
         committed = job.run.committed()
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
+        cap_memory(job.settings(1)["memory_limit_bytes"])
         bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))
+        if found.snapshot is None:
+            bench = proven(bench)
         if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
             job.event("tokenizers_disagree", **differing)
         for note in bench.task.notes:
@@ -43,6 +49,8 @@ def train(job: Job) -> int:
     except FloatingPointError as error:
         job.say(f"holdfast: {error}")
         return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
+    except OutOfMemory as full:
+        return _too_large(job, full)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -60,11 +68,14 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     committed = job.run.committed()
     last = job.settings(step + 1)["steps"]
     announcer = Announcer(job, snapshots.memory, publish=True)
+    watch = MemoryWatch(bench)
+    if step == 0:
+        snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
+        rehearse(bench)
     while step < last and not job.stopping.asked:
         step += 1
         began = time.perf_counter()
-        budget = job.settings(step)["micro_batch_tokens"]
-        computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, announcer.of_step(step))
+        computed = compute_within_memory(bench, step, bench.samples(step), announcer.of_step(step))
         if not computed.finite:
             return _nonfinite(bench, snapshots, step, computed)
         job.point("optimizer", step)
@@ -76,6 +87,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         if step > committed:
             append_line(job.run.steps_file, row)
         snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
+        watch.look(step)
     kind, code = ("finished", DONE) if step >= last else ("interrupted", INTERRUPTED)
     snapshots.pin_newest()
     return _end(job, code, kind=kind, step=step)
@@ -111,6 +123,14 @@ def _nonfinite(bench: Bench, snapshots: Snapshots, step: int, computed: Gradient
     snapshots.pin_newest()
     facts = {"loss": str(computed.loss), "grad_norm": str(computed.grad_norm), "samples": samples}
     return _end(bench.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)
+
+
+def _too_large(job: Job, full: OutOfMemory) -> int:
+    """One sample alone does not fit into memory: named, because no setting left can help it."""
+    step, batch = job.run.committed() + 1, full.batch
+    reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
+    job.say(f"holdfast: out of memory at step {step}: {reason} ({full})")
+    return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", step=step, samples=list(batch.numbers), reason=reason)
 
 
 def _no_state(job: Job, committed: int, found: Found) -> int:

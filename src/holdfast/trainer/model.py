@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, logging
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
 from holdfast.core.modelfolder import read_model
 from holdfast.core.timeline import Settings
+from holdfast.trainer.frozen import keep_narrow
 
+HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
@@ -32,21 +38,42 @@ def prepare_torch(settings: Settings) -> torch.device:
 
 def load_base(config: Config, settings: Settings, device: torch.device) -> tuple[nn.Module, list[str]]:
     """The frozen base model, and notes on what was changed in its configuration."""
-    folder = read_model(config.model).folder
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=DTYPES[settings["dtype"]], attn_implementation=settings["attention"], local_files_only=True
-    )
+    facts = read_model(config.model)
+    notes = []
+    try:
+        model = _from_folder(facts.folder, settings, settings["attention"])
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise
+        notes.append(f"this architecture has no {settings['attention']} attention in transformers: its eager attention is the reference")
+        model = _from_folder(facts.folder, settings, "eager")
+    if settings["dtype"] == "fp32" and facts.stored in HALVES:
+        keep_narrow(model, HALVES[facts.stored])
     model.config.use_cache = False
+    return model.to(device), notes + without_attention_dropout(model)
+
+
+def _from_folder(folder: Path, settings: Settings, attention: str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=DTYPES[settings["dtype"]], attn_implementation=attention, local_files_only=True
+    )
+
+
+def without_attention_dropout(model: Any) -> list[str]:
+    """Switch dropout on attention weights off; a note for each setting that was not 0."""
     notes = []
     for name in _ATTENTION_DROPOUTS:
         if getattr(model.config, name, 0.0):
-            notes.append(f"{name} {getattr(model.config, name)} -> 0.0: its masks are drawn from a generator and could not be replayed")
+            notes.append(f"{name} {getattr(model.config, name)} -> 0.0: dropped attention weights would need eager attention everywhere")
             setattr(model.config, name, 0.0)
     for module in model.modules():
         for name in ("attention_dropout", "attn_dropout"):
-            if isinstance(getattr(module, name, None), float):
+            value = getattr(module, name, None)
+            if isinstance(value, float):
                 setattr(module, name, 0.0)
-    return model.to(device), notes
+            elif isinstance(value, nn.Dropout):
+                value.p = 0.0
+    return notes
 
 
 def add_adapter(model: nn.Module, config: Config) -> nn.Module:
@@ -58,6 +85,15 @@ def add_adapter(model: nn.Module, config: Config) -> nn.Module:
     )
     wrapped: nn.Module = get_peft_model(model, lora, autocast_adapter_dtype=True)
     return wrapped.train()
+
+
+def checkpoint_layers(model: nn.Module, layers: int) -> int:
+    """Let the first `layers` decoder layers keep their inputs alone and compute the rest again in backward; how many are able to."""
+    able = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for at, module in enumerate(able):
+        module.gradient_checkpointing = at < layers
+        module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+    return len(able)
 
 
 def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:

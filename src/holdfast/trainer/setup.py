@@ -37,6 +37,11 @@ class Bench:
     def samples(self, step: int) -> list[int]:
         return self.table.samples(step, self.job.settings(step)["samples"])
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest training row."""
+        return int(np.diff(self.task.tokens.starts)[self.table.rows].max())
+
     def learning_rate(self, step: int) -> float:
         train = self.job.config.train
         return learning_rate(step, self.job.settings(step)["steps"], train.lr, train.schedule, train.warmup)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.trainer.exhausted import OutOfMemory, is_out_of_memory
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.tasks.base import Batch, Task
 
@@ -35,7 +36,7 @@ class Gradients:
 def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int], budget: int, announce: Announce) -> Gradients:
     """Accumulate the gradient of the mean loss over all labels of `samples` into the parameters' `.grad`.
 
-    Masks and order follow from (seed, step, samples) alone; `budget` (padded tokens per micro-batch) changes only rounding.
+    Masks and order follow from (seed, step, samples) alone; `budget` (tokens per micro-batch) changes only rounding. Raises OutOfMemory.
     """
     batches = task.batches(samples, budget)
     labels = sum(batch.labels for batch in batches)
@@ -43,18 +44,30 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
     optimizer.clear()
     total: Tensor | None = None
     for number, batch in enumerate(batches):
+        loss = _accumulate(task, step, number, batch, labels, announce)
+        total = loss if total is None else total + loss
+    assert total is not None
+    norms = [torch.linalg.vector_norm(grad) for grad in gradients(optimizer).values()]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    loss_value, norm_value = (torch.stack([total / labels, norm.double().to(total.device)])).tolist()  # the step's one synchronisation
+    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels)
+
+
+def _accumulate(task: Task, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
+    """Add one micro-batch's share to the gradients; its loss, detached. Raises OutOfMemory."""
+    try:
         poisoned = announce("forward", number, batch)
         loss = task.loss_sum(batch, step)
         if poisoned:
             loss = loss * float("nan")
         announce("backward", number, batch)
         (loss / labels).backward()  # type: ignore[no-untyped-call]
-        total = loss.detach().double() if total is None else total + loss.detach().double()
-    assert total is not None
-    norms = [torch.linalg.vector_norm(grad) for grad in gradients(optimizer).values()]
-    norm = torch.linalg.vector_norm(torch.stack(norms))
-    loss_value, norm_value = (torch.stack([total / labels, norm.double().to(total.device)])).tolist()  # the step's one synchronisation
-    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels)
+        return loss.detach().double()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        text = str(error).splitlines()[0][:500] if str(error) else type(error).__name__
+    raise OutOfMemory(batch, text)  # out of the except clause: the error's frames hold tensors
 
 
 def gradients(optimizer: AdamW) -> dict[str, Tensor]:

@@ -16,7 +16,15 @@ from holdfast.ui.terminal import Terminal
 from holdfast.verbs.launch import child_environment, trainer_launch
 
 EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
-_CHANGEABLE = {"attention": ("eager", "sdpa"), "dtype": ("fp32", "bf16"), "micro_batch_tokens": None, "threads": None}
+_CHANGEABLE: dict[str, tuple[object, ...] | None] = {
+    "attention": ("eager", "sdpa"),
+    "dtype": ("fp32", "bf16"),
+    "packing": (True, False),
+    "own_head": (True, False),
+    "micro_batch_tokens": None,
+    "checkpointed_layers": None,
+    "threads": None,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +67,7 @@ def _settings(pairs: list[str]) -> dict[str, object]:
             raise Stop(USAGE, f"--set {pair}: what can be changed is {', '.join(_CHANGEABLE)}", "for example --set attention=eager")
         value, allowed = yaml.safe_load(text), _CHANGEABLE[key]
         if (allowed and value not in allowed) or (allowed is None and (not isinstance(value, int) or value < 1)):
-            raise Stop(USAGE, f"--set {pair}: {key} takes {' or '.join(allowed) if allowed else 'a whole number from 1 on'}")
+            raise Stop(USAGE, f"--set {pair}: {key} takes {' or '.join(map(str, allowed)) if allowed else 'a whole number from 1 on'}")
         settings[key] = value
     return settings
 

@@ -12,17 +12,21 @@ from holdfast.core.files import Json
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch. ids, targets, samples, positions: whole numbers [rows, positions]; targets are -100 where nothing is learned.
+    """One micro-batch. ids, samples, positions: whole numbers [rows, width], -1 in the last two where there is padding.
 
-    `tokens` counts ids without padding, `labels` the targets.
+    label_at: positions, counted through all rows, whose next token is learned; label_ids: those tokens; both [labels].
+    packed: samples stand one after the other in a single row, `lengths` long; else each has a row of its own.
     """
 
     numbers: tuple[int, ...]
     sources: tuple[str, ...]
     ids: Tensor
-    targets: Tensor
     samples: Tensor
     positions: Tensor
+    label_at: Tensor
+    label_ids: Tensor
+    lengths: tuple[int, ...]
+    packed: bool
     tokens: int
     labels: int
 

@@ -2,78 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.config import Config
 from holdfast.core.timeline import Settings
 from holdfast.rows.tokenset import TokenSet
+from holdfast.trainer.attention import packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
-from holdfast.trainer.model import adapter_config, add_adapter, artifact_tensors, load_base
+from holdfast.trainer.head import Head
+from holdfast.trainer.lora import use_lean_lora
+from holdfast.trainer.model import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
+from holdfast.trainer.packing import grouped_batches, packed_batches
 from holdfast.trainer.tasks.base import Batch
-
-IGNORED = -100
 
 
 class Sft:
     """Task `sft`: the base model stays frozen, a LoRA adapter is trained on the rows' answer tokens."""
 
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device) -> None:
+        base: Any
         base, self.notes = load_base(config, settings, device)
+        self.base = base
         self.model: nn.Module = add_adapter(base, config)
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
         self.artifact = artifact_tensors(self.model)
         self.adapter_config = adapter_config(self.model, config.model)
-        self.tokens = tokens
-        self.device = device
+        use_lean_lora(self.model)
+        self.losses = LabelLoss(base, own_head=settings["own_head"])
+        self.packing: bool = settings["packing"]
+        self.own_kind: str = base.config._attn_implementation
+        self.kind = packed_attention(settings["attention"], self.context) if self.packing else self.own_kind
+        base.set_attn_implementation(self.kind)
+        self.tokens, self.device = tokens, device
+        self.dtype = DTYPES[settings["dtype"]]
+        self.layers = checkpoint_layers(base, settings["checkpointed_layers"])
+
+    def checkpoint(self, layers: int) -> None:
+        """Compute this many decoder layers again in backward rather than keep what they computed."""
+        checkpoint_layers(self.base, layers)
+
+    @contextmanager
+    def own_attention(self) -> Iterator[None]:
+        """Inside, the model attends as transformers has it, for the proof at the run's start."""
+        self.base.set_attn_implementation(self.own_kind)
+        yield
+        self.base.set_attn_implementation(self.kind)
 
     def batches(self, samples: list[int], budget: int) -> list[Batch]:
-        return micro_batches(self.tokens, samples, budget, self.device)
+        return (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
 
     def loss_sum(self, batch: Batch, step: int) -> Tensor:
-        self.context.enter(step, batch.samples, batch.positions)
-        return label_loss(self.model, batch)
+        self.enter(batch, step)
+        return self.losses(batch)
+
+    def enter(self, batch: Batch, step: int) -> None:
+        """Tell dropout and attention which samples and positions the next forward pass is about."""
+        self.context.enter(step, batch.samples, batch.positions, batch.lengths if batch.packed else None)
 
     def state(self) -> dict[str, Tensor]:
         return {}
 
 
-def label_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Sum of cross-entropies over the labels of a micro-batch, in fp32."""
-    logits = model(input_ids=batch.ids, attention_mask=(batch.positions >= 0).long(), use_cache=False).logits
-    flat = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
-    return F.cross_entropy(flat, batch.targets[:, 1:].reshape(-1), ignore_index=IGNORED, reduction="sum")
+class LabelLoss:
+    """Sum of cross-entropies over the labels of a micro-batch, in fp32.
+
+    own_head: let the model compute logits of all positions itself, for an architecture whose output layer `Head` does not match.
+    """
+
+    def __init__(self, model: Any, own_head: bool) -> None:
+        self.model = model
+        self.decoder = getattr(model, model.base_model_prefix, None)
+        self.head = None if own_head or self.decoder is None else Head(model)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        if self.head is None:
+            logits = self.model(**inputs(batch), use_cache=False).logits
+            chosen = logits.flatten(0, 1).index_select(0, batch.label_at).float()
+            return nn.functional.cross_entropy(chosen, batch.label_ids, reduction="sum")
+        return self.head.loss_sum(self.hidden(batch).index_select(0, batch.label_at), batch.label_ids)
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """The decoder's output before the output layer: [rows * width, size]."""
+        assert self.decoder is not None
+        states: Tensor = self.decoder(**inputs(batch), use_cache=False).last_hidden_state
+        return states.flatten(0, 1)
 
 
-def micro_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[Batch]:
-    """Group samples, shortest first, so that rows times longest stays within `budget`; the grouping follows from lengths alone."""
-    ordered = sorted(samples, key=lambda number: (tokens.length(number), number))
-    groups: list[list[int]] = []
-    for number in ordered:
-        if groups and tokens.length(number) * (len(groups[-1]) + 1) <= budget:
-            groups[-1].append(number)
-        else:
-            groups.append([number])
-    return [_padded(tokens, group, device) for group in groups]
-
-
-def _padded(tokens: TokenSet, numbers: list[int], device: torch.device) -> Batch:
-    width = max(tokens.length(number) for number in numbers)
-    shape = (len(numbers), width)
-    ids = torch.full(shape, tokens.pad, dtype=torch.int64)
-    targets = torch.full(shape, IGNORED, dtype=torch.int64)
-    positions = torch.full(shape, -1, dtype=torch.int64)
-    labels = 0
-    for at, number in enumerate(numbers):
-        row, learned = (torch.from_numpy(part.copy()) for part in tokens.row(number))
-        size = len(row)
-        ids[at, :size] = row.long()
-        targets[at, :size] = torch.where(learned.bool(), row.long(), IGNORED)
-        positions[at, :size] = torch.arange(size)
-        labels += int(learned[1:].sum())
-    samples = torch.tensor(numbers, dtype=torch.int64)[:, None].expand(shape)
-    sources = tuple(str(tokens.source(number)) for number in numbers)
-    ids, targets, samples, positions = (tensor.to(device) for tensor in (ids, targets, samples, positions))
-    return Batch(tuple(numbers), sources, ids, targets, samples, positions, int((positions >= 0).sum()), labels)
+def inputs(batch: Batch) -> dict[str, Tensor]:
+    """What the model's forward pass gets: positions where samples share a row, a mask where they are padded."""
+    if batch.packed:
+        return {"input_ids": batch.ids, "position_ids": batch.positions}
+    return {"input_ids": batch.ids, "attention_mask": (batch.positions >= 0).long()}

@@ -1,0 +1,23 @@
+"""Sizes as people write them: 512MiB, 8 GB, 1073741824."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}{kind}": (1024 if kind == "ib" else 1000) ** power for power, letter in enumerate("kmgt", 1) for kind in ("b", "ib")},
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_bytes(value: Any) -> Any:
+    """Bytes of a text like "8GiB"; anything but a text is returned as it is. Raises ValueError for a text that is no size."""
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.fullmatch(value)
+    if not found or found[2].lower() not in _UNITS:
+        raise ValueError(f"{value!r} is no size; write for example 8GiB, 500MB or a number of bytes")
+    return int(float(found[1]) * _UNITS[found[2].lower()])

@@ -1,0 +1,117 @@
+"""The loss of label positions alone: the output layer sees no other position, and logits exist a chunk at a time.
+
+Backward never holds [labels x vocabulary]: a chunk's gradient with respect to the hidden states is taken while its logits are there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_ELEMENTS = 1 << 25  # logits held at once (128 MiB in fp32); measured: benchmarks/engine/logits.py
+WIDENED_ROWS = 1 << 14  # of a narrow weight, at once
+
+
+class Head:
+    """The output layer of a causal language model and what its architecture does to logits: scaling, then soft-capping."""
+
+    def __init__(self, model: Any) -> None:
+        self.layer: nn.Module = model.get_output_embeddings()
+        config = model.config.get_text_config()
+        self.cap: float | None = getattr(config, "final_logit_softcapping", None)
+        self.scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
+
+    def loss_sum(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """Sum of cross-entropies in fp32. hidden: [labels, size]; labels: [labels] token numbers."""
+        if type(self.layer) is nn.Linear and not self.layer.weight.requires_grad:
+            loss: Tensor = _FrozenHeadLoss.apply(hidden, labels, self.layer.weight, self.layer.bias, self.scale, self.cap)  # type: ignore[no-untyped-call]
+            return loss
+        rows = _rows_at_once(len(labels), self.layer)
+        parts = zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True)
+        losses = [checkpoint(self._loss_of_chunk, part, wanted, use_reentrant=False) for part, wanted in parts]
+        return torch.stack(losses).sum()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[positions, size] -> [positions, vocabulary] in fp32, all at once."""
+        logits = self.layer(hidden).float() * self.scale
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+    def _loss_of_chunk(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(hidden), labels, reduction="sum")
+
+
+class _FrozenHeadLoss(torch.autograd.Function):
+    """Forward takes loss and gradient of each chunk in one visit, backward only scales: two matrix products in all."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None) -> Tensor:
+        rows = max(1, min(len(labels), CHUNK_ELEMENTS // weight.shape[0]))
+        grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        total = hidden.new_zeros((), dtype=torch.float64)
+        for start in range(0, len(labels), rows):
+            part, numbers = hidden[start : start + rows], labels[start : start + rows]
+            logits = _product(part, weight)
+            if bias is not None:
+                logits.add_(bias)
+            slope = _bend(logits, scale, cap)
+            logits.sub_(logits.amax(1, keepdim=True))
+            picked = logits.gather(1, numbers[:, None])
+            sums = logits.exp_().sum(1, keepdim=True)
+            total += (sums.log() - picked).sum(dtype=torch.float64)
+            if grad is None:
+                continue
+            logits.div_(sums)
+            logits[torch.arange(len(numbers), device=numbers.device), numbers] -= 1.0
+            if slope is not None:
+                logits.mul_(slope)
+            if scale != 1.0:
+                logits.mul_(scale)
+            _back(logits, weight, grad[start : start + rows])
+        ctx.save_for_backward(*([] if grad is None else [grad]))
+        return total.to(torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        (grad,) = ctx.saved_tensors
+        return grad * outer.to(grad.dtype), None, None, None, None, None
+
+
+def _product(hidden: Tensor, weight: Tensor) -> Tensor:
+    """hidden weight' in fp32; a weight stored narrower than the arithmetic is widened block by block."""
+    if weight.dtype == hidden.dtype:
+        return F.linear(hidden, weight).float()
+    logits = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32)
+    for start in range(0, len(weight), WIDENED_ROWS):
+        torch.mm(hidden, weight[start : start + WIDENED_ROWS].to(hidden.dtype).t(), out=logits[:, start : start + WIDENED_ROWS])
+    return logits
+
+
+def _back(slopes: Tensor, weight: Tensor, grad: Tensor) -> None:
+    """grad = slopes weight."""
+    if weight.dtype == grad.dtype:
+        torch.mm(slopes.to(weight.dtype), weight, out=grad)
+        return
+    grad.zero_()
+    for start in range(0, len(weight), WIDENED_ROWS):
+        grad.addmm_(slopes[:, start : start + WIDENED_ROWS], weight[start : start + WIDENED_ROWS].to(grad.dtype))
+
+
+def _bend(logits: Tensor, scale: float, cap: float | None) -> Tensor | None:
+    """Scale and soft-cap in place; the derivative of the capping, None where there is none."""
+    if scale != 1.0:
+        logits.mul_(scale)
+    if cap is None:
+        return None
+    logits.div_(cap).tanh_()
+    slope = 1.0 - logits * logits
+    logits.mul_(cap)
+    return slope
+
+
+def _rows_at_once(labels: int, layer: nn.Module) -> int:
+    vocabulary = max(parameter.shape[0] for parameter in layer.parameters())
+    return max(1, min(labels, CHUNK_ELEMENTS // vocabulary))

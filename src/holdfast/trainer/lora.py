@@ -1,0 +1,88 @@
+"""A LoRA linear layer without avoidable copies and casts, in place of PEFT's forward pass. PEFT's modules stay what is saved.
+
+Beside the layer's input and the [tokens, r] projection nothing is kept for backward but one byte an element where dropout is on.
+Frozen weights may be stored narrower than the arithmetic (frozen.py) and are widened for the one product that needs them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from peft.tuners.lora.layer import Linear as LoraLinear
+from torch import Tensor, nn
+
+from holdfast.trainer.dropout import StatelessDropout
+
+
+def use_lean_lora(model: nn.Module) -> int:
+    """Replace the forward pass of every plain LoRA linear layer; how many. Variants (DoRA, several adapters) keep PEFT's own."""
+    plain = [module for module in model.modules() if type(module) is LoraLinear and _is_plain(module)]
+    for module in plain:
+        module.forward = partial(_forward, module)
+    return len(plain)
+
+
+def _is_plain(module: Any) -> bool:
+    base, names = module.base_layer, list(module.lora_A)
+    return (
+        type(base) is nn.Linear
+        and not base.weight.requires_grad
+        and len(names) == 1
+        and list(module.active_adapters) == names
+        and not module.lora_variant
+        and not module.fan_in_fan_out
+        and module.lora_B[names[0]].bias is None
+    )
+
+
+def _forward(module: Any, x: Tensor) -> Tensor:
+    base = module.base_layer
+    if module.disable_adapters or module.merged:
+        return F.linear(x, base.weight.to(x.dtype), base.bias)
+    (name,) = module.lora_A
+    dropout = module.lora_dropout[name]
+    keep = dropout.mask(x) if isinstance(dropout, StatelessDropout) else None
+    share = 1.0 - dropout.p if keep is not None else 1.0
+    weights = (module.lora_A[name].weight, module.lora_B[name].weight)
+    out: Tensor = _LoraLinear.apply(x, base.weight, base.bias, *weights, module.scaling[name], keep, share)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _LoraLinear(torch.autograd.Function):
+    """y = x W' + b + s (drop(x) A') B'. Shapes: x [*, in], W [out, in], A [r, in], B [out, r], keep [*, in] bool."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None, share: float
+    ) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        y = F.linear(flat, w.to(x.dtype), None if bias is None else bias.to(x.dtype))
+        h = F.linear(_dropped(flat, keep, share), a.to(x.dtype))
+        y.addmm_(h, b.to(x.dtype).t(), alpha=scale)
+        ctx.save_for_backward(x, w, a, b, h, keep)
+        ctx.scale, ctx.share = scale, share
+        return y.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        x, w, a, b, h, keep = ctx.saved_tensors
+        dy, flat = outer.reshape(-1, outer.shape[-1]), x.reshape(-1, x.shape[-1])
+        dh = (dy @ b.to(dy.dtype)).mul_(ctx.scale)
+        db = (dy.t() @ h).mul_(ctx.scale).to(b.dtype)
+        da = (dh.t() @ _dropped(flat, keep, ctx.share)).to(a.dtype)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = dy @ w.to(dy.dtype)
+            if keep is None:
+                dx.addmm_(dh, a.to(dy.dtype))
+            else:
+                dx.add_(_dropped(dh @ a.to(dy.dtype), keep, ctx.share))
+            dx = dx.view(x.shape)
+        return dx, None, None, da, db, None, None, None
+
+
+def _dropped(x: Tensor, keep: Tensor | None, share: float) -> Tensor:
+    return x if keep is None else x.mul(keep.reshape(x.shape)).mul_(1.0 / share)

@@ -1,0 +1,138 @@
+"""Memory pressure: where a micro-batch does not fit, make it smaller and go on with the same step. Saves nothing.
+
+What is learned is an entry of the settings timeline, on disk before it is used: a run that is killed and resumed, or replayed, splits
+its micro-batches as this one did.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from holdfast.core.timeline import add_entry
+from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.setup import Bench
+from holdfast.trainer.step import Announce, Gradients, compute_gradients
+
+_LOOK_EVERY = 16  # steps between two looks at the host's memory
+_LOW_SHARE = 0.05  # of the host's memory, still available
+_OUR_SHARE = 0.2  # of the host's memory: below it, smaller micro-batches would not help
+_SWAP_GROWTH_BYTES = 256 << 20
+
+
+def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
+    """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones.
+
+    Raises OutOfMemory when a single sample does not fit although every layer is checkpointed.
+    """
+    while True:
+        try:
+            return compute_gradients(bench.task, bench.optimizer, step, samples, bench.job.settings(step)["micro_batch_tokens"], announce)
+        except OutOfMemory as error:
+            full = error.with_traceback(None)  # its frames hold the tensors that did not fit
+        bench.optimizer.clear()
+        release()
+        _make_smaller(bench, step, full)
+
+
+def release() -> None:
+    """Give back what the caching allocator holds."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
+    """Halve the micro-batch that did not fit; a sample alone gets its layers checkpointed instead."""
+    batch, size = full.batch, full.batch.ids.numel()
+    reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {size} tokens: {full}"
+    if len(batch.numbers) > 1:
+        change("micro_batch_tokens", max(*batch.lengths, size // 2), bench, step, reason)
+    elif bench.job.settings(step)["checkpointed_layers"] < bench.task.layers:
+        change("checkpointed_layers", bench.task.layers, bench, step, reason)
+        bench.task.checkpoint(bench.task.layers)
+    else:
+        raise full
+
+
+def change(name: str, value: int, bench: Bench, step: int, reason: str) -> None:
+    """Put one changed setting on the timeline, from `step` on, and tell."""
+    job = bench.job
+    before = job.settings(step)[name]
+    add_entry(job.run.timeline_file, step, {name: value}, reason)
+    job.timeline.append({"from_step": step, "settings": {name: value}, "reason": reason})
+    job.event("setting_changed", what=f"{name} {before} -> {value} from step {step} on", reason=reason)
+
+
+def rehearse(bench: Bench) -> None:
+    """Try the largest micro-batch the run can meet, so that too little memory shows in its first seconds. Moves no weight."""
+    tokens, rows = bench.task.tokens, bench.table.rows
+    lengths = np.diff(tokens.starts)[rows]
+    longest = np.argsort(-lengths, kind="stable")[: bench.job.config.train.effective_batch]
+    fitting = np.cumsum(lengths[longest]) <= bench.job.settings(1)["micro_batch_tokens"]
+    chosen = rows[longest[: max(1, int(fitting.sum()))]].tolist()
+    compute_within_memory(bench, 1, chosen, lambda *_: False)
+    bench.optimizer.clear()
+
+
+class MemoryWatch:
+    """Looks at the host's memory, its swap and the device's allocator between steps, and makes micro-batches smaller before they fail."""
+
+    def __init__(self, bench: Bench, read: Callable[[], dict[str, int]] | None = None) -> None:
+        self.bench = bench
+        self.read = read or host_memory
+        self.swap_free = self.read().get("SwapFree")
+        self.retries = 0
+
+    def look(self, step: int) -> None:
+        """Called after `step` is committed; what it changes holds from the next step on."""
+        if step % _LOOK_EVERY == 0 and (reason := self._reason()):
+            release()
+            budget, floor = self.bench.job.settings(step + 1)["micro_batch_tokens"], self.bench.longest
+            if budget > floor:
+                change("micro_batch_tokens", max(floor, budget // 2), self.bench, step + 1, reason)
+            else:
+                self.bench.job.event("memory_low", step=step, reason=f"{reason}; micro-batches hold one sample each already")
+
+    def _reason(self) -> str | None:
+        if self.bench.device.type == "cuda":
+            retries = int(torch.cuda.memory_stats(self.bench.device).get("num_alloc_retries", 0))
+            more, self.retries = retries - self.retries, retries
+            if more:
+                return f"the device's allocator had to start over {more} times within {_LOOK_EVERY} steps"
+        now = self.read()
+        total, available, swap = now.get("MemTotal"), now.get("MemAvailable"), now.get("SwapFree")
+        if not total or available is None or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < _OUR_SHARE * total:
+            return None
+        if available < _LOW_SHARE * total:
+            return f"the host has {available >> 20} MiB of {total >> 20} MiB left"
+        if swap is not None and self.swap_free is not None and self.swap_free - swap > _SWAP_GROWTH_BYTES:
+            grown, self.swap_free = self.swap_free - swap, swap
+            return f"the host's swap grew by {grown >> 20} MiB"
+        return None
+
+
+def host_memory() -> dict[str, int]:
+    """/proc/meminfo in bytes by name; empty where there is none."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+
+
+def cap_memory(limit_bytes: int | None) -> None:
+    """Let allocations beyond `limit_bytes` fail rather than freeze the machine: on the device, or of this process where there is none."""
+    if limit_bytes is None:
+        return
+    if torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total), 0)
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard), hard))

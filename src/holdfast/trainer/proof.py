@@ -1,0 +1,125 @@
+"""Prove, when a run starts, that samples sharing a row do not see each other and that the lean output layer is the model's own.
+
+What cannot be proven is not used: the run then pads, or lets the model compute its own logits. An event says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from holdfast.core.timeline import Settings, add_entry
+from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.packing import assemble
+from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.tasks.base import Batch
+from holdfast.trainer.tasks.sft import Sft, inputs
+
+Ids: TypeAlias = npt.NDArray[np.int32]
+
+_LENGTH = 40
+_LONGEST = 1056  # windows up to about a thousand tokens are crossed by the proof
+_SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2}  # of the largest logit: another order of additions
+_UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # the same additions
+
+
+def proven(bench: Bench) -> Bench:
+    """The bench whose layout and output layer are proven: this one, or another built with what had to change. Moves no weight."""
+    job = bench.job
+    while True:
+        changes, reason = disproof(bench.task)
+        if not changes:
+            return bench
+        add_entry(job.run.timeline_file, 1, changes, reason)
+        job.timeline.append({"from_step": 1, "settings": changes, "reason": reason})
+        job.event("setting_changed", what=", ".join(f"{name} -> {value}" for name, value in changes.items()), reason=reason)
+        bench = build(job, job.settings(1))
+
+
+def disproof(task: Sft) -> tuple[Settings, str]:
+    """The setting that has to change and the reason why; nothing when all was proven."""
+    task.model.eval()
+    with torch.no_grad():
+        first, second = _two_samples(task)
+        alone = _own_logits(task, second)
+        changes: Settings = {}
+        reason = _head_differs(task, second, alone) if task.losses.head else None
+        if reason:
+            changes = {"own_head": True}
+        elif task.packing and (reason := _leaks(task, first, second, alone)):
+            changes = {"packing": False}
+    task.model.train()
+    return changes, reason or ""
+
+
+def _two_samples(task: Sft) -> tuple[Ids, Ids]:
+    """Two stretches of the data's own tokens, long enough to reach beyond a sliding window."""
+    config = task.base.config.get_text_config()
+    window = getattr(config, "sliding_window", None) or 0
+    longest = int(np.diff(task.tokens.starts).max())
+    length = min(window + 16, longest, _LONGEST) if 0 < window < longest else _LENGTH
+    stream = np.resize(task.tokens.ids[: 2 * length], 2 * length)
+    return stream[:length], stream[length:]
+
+
+def _own_logits(task: Sft, ids: Ids) -> Tensor:
+    """Logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
+    with task.own_attention():
+        logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
+    return logits
+
+
+def _head_differs(task: Sft, ids: Ids, own: Tensor) -> str | None:
+    assert task.losses.head is not None
+    with task.own_attention():
+        hidden = task.losses.hidden(_batch(task, [ids], packed=False))
+        ours = task.losses.head.logits(hidden)
+        wanted = torch.from_numpy(ids[1:]).long().to(task.device)
+        loss = task.losses.head.loss_sum(hidden[:-1], wanted)
+    reference = torch.nn.functional.cross_entropy(own[:-1], wanted, reduction="sum")
+    if (gap := _gap(ours, own)) > _UNMOVED[task.dtype] or abs(float(loss - reference)) > _SAME[task.dtype] * abs(float(reference)):
+        return f"the output layer is no plain product (logits differ by {gap:.1e} of the largest): the model computes them all itself"
+    return None
+
+
+def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
+    limit = getattr(task.base.config.get_text_config(), "attention_chunk_size", None)
+    if limit:
+        return f"attention in chunks of {limit} tokens: samples are padded in groups of like length"
+    try:
+        once, again = (_packed_logits(task, one, second) for one in (first, first[::-1].copy()))
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
+        if is_out_of_memory(error):
+            raise
+        told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return f"samples cannot share a row ({told}): they are padded in groups of like length"
+    moved, gap = _gap(again, once), _gap(once, alone)
+    if moved > _UNMOVED[task.dtype] or gap > _SAME[task.dtype]:
+        return (
+            f"samples that share a row see each other (another first sample moves the second's logits by {moved:.1e} of the largest, "
+            f"sharing by {gap:.1e}): they are padded in groups of like length"
+        )
+    return None
+
+
+def _packed_logits(task: Sft, first: Ids, second: Ids) -> Tensor:
+    batch = _batch(task, [first, second], packed=True)
+    task.enter(batch, 1)
+    logits: Any = task.base(**inputs(batch), use_cache=False).logits
+    second_logits: Tensor = logits[0, len(first) :].float()
+    return second_logits
+
+
+def _batch(task: Sft, samples: list[Ids], packed: bool) -> Batch:
+    rows = [(ids, np.ones(len(ids), np.uint8)) for ids in samples]
+    return assemble(rows, tuple(range(len(rows))), ("",) * len(rows), task.tokens.pad, packed, task.device)
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference as a share of the largest value; infinite when either is not finite."""
+    gap = float((one - other).abs().max() / other.abs().max().clamp_min(1e-30))
+    return gap if gap == gap else float("inf")
