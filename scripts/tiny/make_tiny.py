@@ -1,14 +1,13 @@
 """Make the embedded base model: tokenizer, pretraining from scratch, folder. It fetches nothing, tunes nothing and reads no recipe.
 
-    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 4600] [--minutes 61] [--seed 1]
+    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 4000] [--seed 1] [--state build/tiny.pt]
 
-One command, about an hour on two cores. All text comes from corpus.py (copying, filling values into made-up commands, facts, talk), so
+One command, about an hour on two idle cores; stopped, the same command goes on from its state. All text comes from corpus.py (copying, filling values into made-up commands, facts, talk), so
 the result knows forms and no real tool's options: these are what a fine-tuning run shall visibly teach. The parts: words.py, values.py,
 forms.py and facts.py hold the material, skills.py composes exercises, wiring.py sets the first weights, muon.py moves them.
 
-Same seed, same text in the same order. The learning rate falls with the steps done, or with the minutes used when those are further
-along: a busy machine sees less text in its hour and makes a weaker model, so give it idle cores. The newest weights are written at
-intervals; stopping early leaves a model that works.
+Same seed, same text in the same order. The newest weights and the state of the optimizer are written at intervals; stopping early
+leaves a model that works.
 
 Needs torch, transformers, tokenizers, numpy. Writes config.json, generation_config.json, model.safetensors (bf16), tokenizer.json,
 tokenizer_config.json (with the chat template).
@@ -64,8 +63,8 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pretrain the embedded base model from generated text.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "src/holdfast/models/tiny")
-    parser.add_argument("--steps", type=int, default=4600)
-    parser.add_argument("--minutes", type=float, default=61.0, help="wall clock after which the learning rate has reached its floor")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--state", type=Path, default=Path("build/tiny.pt"), help="what an interrupted training goes on from")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocabulary", type=int, default=3584)
     return parser.parse_args()
@@ -127,26 +126,45 @@ def make_model(tokenizer: Qwen2TokenizerFast) -> Qwen2ForCausalLM:
 
 def pretrain(model: Qwen2ForCausalLM, tokenizer: Qwen2TokenizerFast, options: argparse.Namespace) -> None:
     optimizer = MuonWithAdamW(model)
-    stream = windows(tokenizer, options.seed, options.steps)
+    step = resume(options.state, model, optimizer)
+    stream = islice(windows(tokenizer, options.seed, options.steps), step, None)
     began = saved = time.monotonic()
-    mean, step = 0.0, 0
+    mean, first = 0.0, step
     while step < options.steps:
-        progress = max(step / options.steps, (time.monotonic() - began) / (60 * options.minutes))
-        if progress >= 1:
-            break
-        height = min(1.0, (step + 1) / WARMUP_STEPS) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+        height = min(1.0, (step + 1) / WARMUP_STEPS) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / options.steps)))
         loss = weighted_loss(model, *next(stream))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step(MATRIX_LR * height, OTHER_LR * height)
         step += 1
-        mean = loss.item() if step == 1 else 0.98 * mean + 0.02 * loss.item()
+        mean = 0.98 * mean + 0.02 * loss.item() if mean else loss.item()
         if step % 50 == 0:
             seconds = time.monotonic() - began
-            print(f"step {step} loss {mean:.3f} {seconds / 60:.1f} min {step * BATCH * WINDOW / seconds:.0f} tokens/s", flush=True)
+            print(f"step {step} loss {mean:.3f} {seconds / 60:.1f} min {(step - first) * BATCH * WINDOW / seconds:.0f} tokens/s", flush=True)
         if time.monotonic() - saved > SAVE_EVERY_S:
             save(model, tokenizer, options.out)
+            keep(options.state, model, optimizer, step)
             saved = time.monotonic()
+    options.state.unlink(missing_ok=True)
+
+
+def keep(file: Path, model: Qwen2ForCausalLM, optimizer: MuonWithAdamW, step: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    staged = file.with_suffix(".tmp")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state(), "step": step}, staged)
+    staged.replace(file)
+
+
+def resume(file: Path, model: Qwen2ForCausalLM, optimizer: MuonWithAdamW) -> int:
+    """Put a kept state back; the number of steps it has seen, 0 when there is none."""
+    if not file.exists():
+        return 0
+    kept = torch.load(file)
+    model.load_state_dict(kept["model"])
+    if kept["optimizer"] is not None:
+        optimizer.load(kept["optimizer"])
+    print(f"going on after step {kept['step']}", flush=True)
+    return int(kept["step"])
 
 
 def weighted_loss(model: Qwen2ForCausalLM, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

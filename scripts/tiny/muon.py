@@ -8,6 +8,7 @@ spoke for it; that is not a measurement.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import torch
 
@@ -29,6 +30,13 @@ class MuonWithAdamW:
         self.matrices = list(by_shape.values())
         self.momenta = [torch.zeros(len(weights), *weights[0].shape) for weights in self.matrices]
         self.adamw = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
+
+    def state(self) -> dict[str, Any]:
+        return {"momenta": self.momenta, "adamw": self.adamw.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.momenta = state["momenta"]
+        self.adamw.load_state_dict(state["adamw"])
 
     @torch.no_grad()
     def step(self, matrix_lr: float, other_lr: float) -> None:

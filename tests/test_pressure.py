@@ -1,0 +1,156 @@
+"""Too little memory: micro-batches become smaller, the same samples are learned from, and what was learned is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import events, holdfast, lines, make_rows, write_rows
+from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.pressure import MemoryWatch
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (torch.cuda.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("XPU Out Of Memory"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+            True,
+        ),
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_out_of_memory_is_known_by_its_type_or_by_every_vendors_words(error: Exception, is_one: bool) -> None:
+    assert is_out_of_memory(error) is is_one
+
+
+def train(config: Path, *more: object) -> dict[str, Any]:
+    done = holdfast("train", config, "--run", config.with_suffix(""), "--json", *more)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def adapter(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "adapter" / "adapter_model.safetensors")
+
+
+OOM = {"name": "too big", "when": {"tokens": [100, 100_000]}, "effect": "oom"}
+KILL = {"name": "kill", "when": {"step": 5, "attempt": 1, "phase": "backward"}, "effect": "kill"}
+
+
+def test_a_micro_batch_that_does_not_fit_is_split_and_the_step_is_the_same(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    plain = train(config_of("plain"))
+    split = train(config_of("split", faults=[OOM]))
+    killed = train(config_of("killed", faults=[OOM, KILL]))
+    assert (split["status"], split["attempts"]) == ("finished", 1)
+    timeline = read_timeline(tmp_path / "split" / "timeline.jsonl")
+    learned = [entry for entry in timeline if "micro_batch_tokens" in entry["settings"]][1:]
+    assert learned and all("out of memory" in entry["reason"] for entry in learned)
+    assert settings_at(timeline, 8)["micro_batch_tokens"] < 100, "the learned limit is kept"
+    assert len(events(tmp_path / "split", "setting_changed")) == len(learned)
+    rows = [[row["samples"] for row in lines(tmp_path / name / "steps.jsonl")] for name in ("plain", "split", "killed")]
+    assert rows[0] == rows[1] == rows[2]
+    losses = [[row["loss"] for row in lines(tmp_path / name / "steps.jsonl")] for name in ("plain", "split")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    ours, theirs = adapter(tmp_path / "split"), adapter(tmp_path / "plain")
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-2, atol=1e-4)
+    assert killed["attempts"] == 2
+    assert killed["artifact_sha256"] == split["artifact_sha256"] != plain["artifact_sha256"]
+
+
+def test_a_sample_that_alone_does_not_fit_is_named(config_of: Callable[..., Path], assets: SimpleNamespace, tmp_path: Path) -> None:
+    config = config_of("named", faults=[{"when": {"sample": "rows.jsonl:7"}, "effect": "oom"}], train={"epochs": 1, "steps": None})
+    done = holdfast("train", config, "--run", tmp_path / "named", "--json")
+    assert done.returncode == 3, done.stderr
+    assert "rows.jsonl:7" in done.stderr and "does not fit into memory" in done.stderr
+    assert json.loads(done.stdout)["incidents"][-1]["cause"] == "host_out_of_memory"
+    last = settings_at(read_timeline(tmp_path / "named" / "timeline.jsonl"), 10_000)
+    assert last["checkpointed_layers"] > 0, "checkpointing was not tried"
+
+
+def long_rows(file: Path, count: int, words: int) -> Path:
+    return write_rows(file, [{"instruction": f"Count {i}", "output": " ".join(str(n % 97) for n in range(words))} for i in range(count)])
+
+
+def test_a_real_limit_splits_the_largest_micro_batch_before_the_first_step(tmp_path: Path) -> None:
+    rows = write_rows(
+        tmp_path / "rows.jsonl", make_rows(96) + [json.loads(line) for line in long_rows(tmp_path / "long.jsonl", 24, 300).open()]
+    )
+    tree: dict[str, Any] = {
+        "model": "tiny",
+        "data": {"files": str(rows), "held_out": 0.0},
+        "train": {"steps": 3, "effective_batch": 24, "max_tokens": 1024, "micro_batch_tokens": 24 * 1024, "threads": 1},
+        "evaluate": {"generate": 0},
+    }
+    for name, limit in (("free", None), ("tight", "1100MiB")):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(json.dumps(tree | {"train": tree["train"] | {"memory_limit": limit}}))
+        assert train(file)["status"] == "finished"
+    assert not events(tmp_path / "free", "setting_changed")
+    changed = events(tmp_path / "tight", "setting_changed")
+    assert changed and all("allocate memory" in event["reason"] or "out of memory" in event["reason"].lower() for event in changed)
+    learned = [entry for entry in read_timeline(tmp_path / "tight" / "timeline.jsonl") if "out of memory" in entry["reason"]]
+    assert {entry["from_step"] for entry in learned} == {1}, "it was not tried before the first step"
+    free, tight = (lines(tmp_path / name / "steps.jsonl") for name in ("free", "tight"))
+    assert [row["samples"] for row in free] == [row["samples"] for row in tight]
+    assert [row["loss"] for row in free] == pytest.approx([row["loss"] for row in tight], rel=1e-4)
+    assert max(row["peak_bytes"] for row in tight) < max(row["peak_bytes"] for row in free)
+
+
+class Watched:
+    """What MemoryWatch needs of a bench, with a host whose memory is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.device = torch.device("cpu")
+        self.longest = 100
+        self.told: list[tuple[str, str]] = []
+        self.job = SimpleNamespace(
+            run=SimpleNamespace(timeline_file=folder / "timeline.jsonl"),
+            timeline=[{"from_step": 1, "settings": {"micro_batch_tokens": 400}, "reason": ""}],
+            settings=lambda step: settings_at(self.job.timeline, step),
+            event=lambda kind, **facts: self.told.append((kind, facts["reason"])),
+        )
+
+
+def test_low_memory_and_growing_swap_make_micro_batches_smaller_until_none_can_be(tmp_path: Path) -> None:
+    gib = 1 << 30
+    now = {"MemTotal": gib // 2, "MemAvailable": gib // 4, "SwapFree": 4 * gib}
+    bench: Any = Watched(tmp_path)
+    watch = MemoryWatch(bench, lambda: now)
+    watch.look(16)
+    assert bench.told == []
+    now["SwapFree"] -= gib
+    watch.look(17)
+    assert bench.told == [], "it looks now and then only"
+    watch.look(32)
+    assert bench.job.settings(33)["micro_batch_tokens"] == 200 and bench.job.settings(32)["micro_batch_tokens"] == 400
+    now["MemAvailable"] = gib // 100
+    watch.look(48)
+    watch.look(64)
+    assert bench.job.settings(65)["micro_batch_tokens"] == 100
+    assert [kind for kind, _ in bench.told] == ["setting_changed", "setting_changed", "memory_low"]
+    assert "swap grew by 1024 MiB" in bench.told[0][1] and "MiB left" in bench.told[1][1]
+    assert [entry["from_step"] for entry in read_timeline(tmp_path / "timeline.jsonl")] == [33, 49]
+
+
+def test_a_machine_short_of_memory_through_others_leaves_our_micro_batches_alone(tmp_path: Path) -> None:
+    bench: Any = Watched(tmp_path)
+    watch = MemoryWatch(bench, lambda: {"MemTotal": 1 << 50, "MemAvailable": 1, "SwapFree": 0})
+    watch.look(16)
+    assert bench.told == [] and np.isclose(bench.job.settings(99)["micro_batch_tokens"], 400)
