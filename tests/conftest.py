@@ -40,6 +40,12 @@ def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
     return file
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or fills the user's cache."""
+    os.environ["HOLDFAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def assets(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """`.model`: folder of a two-layer model of 400 tokens; `.rows`: a file of 120 good rows."""

@@ -52,13 +52,14 @@ def run_length(rows: int, batch: int, epochs: float | None, steps: int | None) -
     return math.ceil(samples / batch), samples
 
 
-def split_rows(rows: int, held_out: float, seed: int) -> tuple[list[int], list[int]]:
+def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:
     """(training rows, held-out rows), both in file order; the held-out share is drawn by seed and never takes every row."""
     count = min(round(rows * held_out), rows - 1) if rows else 0
     if held_out > 0 and count == 0 and rows > 1:
         count = 1
-    chosen = set(_permutation(rows, seed, _HELD_OUT_STREAM)[:count].tolist())
-    return [row for row in range(rows) if row not in chosen], sorted(chosen)
+    kept = np.ones(rows, dtype=bool)
+    kept[_permutation(rows, seed, _HELD_OUT_STREAM)[:count]] = False
+    return np.flatnonzero(kept), np.flatnonzero(~kept)
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str, warmup: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from holdfast.core.memoryfile import Snapshot
@@ -55,4 +54,4 @@ def build(job: Job, settings: Settings) -> Bench:
 def step_table(job: Job, tokens: TokenSet) -> StepTable:
     train = job.config.train
     training, _ = split(tokens, job.config.data, train.seed)
-    return StepTable(np.asarray(training, dtype=np.int64), train.effective_batch, train.seed)
+    return StepTable(training, train.effective_batch, train.seed)
