@@ -33,7 +33,7 @@ class TokenCache:
             path = place / f"{name}.safetensors"
             try:
                 return path, read_shard(path.read_bytes())
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
                 self.damaged.append(f"{path}: {error}")

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from holdfast.core.config import Data
 from holdfast.core.files import replacing
-from holdfast.core.table import Rows, split_rows
+from holdfast.core.mixture import Mixture, make_mixture
+from holdfast.core.shuffle import Rows
+from holdfast.core.table import split_rows
 from holdfast.rows.arrays import header_of, in_file_order, map_arrays, read_array
 from holdfast.rows.read import Source
 
@@ -106,3 +108,17 @@ def split(tokens: TokenSet, data: Data, seed: int) -> tuple[Rows, Rows]:
         return split_rows(len(tokens), data.held_out, seed)
     first = len(tokens.files) - tokens.held_out_files
     return np.flatnonzero(tokens.file < first), np.flatnonzero(tokens.file >= first)
+
+
+def mixture(tokens: TokenSet, training: Rows, data: Data, seed: int) -> Mixture | None:
+    """How epochs are drawn from the training rows; None when each is simply all of them."""
+    if data.rows_per_epoch is None and not data.weights:
+        return None
+    lengths = np.diff(tokens.starts)[training]
+    weights = [data.weights.get(file, 1.0) for file in tokens.files]
+    return make_mixture(tokens.file[training], lengths, weights, epoch_rows(data, len(training)), seed)
+
+
+def epoch_rows(data: Data, training: int) -> int:
+    """How many rows an epoch draws from `training` rows."""
+    return training if data.rows_per_epoch is None else data.rows_per_epoch

@@ -49,7 +49,10 @@ class Workers:
             arguments = (self._codec.folder, self._layout, self._max_tokens)
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, context, _enter, arguments)
-        return self._pool.submit(_make, block)
+        try:
+            return self._pool.submit(_make, block)
+        except BrokenProcessPool:
+            raise _killed() from None
 
 
 def finished(future: Future[bytes]) -> bytes:
@@ -57,8 +60,13 @@ def finished(future: Future[bytes]) -> bytes:
     try:
         return future.result()
     except BrokenProcessPool:
-        message = "a process that tokenises rows was killed, perhaps for want of memory"
-        raise Stop(BLOCKED, message, "the same command goes on with what is done") from None
+        raise _killed() from None
+
+
+def _killed() -> Stop:
+    return Stop(
+        BLOCKED, "a process that tokenises rows was killed, perhaps for want of memory", "the same command goes on with what is done"
+    )
 
 
 _here: tuple[Codec, str, int] | None = None  # what this worker process tokenises with

@@ -32,7 +32,7 @@ from holdfast.mind.preflight import preflight
 from holdfast.rows.cache import TokenCache, cache_key
 from holdfast.rows.check import Checked, check_rows, report
 from holdfast.rows.tokens import load_codec
-from holdfast.rows.tokenset import TokenSet, join_parts, load_tokens, split
+from holdfast.rows.tokenset import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.rows.workers import Workers
 from holdfast.ui.terminal import Terminal
 from holdfast.world.machine import read_machine, usable_threads
@@ -109,10 +109,16 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     training, held_out = split(tokens, config.data, config.train.seed)
     if not len(training):
         raise Stop(BLOCKED, "no row to train on is left: only rows for evaluation passed the check", f"each reject: {run.rejects_file}")
+    per_epoch = _rows_per_epoch(config, len(training))
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training)}
     plan = make_plan(config, model, machine, spread)
-    steps, samples = run_length(len(training), config.train.effective_batch, config.train.epochs, config.train.steps)
-    plan |= {"steps": steps, "samples": samples, "rows": {"train": len(training), "held_out": len(held_out)}, **data}
+    steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
+    plan |= {
+        "steps": steps,
+        "samples": samples,
+        "rows": {"train": len(training), "held_out": len(held_out), "per_epoch": per_epoch},
+        **data,
+    }
     _refuse_if_blocked(preflight(config, machine, plan), terminal)
     write_json(run.machine_file, machine)
     write_json(run.plan_file, plan)
@@ -121,6 +127,14 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     run.write_config(config)
     run.event("run_created", steps=steps, rows=len(training))
     terminal.say(f"plan: {steps} steps of {config.train.effective_batch} samples; {plan['reasons'][0]}")
+
+
+def _rows_per_epoch(config: Config, training: int) -> int:
+    rows = epoch_rows(config.data, training)
+    if rows > training:
+        message = f"data.rows_per_epoch is {rows:,}, but there are {training:,} rows to train on"
+        raise Stop(BLOCKED, message, "lower it, or leave it out: then every epoch is all rows")
+    return rows
 
 
 def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> tuple[TokenSet, Json]:
@@ -195,7 +209,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
         listed = "\n".join(f"  {change}" for change in other)
         raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
     plan = run.plan()
-    steps, samples = run_length(plan["rows"]["train"], new.train.effective_batch, new.train.epochs, new.train.steps)
+    steps, samples = run_length(epoch_rows(new.data, plan["rows"]["train"]), new.train.effective_batch, new.train.epochs, new.train.steps)
     timeline = read_timeline(run.timeline_file)
     now = settings_at(timeline, timeline[-1]["from_step"])
     if steps <= run.committed():
