@@ -235,10 +235,10 @@ def test_damage_is_an_event_and_a_line(
     facts = prepared(assets, config_of(), tmp_path / "a")
     assert hashlib.sha256((tmp_path / "a" / "data.safetensors").read_bytes()).hexdigest() == facts["data_sha256"]
     assert prepared(assets, config_of(), tmp_path / "b") == facts
-    assert "1 of 1 blocks were in the token cache" in capsys.readouterr().out
+    assert "; from the token cache: 1 of 1 blocks" in capsys.readouterr().out
     torn(shards_in(tmp_path / "cache" / "tokens")[0])
     assert prepared(assets, config_of(), tmp_path / "c") == facts
-    assert "! 1 damaged shards of the token cache were made again; the first: " in capsys.readouterr().out
+    assert "! damaged shards of the token cache made again: 1; the first: " in capsys.readouterr().out
     assert events(tmp_path / "c", "token_shards_rebuilt")[0]["shards"] == 1
 
 
@@ -292,7 +292,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
 
 
 def test_memory_does_not_grow_with_the_rows(assets: SimpleNamespace, tmp_path: Path) -> None:
-    """Four times the rows (6,000 more of 512 tokens, 15 MB of token set) may cost a few MB of noise."""
+    """Four times the rows (6,000 more of 512 tokens, 13 MB of token set) may cost a few MB of noise."""
     peaks = []
     for count in (2_000, 8_000):
         long = [{"instruction": f"Say {number}", "output": "amber birch " * 200 + str(number)} for number in range(count)]
@@ -301,7 +301,7 @@ def test_memory_does_not_grow_with_the_rows(assets: SimpleNamespace, tmp_path: P
         peaks.append([int(peak) for peak in builder.communicate()[0].split()])
         assert builder.returncode == 0
     sizes = [(tmp_path / str(count) / "data.safetensors").stat().st_size for count in (2_000, 8_000)]
-    assert sizes[1] - sizes[0] > 14 << 20, "the test must build enough to see growth"
+    assert sizes[1] - sizes[0] > 12 << 20, "the test must build enough to see growth"
     assert all(large < small + 7 for small, large in zip(*peaks, strict=True)), peaks
 
 

@@ -164,11 +164,11 @@ def _tell_of_cache(cache: TokenCache, run: RunFolder, terminal: Terminal) -> Non
         terminal.tell(f"no token cache: {cache.refused}; the rows were tokenised into the run folder")
     if cache.damaged:
         run.event("token_shards_rebuilt", shards=len(cache.damaged), first=cache.damaged[0])
-        terminal.tell(f"{len(cache.damaged)} damaged shards of the token cache were made again; the first: {cache.damaged[0]}")
+        terminal.tell(f"damaged shards of the token cache made again: {len(cache.damaged)}; the first: {cache.damaged[0]}")
 
 
 def _cache_words(checked: Checked) -> str:
-    return f"; {checked.reused:,} of {len(checked.parts):,} blocks were in the token cache" if checked.reused else ""
+    return f"; from the token cache: {checked.reused:,} of {len(checked.parts):,} blocks" if checked.reused else ""
 
 
 def _refuse_token_numbers(largest: int, model: ModelFacts) -> None:
