@@ -48,8 +48,8 @@ def build(
     return checked, store, join_parts(out / "data.safetensors", checked.parts, data.data, codec.pad)
 
 
-CHILD = """
-import resource, sys
+CHILD = r"""
+import re, resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from holdfast.rows import workers
@@ -61,7 +61,8 @@ if __name__ == "__main__":
     model, rows, cache, out, threads, max_tokens = sys.argv[1:]
     checked, _, _ = build(Path(model), [Path(rows)], Path(cache), Path(out), int(threads), int(max_tokens))
     report(checked, load_tokens(Path(out) / "data.safetensors"))
-    print(*(resource.getrusage(who).ru_maxrss // 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    own = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # ru_maxrss counts the parent's, too
+    print(own // 1024, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 """
 
 
@@ -292,17 +293,17 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
 
 
 def test_memory_does_not_grow_with_the_rows(assets: SimpleNamespace, tmp_path: Path) -> None:
-    """Four times the rows (6,000 more of 512 tokens, 13 MB of token set) may cost a few MB of noise."""
+    """Four times the rows (9,000 more of 512 tokens, 20 MB of token set) may cost a few MB of noise."""
     peaks = []
-    for count in (2_000, 8_000):
+    for count in (3_000, 12_000):
         long = [{"instruction": f"Say {number}", "output": "amber birch " * 200 + str(number)} for number in range(count)]
         file = write_rows(tmp_path / f"{count}.jsonl", long)
         builder = child(assets.model, file, tmp_path / "cache", tmp_path / str(count), threads=2, max_tokens=512)
         peaks.append([int(peak) for peak in builder.communicate()[0].split()])
         assert builder.returncode == 0
-    sizes = [(tmp_path / str(count) / "data.safetensors").stat().st_size for count in (2_000, 8_000)]
-    assert sizes[1] - sizes[0] > 12 << 20, "the test must build enough to see growth"
-    assert all(large < small + 7 for small, large in zip(*peaks, strict=True)), peaks
+    sizes = [(tmp_path / str(count) / "data.safetensors").stat().st_size for count in (3_000, 12_000)]
+    assert sizes[1] - sizes[0] > 18 << 20, "the test must build enough to see growth"
+    assert all(large < small + 10 for small, large in zip(*peaks, strict=True)), peaks
 
 
 def test_an_array_is_read_in_windows(tmp_path: Path) -> None:
