@@ -139,7 +139,10 @@ def test_rows_are_tokenised_once_whatever_their_file_is_called(assets: SimpleNam
     grown.write_bytes(rows.read_bytes() + rows.read_bytes().splitlines(keepends=True)[0])
     again, _, _ = build(assets.model, [moved], tmp_path / "cache", tmp_path / "b")
     longer, _, _ = build(assets.model, [grown], tmp_path / "cache", tmp_path / "c")
-    assert (first.reused, again.reused, longer.reused) == (0, 5, 4)
+    changed = tmp_path / "changed.jsonl"
+    changed.write_bytes(rows.read_bytes().replace(b"amber", b"birch", 1))
+    other, _, _ = build(assets.model, [changed], tmp_path / "cache", tmp_path / "d")
+    assert (first.reused, again.reused, longer.reused, other.reused) == (0, 5, 4, 4)
     reports = [report(found, load_tokens(tmp_path / name / "data.safetensors")) for found, name in ((first, "a"), (again, "b"))]
     assert [found | {"seconds": 0} for found in reports[:1]] == [found | {"seconds": 0} for found in reports[1:]]
     rejects = [[reject | {"file": Path(reject["file"]).name} for reject in lines(tmp_path / name / "rejects.jsonl")] for name in "ab"]
