@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from conftest import events, holdfast, lines, make_rows, start, wait_until, write_rows
+from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
 
 Write = Callable[..., Path]
 
@@ -204,27 +204,6 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
 
 
 # ---- disks and folders
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 3 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as handle:
-        try:
-            while True:
-                handle.write(b"\0" * 4096)
-        except OSError:
-            return filler
 
 
 def test_a_disk_that_is_full_from_the_start(config_of: Write, small_disk: Path) -> None:

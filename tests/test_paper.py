@@ -92,9 +92,9 @@ def test_the_order_depends_on_seed_and_epoch_and_never_changes() -> None:
 @given(st.integers(1, 500), st.floats(0, 0.5), st.integers(0, 99))
 def test_rows_are_split_into_two_parts_without_loss(rows: int, share: float, seed: int) -> None:
     training, held_out = split_rows(rows, share, seed)
-    assert sorted(training + held_out) == list(range(rows))
-    assert training
-    assert share > 0 or not held_out
+    assert sorted([*training, *held_out]) == list(range(rows))
+    assert len(training)
+    assert share > 0 or not len(held_out)
     assert abs(len(held_out) - share * rows) <= 1
 
 

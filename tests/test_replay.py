@@ -28,6 +28,7 @@ def finished(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) 
 def train(assets: SimpleNamespace, folder: Path, name: str, **changes: Any) -> Path:
     rows = write_rows(folder / "rows.jsonl", make_rows(64))
     config = folder / f"{name}.yaml"
+    expected = changes.pop("expected_steps", STEPS)
     tree = {
         "model": str(assets.model),
         "data": {"files": str(rows), "held_out": 0.0},
@@ -38,7 +39,7 @@ def train(assets: SimpleNamespace, folder: Path, name: str, **changes: Any) -> P
     config.write_text(json.dumps(tree))
     done = holdfast("train", config, "--run", folder / name, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == STEPS
+    assert json.loads(done.stdout)["steps"] == expected
     return folder / name
 
 
@@ -113,6 +114,23 @@ def test_a_subset_of_the_samples_draws_the_same_masks(finished: Path) -> None:
         torch.testing.assert_close(first[name] + second[name], whole[name], rtol=1e-4, atol=float(scale) * 1e-5)
     other, _ = gradients_of(bench, 7, samples, 160)
     assert any(not torch.allclose(other[name], whole[name], rtol=1e-2) for name in whole), "another step must draw other masks"
+
+
+def test_sixty_four_times_one_sample_equals_one_batch_of_all(assets: SimpleNamespace, tmp_path: Path) -> None:
+    """Extreme accumulation: every micro-batch holds one sample, and neither loss nor gradient can tell."""
+    run = train(assets, tmp_path, "ones", dropout=0.2, effective_batch=64, micro_batch_tokens=1, expected_steps=2)
+    assert json.loads((run / "plan.json").read_text())["accumulation"] == 64
+    bench = bench_of(run, 2)
+    samples = bench.samples(2)
+    assert [len(bench.task.batches(samples, budget)) for budget in (1, 64 * 96)] == [64, 1]
+    ones, labels = gradients_of(bench, 2, samples, 1)
+    whole, labels_of_whole = gradients_of(bench, 2, samples, 64 * 96)
+    assert labels == labels_of_whole
+    scale = max(grad.abs().max() for grad in whole.values())
+    for name in whole:
+        torch.testing.assert_close(ones[name], whole[name], rtol=1e-4, atol=float(scale) * 1e-5)
+    together = trial(run, 2, "--set", f"micro_batch_tokens={64 * 96}")
+    assert lines(run / "steps.jsonl")[1]["loss"] == pytest.approx(together["loss"], rel=1e-5)
 
 
 def test_another_seed_gives_another_run(finished: Path, assets: SimpleNamespace, tmp_path: Path) -> None:

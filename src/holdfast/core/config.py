@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from holdfast.core.faults import Fault
 from holdfast.core.units import parse_bytes
+
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
@@ -23,11 +25,26 @@ class Data(Section):
     )
     held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
     held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
+    rows_per_epoch: int | None = Field(
+        None, ge=1, description="rows an epoch draws, another part of the same mix each time; all of them when not given"
+    )
+    weights: dict[str, Weight] = Field(
+        default_factory=dict, description="how often a file's rows are drawn, relative to their number: {file: weight}; 1 when not given"
+    )
 
     @field_validator("files", "held_out_files", mode="before")
     @classmethod
     def _one_file_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("weights")
+    @classmethod
+    def _weights_of_known_files(cls, value: dict[str, float], others: ValidationInfo) -> dict[str, float]:
+        files = others.data.get("files")
+        unknown = [name for name in value if files is not None and name not in files]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: not among data.files ({', '.join(files or [])}); write names as they stand there")
+        return value
 
 
 class Adapter(Section):

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
 Json = dict[str, Any]
 
 
-def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
-    """Replace `path` by `data`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part."""
+@contextlib.contextmanager
+def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """Write a new `path`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as handle:
-            handle.write(data)
+            yield handle
             handle.flush()
             if durable:
                 os.fsync(handle.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if durable:
         fsync_folder(path.parent)
+
+
+def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replace `path` by `data`, whole or not at all."""
+    with replacing(path, durable) as handle:
+        handle.write(data)
 
 
 def write_json(path: Path, value: Any, durable: bool = True) -> None:

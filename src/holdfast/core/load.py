@@ -187,7 +187,10 @@ def find_path(name: str, folder: Path) -> Path | None:
 
 
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
-    data = {key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")}
+    data: dict[str, Any] = {
+        key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")
+    }
+    data["weights"] = {str(find_path(name, folder) or name): weight for name, weight in config.data.weights.items()}
     model = config.model if config.model in EMBEDDED else str(find_path(config.model, folder) or config.model)
     return config.model_copy(update={"data": config.data.model_copy(update=data), "model": model})
 

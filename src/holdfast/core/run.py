@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / "data.safetensors"
 
     @property
+    def token_shards(self) -> Path:
+        """Where shards lie while the tokens are built, when the token cache cannot be used."""
+        return self.path / "token-shards"
+
+    @property
     def rejects_file(self) -> Path:
         return self.path / "rejects.jsonl"
 

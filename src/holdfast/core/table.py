@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-Rows = npt.NDArray[np.int64]
+from holdfast.core.mixture import Mixture
+from holdfast.core.shuffle import Rows, permutation
+
 _HELD_OUT_STREAM = 2**32  # beyond any epoch's number
 
 
@@ -16,12 +17,14 @@ _HELD_OUT_STREAM = 2**32  # beyond any epoch's number
 class StepTable:
     """`rows` training rows, numbered as in the data set, drawn epoch by epoch in an order that depends on the seed only.
 
-    Epochs follow each other without a gap; only the last step of a run may be smaller than `batch`.
+    Epochs follow each other without a gap; only the last step of a run may be smaller than `batch`. An epoch is every row once, or
+    what the mixture draws for it.
     """
 
     rows: Rows
     batch: int
     seed: int
+    mixture: Mixture | None = None
     _orders: dict[int, Rows] = field(default_factory=dict, repr=False, compare=False)
 
     def samples(self, step: int, samples_of_run: int) -> list[int]:
@@ -29,36 +32,34 @@ class StepTable:
         first, end = (step - 1) * self.batch, min(step * self.batch, samples_of_run)
         if not 0 <= first < end:
             raise IndexError(f"step {step} of a run of {samples_of_run} samples in batches of {self.batch}")
-        size = len(self.rows)
+        size = self.mixture.size if self.mixture else len(self.rows)
         return [int(self._order(at // size)[at % size]) for at in range(first, end)]
 
     def _order(self, epoch: int) -> Rows:
         if epoch not in self._orders:
-            self._orders[epoch] = self.rows[_permutation(len(self.rows), self.seed, epoch)]
+            if len(self._orders) > 1:  # a step looks back one epoch at most
+                del self._orders[min(self._orders)]
+            drawn = self.rows if self.mixture is None else self.rows[self.mixture.drawn(epoch)]
+            self._orders[epoch] = drawn[permutation(len(drawn), self.seed, epoch)]
         return self._orders[epoch]
 
 
-def _permutation(size: int, seed: int, stream: int) -> Rows:
-    """A permutation from raw Philox words, whose stream numpy guarantees to stay the same in every version."""
-    words = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(size)
-    return np.argsort(words, kind="stable").astype(np.int64)
-
-
 def run_length(rows: int, batch: int, epochs: float | None, steps: int | None) -> tuple[int, int]:
-    """(steps, samples) of a run over `rows` training rows; one epoch when neither is given."""
+    """(steps, samples) of a run whose epochs are `rows` rows long; one epoch when neither is given."""
     if steps is not None:
         return steps, steps * batch
     samples = max(1, round(rows * (1.0 if epochs is None else epochs)))
     return math.ceil(samples / batch), samples
 
 
-def split_rows(rows: int, held_out: float, seed: int) -> tuple[list[int], list[int]]:
+def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:
     """(training rows, held-out rows), both in file order; the held-out share is drawn by seed and never takes every row."""
     count = min(round(rows * held_out), rows - 1) if rows else 0
     if held_out > 0 and count == 0 and rows > 1:
         count = 1
-    chosen = set(_permutation(rows, seed, _HELD_OUT_STREAM)[:count].tolist())
-    return [row for row in range(rows) if row not in chosen], sorted(chosen)
+    kept = np.ones(rows, dtype=bool)
+    kept[permutation(rows, seed, _HELD_OUT_STREAM)[:count]] = False
+    return np.flatnonzero(kept), np.flatnonzero(~kept)
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str, warmup: float) -> float:

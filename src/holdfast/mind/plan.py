@@ -36,7 +36,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
     fixed = {"weights": total * width, "adapter": trainable * 4, "gradients": trainable * 4, "optimizer": trainable * 8}
     capacity = _capacity(machine)
     budget = config.train.micro_batch_tokens or _micro_batch(config, capacity, sum(fixed.values()), per_token + logits_per_token, lengths)
-    spent = fixed | {"activations": budget * per_token, "logits": budget * logits_per_token, "workspace": _WORKSPACE_BYTES}
+    largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
+    spent = fixed | {"activations": largest * per_token, "logits": largest * logits_per_token, "workspace": _WORKSPACE_BYTES}
     peak = sum(spent.values())
     per_step = config.train.effective_batch * lengths["mean"]
     return {
@@ -47,7 +48,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
         "params": {"total": total, "trainable": trainable},
         "micro_batch_tokens": budget,
         "checkpointed_layers": config.train.checkpointed_layers or 0,
-        "accumulation": max(1, round(per_step / budget)),
+        "accumulation": min(config.train.effective_batch, max(1, round(per_step / budget))),
         "reasons": _reasons(config, capacity, budget, peak, lengths),
     }
 

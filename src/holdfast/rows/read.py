@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
@@ -15,6 +16,8 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
 
 _BOM = b"\xef\xbb\xbf"
+_WINDOW = 1 << 20  # bytes of an array that are looked at together
+_EXTENT = json.JSONDecoder(parse_int=len, parse_float=len)  # asked for the end of an element, not for its value
 _MAGIC = {
     b"\x1f\x8b": "gzip data; unpack it first (gunzip)",
     b"\x28\xb5\x2f\xfd": "zstd data; unpack it first (unzstd)",
@@ -62,16 +65,39 @@ class Reject:
             return entry | {"raw_base64": base64.b64encode(self.raw).decode()}
 
 
+class Unparsed(NamedTuple):
+    """One row before parsing: its line, its bytes, and (reason, detail) where the file cannot be read past it."""
+
+    line: int
+    raw: bytes
+    damage: tuple[str, str] | None = None
+
+
 def read_rows(file: str) -> Iterator[RawRow | Reject]:
     """Every row of `file`, in order; blank lines are not rows.
 
-    Raises Stop(1) for what is no row file at all: empty, unreadable or binary.
+    Raises Stop(1) for what is no row file at all (empty, unreadable or binary) and for a file that changes meanwhile.
     """
+    for row in read_unparsed(file):
+        yield parse(file, row)
+
+
+def read_unparsed(file: str) -> Iterator[Unparsed]:
+    """Every row of `file` as it stands there; otherwise like read_rows. Holds one row at a time, or a window of an array."""
     head = _head(file)
-    if _is_array(head):
-        yield from _array_rows(file)
-    else:
-        yield from _line_rows(file)
+    with open(file, "rb") as handle:
+        before = os.fstat(handle.fileno())
+        yield from _Array(handle).rows() if _is_array(head) else _lines(handle)
+        after = os.fstat(handle.fileno())
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        sizes = f"{before.st_size:,} bytes before, {after.st_size:,} now"
+        raise Stop(BLOCKED, f"{file} changed while it was read ({sizes})", "start again once nothing writes to it any more")
+
+
+def parse(file: str, row: Unparsed) -> RawRow | Reject:
+    """The row's JSON value, or why there is none."""
+    source = Source(file, row.line)
+    return Reject(source, *row.damage, row.raw) if row.damage else _parse(source, row.raw)
 
 
 def _head(file: str) -> bytes:
@@ -102,14 +128,13 @@ def _is_array(head: bytes) -> bool:
     return not first_line.endswith(b"]") or b"\n" not in text.rstrip() or first_line == b"[]"
 
 
-def _line_rows(file: str) -> Iterator[RawRow | Reject]:
-    with open(file, "rb") as handle:
-        for number, line in enumerate(handle, 1):
-            raw = line.rstrip(b"\r\n")
-            if number == 1:
-                raw = raw.removeprefix(_BOM)
-            if raw.strip():
-                yield _parse(Source(file, number), raw)
+def _lines(handle: BinaryIO) -> Iterator[Unparsed]:
+    for number, line in enumerate(handle, 1):
+        raw = line.rstrip(b"\r\n")
+        if number == 1:
+            raw = raw.removeprefix(_BOM)
+        if raw.strip():
+            yield Unparsed(number, raw)
 
 
 def _parse(source: Source, raw: bytes) -> RawRow | Reject:
@@ -134,32 +159,66 @@ def _hint(raw: bytes) -> str:
     return "" if text.endswith(b"}") else "; the row looks cut off"
 
 
-def _array_rows(file: str) -> Iterator[RawRow | Reject]:
-    """Elements of one JSON array, with the line each begins on. After damage the rest of the file is one reject."""
-    data = Path(file).read_bytes().removeprefix(_BOM)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as damage:
-        yield Reject(Source(file, data[: damage.start].count(b"\n") + 1), "bad_encoding", f"not UTF-8 at offset {damage.start}", data)
-        return
-    decoder = json.JSONDecoder()
-    at, line, counted = _skip(text, text.index("[") + 1, " \t\r\n"), 1, 0
-    while at < len(text) and text[at] != "]":
-        line, counted = line + text.count("\n", counted, at), at
-        source = Source(file, line)
-        try:
-            _, end = decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError) as error:
-            detail = f"{error}; nothing after this point of the array can be read"
-            yield Reject(source, "parse_error", detail, text[at:].encode())
-            return
-        yield _parse(source, text[at:end].encode())
-        at = _skip(text, end, " \t\r\n,")
-    if at >= len(text):
-        yield Reject(Source(file, line), "parse_error", "the array's closing bracket is missing: the file is cut off", b"")
+class _Array:
+    """Elements of one JSON array, with the line each begins on. After damage the rest of the file is one reject.
 
+    Bytes are looked at as Latin-1, one character each: where an element ends does not depend on the letters in it.
+    """
 
-def _skip(text: str, at: int, what: str) -> int:
-    while at < len(text) and text[at] in what:
-        at += 1
-    return at
+    def __init__(self, handle: BinaryIO) -> None:
+        self.handle = handle
+        self.text = handle.read(_WINDOW).removeprefix(_BOM).decode("latin-1")
+        self.at, self.line, self.ended = 0, 1, False
+        self._move(self.text.index("[") + 1)
+
+    def rows(self) -> Iterator[Unparsed]:
+        between = " \t\r\n"
+        while not self._cut_off(between):
+            if self.text[self.at] == "]":
+                return
+            end = self._element_end()
+            if isinstance(end, str):
+                rest = self.text[self.at :].encode("latin-1") + self.handle.read()
+                yield Unparsed(self.line, rest, ("parse_error", f"{end}; nothing after this point of the array can be read"))
+                return
+            yield Unparsed(self.line, self.text[self.at : end].encode("latin-1"))
+            self._move(end)
+            between = " \t\r\n,"
+        yield Unparsed(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
+
+    def _cut_off(self, between: str) -> bool:
+        """Move to the next character that is not one of `between`; whether the file ends before it."""
+        while True:
+            at = self.at
+            while at < len(self.text) and self.text[at] in between:
+                at += 1
+            self._move(at)
+            if at < len(self.text):
+                return False
+            if self.ended:
+                return True
+            self._grow()
+
+    def _element_end(self) -> int | str:
+        """Where the element at hand ends, or what is wrong with it. At the window's end only a longer window can tell."""
+        while True:
+            wrong = ""
+            try:
+                _, end = _EXTENT.raw_decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                wrong = f"{error.msg} in line {self.line + self.text.count(chr(10), self.at, error.pos)}"
+            except RecursionError:
+                return "nested too deeply"
+            if self.ended or (not wrong and end + len("e+") < len(self.text)):
+                return wrong or end
+            self._grow()
+
+    def _move(self, to: int) -> None:
+        self.line += self.text.count("\n", self.at, to)
+        self.at = to
+
+    def _grow(self) -> None:
+        """Read on, twice as far for an element that does not fit; what lies behind is dropped."""
+        kept = self.text[self.at :]
+        fresh = self.handle.read(max(_WINDOW, len(kept)))
+        self.text, self.at, self.ended = kept + fresh.decode("latin-1"), 0, not fresh

@@ -27,6 +27,7 @@ class Tokens:
 class Codec:
     """A model's tokenizer and template. `pad` is the number padding is filled with: never the end-of-text token."""
 
+    folder: Path
     tokenizer: Tokenizer
     template: Template
     pad: int
@@ -81,7 +82,7 @@ def load_codec(folder: Path) -> Codec:
     template = load_template(folder)
     pad, reason = _pad_token(folder, tokenizer, template)
     bos = () if template.compiled else _leading_specials(tokenizer, template)
-    return Codec(tokenizer, template, pad, reason, bos, tokenizer.get_vocab_size(with_added_tokens=True))
+    return Codec(folder, tokenizer, template, pad, reason, bos, tokenizer.get_vocab_size(with_added_tokens=True))
 
 
 def _leading_specials(tokenizer: Tokenizer, template: Template) -> tuple[int, ...]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import orjson
-from safetensors import safe_open
-from safetensors.numpy import save
 
 from holdfast.core.config import Data
-from holdfast.core.files import write_bytes
+from holdfast.core.files import replacing
+from holdfast.core.mixture import Mixture, make_mixture
+from holdfast.core.shuffle import Rows
 from holdfast.core.table import split_rows
+from holdfast.rows.arrays import header_of, in_file_order, map_arrays, read_array
 from holdfast.rows.read import Source
 
 
@@ -47,23 +51,74 @@ class TokenSet:
         return Source(self.files[int(self.file[number])], int(self.line[number]))
 
 
-def save_tokens(path: Path, tokens: TokenSet) -> None:
-    arrays = {name: getattr(tokens, name) for name in ("ids", "learned", "starts", "file", "line")}
-    facts = orjson.dumps({"files": tokens.files, "held_out_files": tokens.held_out_files, "pad": tokens.pad}).decode()
-    write_bytes(path, save(arrays, metadata={"holdfast": facts}))
+class Part(NamedTuple):
+    """A shard of the token set: its file, the number of the data file it is of, that file's line it begins with, its size."""
+
+    shard: Path
+    file: int
+    first_line: int
+    rows: int
+    tokens: int
+
+
+_KINDS = {name: np.dtype(kind) for name, kind in (("ids", "<i4"), ("learned", "u1"), ("starts", "<i8"), ("file", "<i4"), ("line", "<i8"))}
+
+
+def join_parts(path: Path, parts: list[Part], data: Data, pad: int) -> str:
+    """Write the token set in `path`, whole or not at all, from its shards; the SHA-256 of the file. Holds one shard at a time."""
+    rows, tokens = sum(part.rows for part in parts), sum(part.tokens for part in parts)
+    sizes = {"ids": tokens, "learned": tokens, "starts": rows + 1, "file": rows, "line": rows}
+    facts = {"files": (*data.files, *data.held_out_files), "held_out_files": len(data.held_out_files), "pad": pad}
+    digest = hashlib.sha256()
+    columns = (_column(name, parts) for name in in_file_order(_KINDS))
+    with replacing(path) as handle:
+        for stretch in chain([header_of(facts, _KINDS, sizes)], *columns):
+            digest.update(stretch)
+            handle.write(stretch)
+    return digest.hexdigest()
+
+
+def _column(name: str, parts: list[Part]) -> Iterator[bytes]:
+    """One array of the token set, shard by shard."""
+    total = 0
+    if name == "starts":
+        yield np.zeros(1, _KINDS[name]).tobytes()
+    for part in parts:
+        if name in ("ids", "learned"):
+            yield read_array(part.shard, name).tobytes()
+        elif name == "file":
+            yield np.full(part.rows, part.file, _KINDS[name]).tobytes()
+        elif name == "line":
+            yield (read_array(part.shard, "lines").astype(_KINDS[name]) + part.first_line).tobytes()
+        else:
+            ends = total + np.cumsum(read_array(part.shard, "lengths"), dtype=_KINDS[name])
+            total += part.tokens
+            yield ends.tobytes()
 
 
 def load_tokens(path: Path) -> TokenSet:
-    """Map a saved token set. Raises FileNotFoundError, or SafetensorError when the file is damaged."""
-    with safe_open(path, framework="np") as handle:
-        facts = orjson.loads(handle.metadata()["holdfast"])
-        arrays = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118  (no mapping)
+    """Map a saved token set. Raises FileNotFoundError, or ValueError when the file is damaged."""
+    facts, arrays = map_arrays(path)
     return TokenSet(**arrays, files=tuple(facts["files"]), held_out_files=facts["held_out_files"], pad=facts["pad"])
 
 
-def split(tokens: TokenSet, data: Data, seed: int) -> tuple[list[int], list[int]]:
+def split(tokens: TokenSet, data: Data, seed: int) -> tuple[Rows, Rows]:
     """(training rows, rows for evaluation): by file where the config names files for evaluation, else a share drawn by seed."""
     if not tokens.held_out_files:
         return split_rows(len(tokens), data.held_out, seed)
     first = len(tokens.files) - tokens.held_out_files
-    return np.flatnonzero(tokens.file < first).tolist(), np.flatnonzero(tokens.file >= first).tolist()
+    return np.flatnonzero(tokens.file < first), np.flatnonzero(tokens.file >= first)
+
+
+def mixture(tokens: TokenSet, training: Rows, data: Data, seed: int) -> Mixture | None:
+    """How epochs are drawn from the training rows; None when each is simply all of them."""
+    if data.rows_per_epoch is None and not data.weights:
+        return None
+    lengths = np.diff(tokens.starts)[training]
+    weights = [data.weights.get(file, 1.0) for file in tokens.files]
+    return make_mixture(tokens.file[training], lengths, weights, epoch_rows(data, len(training)), seed)
+
+
+def epoch_rows(data: Data, training: int) -> int:
+    """How many rows an epoch draws from `training` rows."""
+    return training if data.rows_per_epoch is None else data.rows_per_epoch

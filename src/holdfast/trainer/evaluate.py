@@ -42,7 +42,7 @@ def evaluate(path: Path) -> int:
     config = run.config()
     model, settings, device = load_tuned(run, config)
     tokens = load_tokens(run.data_file)
-    _, held_out = split(tokens, config.data, config.train.seed)
+    held_out = split(tokens, config.data, config.train.seed)[1].tolist()
     result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if held_out:
         budget = settings["micro_batch_tokens"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from holdfast.core.memoryfile import Snapshot
 from holdfast.core.table import StepTable, learning_rate
 from holdfast.core.timeline import Settings
-from holdfast.rows.tokenset import TokenSet, load_tokens, split
+from holdfast.rows.tokenset import TokenSet, load_tokens, mixture, split
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
 from holdfast.trainer.model import prepare_torch
@@ -60,4 +59,4 @@ def build(job: Job, settings: Settings) -> Bench:
 def step_table(job: Job, tokens: TokenSet) -> StepTable:
     train = job.config.train
     training, _ = split(tokens, job.config.data, train.seed)
-    return StepTable(np.asarray(training, dtype=np.int64), train.effective_batch, train.seed)
+    return StepTable(training, train.effective_batch, train.seed, mixture(tokens, training, job.config.data, train.seed))

@@ -15,6 +15,8 @@ _WORDS = {
     "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",
     "extended": "the run was extended",
     "data_rebuilt": "the tokenised rows were made again",
+    "token_cache_refused": "the token cache could not be used; the rows were tokenised into the run folder",
+    "token_shards_rebuilt": "damaged shards of the token cache were made again",
 }
 
 

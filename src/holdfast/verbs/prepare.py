@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from holdfast.core.cache import cache_folder
 from holdfast.core.config import Config
 from holdfast.core.errors import BLOCKED, USAGE, Stop
-from holdfast.core.files import Json, read_json, sha256, write_bytes, write_json
+from holdfast.core.files import Json, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.run import RunFolder, differences
@@ -28,9 +29,11 @@ from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.preflight import preflight
-from holdfast.rows.check import Tally, check_rows, report
+from holdfast.rows.cache import TokenCache, cache_key
+from holdfast.rows.check import Checked, check_rows, report
 from holdfast.rows.tokens import load_codec
-from holdfast.rows.tokenset import TokenSet, save_tokens, split
+from holdfast.rows.tokenset import TokenSet, epoch_rows, join_parts, load_tokens, split
+from holdfast.rows.workers import Workers
 from holdfast.ui.terminal import Terminal
 from holdfast.world.machine import read_machine, usable_threads
 
@@ -104,12 +107,18 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         machine = asked.result()
     lengths = np.diff(tokens.starts)
     training, held_out = split(tokens, config.data, config.train.seed)
-    if not training:
+    if not len(training):
         raise Stop(BLOCKED, "no row to train on is left: only rows for evaluation passed the check", f"each reject: {run.rejects_file}")
+    per_epoch = _rows_per_epoch(config, len(training))
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training)}
     plan = make_plan(config, model, machine, spread)
-    steps, samples = run_length(len(training), config.train.effective_batch, config.train.epochs, config.train.steps)
-    plan |= {"steps": steps, "samples": samples, "rows": {"train": len(training), "held_out": len(held_out)}, **data}
+    steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
+    plan |= {
+        "steps": steps,
+        "samples": samples,
+        "rows": {"train": len(training), "held_out": len(held_out), "per_epoch": per_epoch},
+        **data,
+    }
     _refuse_if_blocked(preflight(config, machine, plan), terminal)
     write_json(run.machine_file, machine)
     write_json(run.plan_file, plan)
@@ -120,25 +129,50 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     terminal.say(f"plan: {steps} steps of {config.train.effective_batch} samples; {plan['reasons'][0]}")
 
 
+def _rows_per_epoch(config: Config, training: int) -> int:
+    rows = epoch_rows(config.data, training)
+    if rows > training:
+        message = f"data.rows_per_epoch is {rows:,}, but there are {training:,} rows to train on"
+        raise Stop(BLOCKED, message, "lower it, or leave it out: then every epoch is all rows")
+    return rows
+
+
 def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> tuple[TokenSet, Json]:
     """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on."""
     codec = load_codec(model.folder)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
-    tokens, tally = check_rows(config, codec, limit)
-    write_bytes(run.rejects_file, b"".join(orjson.dumps(r.as_json(), option=orjson.OPT_APPEND_NEWLINE) for r in tally.rejects))
-    if not len(tokens):
-        raise Stop(BLOCKED, _nothing_left(tally), f"each row and its reason: {run.rejects_file}")
-    summary = report(tally, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
+    layout, folder = config.data.format, cache_folder(os.environ)
+    cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, layout, limit))
+    with replacing(run.rejects_file) as rejects, Workers(codec, layout, limit, usable_threads()) as workers:
+        checked = check_rows(config, cache, workers, rejects)
+    _tell_of_cache(cache, run, terminal)
+    if not sum(part.rows for part in checked.parts):
+        raise Stop(BLOCKED, _nothing_left(checked), f"each row and its reason: {run.rejects_file}")
+    digest = join_parts(run.data_file, checked.parts, config.data, codec.pad)
+    cache.clear_spare()
+    tokens = load_tokens(run.data_file)
+    summary = report(checked, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
     write_json(run.data_report_file, summary)
-    save_tokens(run.data_file, tokens)
-    terminal.say(_data_line(summary, run))
-    _refuse_token_numbers(tokens, model)
-    return tokens, {"data_sha256": sha256(run.data_file), "max_tokens": limit, "pad_token_id": codec.pad}
+    terminal.say(_data_line(summary, run) + _cache_words(checked))
+    _refuse_token_numbers(checked.verdicts.largest, model)
+    return tokens, {"data_sha256": digest, "max_tokens": limit, "pad_token_id": codec.pad}
 
 
-def _refuse_token_numbers(tokens: TokenSet, model: ModelFacts) -> None:
+def _tell_of_cache(cache: TokenCache, run: RunFolder, terminal: Terminal) -> None:
+    if cache.refused:
+        run.event("token_cache_refused", reason=cache.refused)
+        terminal.tell(f"no token cache: {cache.refused}; the rows were tokenised into the run folder")
+    if cache.damaged:
+        run.event("token_shards_rebuilt", shards=len(cache.damaged), first=cache.damaged[0])
+        terminal.tell(f"damaged shards of the token cache made again: {len(cache.damaged)}; the first: {cache.damaged[0]}")
+
+
+def _cache_words(checked: Checked) -> str:
+    return f"; from the token cache: {checked.reused:,} of {len(checked.parts):,} blocks" if checked.reused else ""
+
+
+def _refuse_token_numbers(largest: int, model: ModelFacts) -> None:
     size = model.number("vocab_size", default=0)
-    largest = int(tokens.ids.max())
     if size and largest >= size:
         message = f"the tokenizer gives token {largest:,}, the model's embedding has {size:,}"
         raise Stop(BLOCKED, message, "use the tokenizer that belongs to this model")
@@ -152,10 +186,11 @@ def _data_line(summary: Json, run: RunFolder) -> str:
     return line + (f"; rejects with reasons: {run.rejects_file}" if summary["rejected"] else "")
 
 
-def _nothing_left(tally: Tally) -> str:
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in tally.by_reason.most_common())
-    first = tally.rejects[0]
-    return f"no row can be trained on: all {len(tally.rejects):,} rejected ({reasons})\n  first: {first.source}: {first.detail}"
+def _nothing_left(checked: Checked) -> str:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in checked.verdicts.by_reason.most_common())
+    first = checked.first_reject or {}
+    place = f"{first.get('file')}:{first.get('line')}: {first.get('detail')}"
+    return f"no row can be trained on: all {checked.verdicts.rejected:,} rejected ({reasons})\n  first: {place}"
 
 
 def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
@@ -174,7 +209,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
         listed = "\n".join(f"  {change}" for change in other)
         raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
     plan = run.plan()
-    steps, samples = run_length(plan["rows"]["train"], new.train.effective_batch, new.train.epochs, new.train.steps)
+    steps, samples = run_length(epoch_rows(new.data, plan["rows"]["train"]), new.train.effective_batch, new.train.epochs, new.train.steps)
     timeline = read_timeline(run.timeline_file)
     now = settings_at(timeline, timeline[-1]["from_step"])
     if steps <= run.committed():

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from holdfast.core.cache import cache_folder
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import boot_id
 
@@ -53,21 +54,21 @@ def _ask_torch() -> Json:
     A good answer is kept until torch, the interpreter, the boot or a variable that hides devices changes: asking costs an import.
     """
     kept = _kept_answer()
-    answer = read_json(kept)
+    answer = read_json(kept) if kept else None
     if answer is None:
         answer = _ask_torch_now()
-        if answer["torch"] is not None:
+        if answer["torch"] is not None and kept:
             with contextlib.suppress(OSError):  # no home, or a full one: asked again the next time
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 write_json(kept, answer, durable=False)
     return answer
 
 
-def _kept_answer() -> Path:
+def _kept_answer() -> Path | None:
     devices = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "HIP_", "ROCR_", "HSA_"))}
     key = repr((sys.executable, _version("torch"), boot_id(), sorted(devices.items())))
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    return folder / f"torch-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    folder = cache_folder(os.environ)
+    return folder / f"torch-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if folder else None
 
 
 def _ask_torch_now() -> Json:

@@ -1,0 +1,22 @@
+"""Random orders that follow from (seed, stream) alone and never change. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+
+
+def permutation(size: int, seed: int, stream: int) -> Rows:
+    """A permutation from raw Philox words, whose stream numpy guarantees to stay the same in every version."""
+    return np.argsort(_words(size, seed, stream), kind="stable").astype(np.int64)
+
+
+def fractions(size: int, seed: int, stream: int) -> npt.NDArray[np.float64]:
+    """Numbers from 0 to below 1 in steps of 2**-20, so that adding them to a row's number is exact."""
+    return (_words(size, seed, stream) >> np.uint64(44)).astype(np.float64) / 2**20
+
+
+def _words(size: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
+    return np.asarray(np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(size), dtype=np.uint64)

@@ -1,0 +1,166 @@
+"""A block of rows and what becomes of it, a shard: its tokens and its rejects in one file. Reads data files; writes nothing.
+
+A shard follows from the bytes of its block and from what the block is tokenised with, so it can be kept under a name made of both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from holdfast.core.files import Json
+from holdfast.rows.arrays import Array, pack, unpack
+from holdfast.rows.formats import BadRow, parse_example
+from holdfast.rows.read import RawRow, Reject, Unparsed, parse, read_unparsed
+from holdfast.rows.template import Piece, pieces
+from holdfast.rows.tokens import Codec, Tokens
+
+_VERSION = 1  # of a shard's form and of everything that turns a row into tokens: reader, formats, template, cut
+_BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
+_ARRAYS = ("ids", "learned", "lengths", "lines", "rejects")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that stand together in a file. `name`: a hash of their bytes and of their lines as counted from the first one."""
+
+    rows: tuple[Unparsed, ...]
+
+    @property
+    def first_line(self) -> int:
+        return self.rows[0].line
+
+    @property
+    def name(self) -> str:
+        digest = hashlib.sha256()
+        for row in self.rows:
+            digest.update(b"%d %d %r\n" % (row.line - self.first_line, len(row.raw), row.damage))
+            digest.update(row.raw)
+        return digest.hexdigest()
+
+
+def blocks(file: str) -> Iterator[Block]:
+    """The rows of `file` in blocks of about a mebibyte. Raises what read_unparsed raises."""
+    rows: list[Unparsed] = []
+    size = 0
+    for row in read_unparsed(file):
+        rows.append(row)
+        size += len(row.raw)
+        if len(rows) == _BLOCK_ROWS or size >= _BLOCK_BYTES:
+            yield Block(tuple(rows))
+            rows, size = [], 0
+    if rows:
+        yield Block(tuple(rows))
+
+
+@dataclass
+class Verdicts:
+    """What was found: rows = kept + mended + rejected. `largest`: the highest token number, -1 without tokens."""
+
+    kept: int = 0
+    mended: int = 0
+    rejected: int = 0
+    by_reason: Counter[str] = field(default_factory=Counter)
+    learned: int = 0
+    largest: int = -1
+
+    def add(self, other: Verdicts) -> None:
+        self.kept += other.kept
+        self.mended += other.mended
+        self.rejected += other.rejected
+        self.by_reason.update(other.by_reason)
+        self.learned += other.learned
+        self.largest = max(self.largest, other.largest)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A tokenised block: ids int32 and learned uint8 [tokens], lengths int32 and lines int32 (from the block's first) [rows],
+    rejects uint8: one JSON object a line, its line counted like the others."""
+
+    ids: npt.NDArray[np.int32]
+    learned: npt.NDArray[np.uint8]
+    lengths: npt.NDArray[np.int32]
+    lines: npt.NDArray[np.int32]
+    rejects: npt.NDArray[np.uint8]
+    verdicts: Verdicts
+
+    def rejected(self, file: str, first_line: int) -> Iterator[Json]:
+        """The rejects as they stand in rejects.jsonl, of a block that begins at `first_line` of `file`."""
+        for line in self.rejects.tobytes().splitlines():
+            reject = orjson.loads(line)
+            yield {"file": file} | reject | {"line": first_line + reject["line"]}
+
+
+def tokenise(block: Block, layout: str, codec: Codec, max_tokens: int) -> Shard:
+    """Check and tokenise a block; rows longer than `max_tokens` lose the end of their answer (mended)."""
+    verdicts = Verdicts()
+    kept: list[tuple[int, Tokens]] = []
+    rejects: list[Reject] = []
+    good = list(_examples(block, layout, codec, rejects))
+    for (row, _), tokens in zip(good, codec.encode([text for _, text in good], max_tokens), strict=True):
+        if isinstance(tokens, BadRow):
+            rejects.append(Reject(row.source, tokens.reason, tokens.detail, row.raw))
+            continue
+        kept.append((row.source.line, tokens))
+        verdicts.mended += bool(tokens.cut)
+        verdicts.by_reason.update(["answer_cut"] if tokens.cut else [])
+    verdicts.kept, verdicts.rejected = len(kept) - verdicts.mended, len(rejects)
+    verdicts.by_reason.update(reject.reason for reject in rejects)
+    rejects.sort(key=lambda reject: reject.source.line)
+    ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
+    learned = np.fromiter(itertools.chain.from_iterable(tokens.learned for _, tokens in kept), np.uint8)
+    verdicts.learned, verdicts.largest = int(learned.sum()), int(ids.max(initial=-1))
+    lengths = np.array([len(tokens.ids) for _, tokens in kept], np.int32)
+    lines = np.array([line for line, _ in kept], np.int32)
+    return Shard(ids, learned, lengths, lines, _as_lines(rejects), verdicts)
+
+
+def _examples(block: Block, layout: str, codec: Codec, rejects: list[Reject]) -> Iterator[tuple[RawRow, list[Piece]]]:
+    for unparsed in block.rows:
+        row = parse("", unparsed._replace(line=unparsed.line - block.first_line))
+        if isinstance(row, Reject):
+            rejects.append(row)
+            continue
+        try:
+            yield row, pieces(parse_example(row.value, layout), codec.template)
+        except BadRow as bad:
+            rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
+
+
+def _as_lines(rejects: list[Reject]) -> npt.NDArray[np.uint8]:
+    objects = ({key: value for key, value in reject.as_json().items() if key != "file"} for reject in rejects)
+    return np.frombuffer(b"".join(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in objects), np.uint8)
+
+
+def shard_bytes(shard: Shard) -> bytes:
+    """The shard as a safetensors file that can be checked."""
+    arrays: dict[str, Array] = {name: getattr(shard, name) for name in _ARRAYS}
+    facts: Json = {"version": _VERSION, **vars(shard.verdicts)}
+    return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
+
+
+def read_shard(data: bytes) -> Shard:
+    """The shard in `data`. Raises ValueError with the reason when it is torn, damaged or of another version."""
+    facts, arrays = unpack(data)
+    if facts.get("version") != _VERSION:
+        raise ValueError(f"it is of version {facts.get('version')}, this is version {_VERSION}")
+    stated = facts.pop("sha256", None)
+    if set(arrays) != set(_ARRAYS) or stated != _checksum(arrays, facts):
+        raise ValueError("its checksum does not match")
+    del facts["version"]
+    return Shard(**arrays, verdicts=Verdicts(**facts | {"by_reason": Counter(facts["by_reason"])}))
+
+
+def _checksum(arrays: dict[str, Array], facts: Json) -> str:
+    digest = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS))
+    for name in _ARRAYS:
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
