@@ -40,6 +40,10 @@ class RunFolder:
         return self.path / "events.jsonl"
 
     @property
+    def evaluations_file(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
+    @property
     def timeline_file(self) -> Path:
         return self.path / "timeline.jsonl"
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
 _HELD_OUT_STREAM = 2**32  # beyond any epoch's number
+_EVALUATION_STREAM = 2**32 + 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ def split_rows(rows: int, held_out: float, seed: int) -> tuple[list[int], list[i
         count = 1
     chosen = set(_permutation(rows, seed, _HELD_OUT_STREAM)[:count].tolist())
     return [row for row in range(rows) if row not in chosen], sorted(chosen)
+
+
+def draw_rows(rows: list[int], limit: int | None, seed: int) -> list[int]:
+    """At most `limit` of `rows`, drawn by seed, in their order; all of them when it is None."""
+    chosen = sorted(_permutation(len(rows), seed, _EVALUATION_STREAM)[:limit].tolist())
+    return [rows[at] for at in chosen]
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str, warmup: float) -> float:

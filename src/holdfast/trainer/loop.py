@@ -16,6 +16,7 @@ from holdfast.core.files import Json, append_line, write_json
 from holdfast.core.modelfolder import read_model
 from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE
 from holdfast.trainer.announce import Announcer
+from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.setup import Bench, build
@@ -60,7 +61,9 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     committed = job.run.committed()
     last = job.settings(step + 1)["steps"]
     announcer = Announcer(job, snapshots.memory, publish=True)
-    while step < last and not job.stopping.asked:
+    held_out = HeldOut(bench, snapshots)
+    over = held_out.over(step)
+    while not over and not job.stopping.asked:
         step += 1
         began = time.perf_counter()
         budget = job.settings(step)["micro_batch_tokens"]
@@ -76,7 +79,8 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         if step > committed:
             append_line(job.run.steps_file, row)
         snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
-    kind, code = ("finished", DONE) if step >= last else ("interrupted", INTERRUPTED)
+        over = held_out.over(step)
+    kind, code = ("finished", DONE) if over else ("interrupted", INTERRUPTED)
     snapshots.pin_newest()
     return _end(job, code, kind=kind, step=step)
 

@@ -13,6 +13,7 @@ _WORDS = {
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",
     "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",
+    "best_checkpoint_lost": "the best checkpoint does not verify; the adapter is made of the next best",
     "extended": "the run was extended",
     "data_rebuilt": "the tokenised rows were made again",
 }

@@ -106,6 +106,9 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     training, held_out = split(tokens, config.data, config.train.seed)
     if not training:
         raise Stop(BLOCKED, "no row to train on is left: only rows for evaluation passed the check", f"each reject: {run.rejects_file}")
+    if config.evaluate.every and not held_out:
+        message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
+        raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training)}
     plan = make_plan(config, model, machine, spread)
     steps, samples = run_length(len(training), config.train.effective_batch, config.train.epochs, config.train.steps)
@@ -179,8 +182,11 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
     now = settings_at(timeline, timeline[-1]["from_step"])
     if steps <= run.committed():
         raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
-    if (steps, samples) != (now["steps"], now["samples"]):
-        add_entry(run.timeline_file, run.committed() + 1, {"steps": steps, "samples": samples}, f"extended from {now['steps']} steps")
+    early = (read_json(run.summary_file) or {}).get("stopped_early")
+    if (steps, samples) != (now["steps"], now["samples"]) or early:
+        reason = f"extended from {early['step'] if early else now['steps']} steps"
+        settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1}
+        add_entry(run.timeline_file, run.committed() + 1, settings, reason)
         run.event("extended", steps=steps, before=now["steps"])
     run.write_config(old.model_copy(update={"train": new.train}))
     run.summary_file.unlink(missing_ok=True)
