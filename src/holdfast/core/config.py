@@ -33,6 +33,9 @@ class Adapter(Section):
     """What is trained: a LoRA adapter through PEFT."""
 
     type: Literal["lora"] = "lora"
+    start: str | None = Field(
+        None, description="folder of an adapter to go on from (PEFT's layout, or a finished run); r, alpha and targets then follow it"
+    )
     r: int = Field(8, ge=1, le=1024, description="rank")
     alpha: float = Field(16.0, gt=0, description="scaling numerator: updates are scaled by alpha / r")
     dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input")

@@ -84,6 +84,11 @@ class RunFolder:
         return self.path / "adapter"
 
     @property
+    def start_adapter(self) -> Path:
+        """The run's own copy of the adapter it started from."""
+        return self.path / "start_adapter.safetensors"
+
+    @property
     def trials(self) -> Path:
         return self.path / "trials"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,10 +63,10 @@ def split_rows(rows: int, held_out: float, seed: int) -> tuple[list[int], list[i
     return [row for row in range(rows) if row not in chosen], sorted(chosen)
 
 
-def draw_rows(rows: list[int], limit: int | None, seed: int) -> list[int]:
+def draw_rows(rows: Sequence[int], limit: int | None, seed: int) -> list[int]:
     """At most `limit` of `rows`, drawn by seed, in their order; all of them when it is None."""
     chosen = sorted(_permutation(len(rows), seed, _EVALUATION_STREAM)[:limit].tolist())
-    return [rows[at] for at in chosen]
+    return [int(rows[at]) for at in chosen]
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str, warmup: float) -> float:

@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 from holdfast.core.files import Json
 
-EndingKind = Literal["finished", "interrupted", "killed", "error", "nonfinite", "no_state", "disk_full", "vanished", "never_started"]
+EndingKind = Literal[
+    "finished", "interrupted", "killed", "error", "nonfinite", "no_state", "disk_full", "refused", "vanished", "never_started"
+]
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
-EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL = 64, 65, 66
-EXIT_KINDS: dict[int, EndingKind] = {0: "finished", 130: "interrupted", 64: "nonfinite", 65: "no_state", 66: "disk_full"}
+EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_REFUSED = 64, 65, 66, 68
+EXIT_KINDS: dict[int, EndingKind] = {0: "finished", 130: "interrupted", 64: "nonfinite", 65: "no_state", 66: "disk_full", 68: "refused"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Ending:
             "nonfinite": "stopped at a loss or gradient that is not finite",
             "no_state": "found no state to go on from",
             "disk_full": "the disk is full",
+            "refused": "refused what it was to train on",
             "never_started": "never started",
         }.get(self.kind, "died unseen")
 

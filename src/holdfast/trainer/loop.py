@@ -14,10 +14,11 @@ import torch
 from holdfast.core.errors import DONE, INTERRUPTED
 from holdfast.core.files import Json, append_line, write_json
 from holdfast.core.modelfolder import read_model
-from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE
+from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_REFUSED
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
+from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
 from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.snapshot import Snapshots
@@ -36,11 +37,15 @@ def train(job: Job) -> int:
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
         bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))
+        refuse_broken_weights(bench.task.model, job.config.model)
         if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
             job.event("tokenizers_disagree", **differing)
         for note in bench.task.notes:
             job.event("setting_changed", what=note)
         return _run(bench, Snapshots(bench, places), found)
+    except Refusal as refusal:
+        job.say(f"holdfast: {refusal}")
+        return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
     except FloatingPointError as error:
         job.say(f"holdfast: {error}")
         return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
@@ -67,6 +72,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         step += 1
         began = time.perf_counter()
         budget = job.settings(step)["micro_batch_tokens"]
+        refuse_without_labels(bench.task.tokens, bench.samples(step), step)
         computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, announcer.of_step(step))
         if not computed.finite:
             return _nonfinite(bench, snapshots, step, computed)

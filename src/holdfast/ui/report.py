@@ -65,7 +65,8 @@ def render(run: RunFolder) -> str:
 def _subtitle(config: Any, plan: Json) -> str:
     rows = f"{plan['rows']['train']:,} rows of " if plan else ""
     names = ", ".join(Path(file).name for file in config.data.files)
-    return f"LoRA r={config.adapter.r} on {Path(config.model).name}, {rows}{names}"
+    start = f", from the adapter {config.adapter.start}" if config.adapter.start else ""
+    return f"LoRA r={config.adapter.r} on {Path(config.model).name}{start}, {rows}{names}"
 
 
 def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> str:

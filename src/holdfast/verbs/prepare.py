@@ -32,6 +32,7 @@ from holdfast.rows.check import Tally, check_rows, report
 from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import TokenSet, save_tokens, split
 from holdfast.ui.terminal import Terminal
+from holdfast.verbs.start import take_start
 from holdfast.world.machine import read_machine, usable_threads
 
 
@@ -100,19 +101,20 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_machine, run.path)
         model = read_model(config.model)
+        start = take_start(run, config, model, terminal)
         tokens, data = check_data(run, config, model, terminal)
         machine = asked.result()
     lengths = np.diff(tokens.starts)
     training, held_out = split(tokens, config.data, config.train.seed)
     if not training:
         raise Stop(BLOCKED, "no row to train on is left: only rows for evaluation passed the check", f"each reject: {run.rejects_file}")
-    if config.evaluate.every and not held_out:
+    if config.evaluate.every and not len(held_out):
         message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
         raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training)}
     plan = make_plan(config, model, machine, spread)
     steps, samples = run_length(len(training), config.train.effective_batch, config.train.epochs, config.train.steps)
-    plan |= {"steps": steps, "samples": samples, "rows": {"train": len(training), "held_out": len(held_out)}, **data}
+    plan |= {"steps": steps, "samples": samples, "rows": {"train": len(training), "held_out": len(held_out)}, **data, **start}
     _refuse_if_blocked(preflight(config, machine, plan), terminal)
     write_json(run.machine_file, machine)
     write_json(run.plan_file, plan)
@@ -127,6 +129,9 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on."""
     codec = load_codec(model.folder)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    if limit < config.train.max_tokens:
+        run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
+        terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
     tokens, tally = check_rows(config, codec, limit)
     write_bytes(run.rejects_file, b"".join(orjson.dumps(r.as_json(), option=orjson.OPT_APPEND_NEWLINE) for r in tally.rejects))
     if not len(tokens):
@@ -143,8 +148,10 @@ def _refuse_token_numbers(tokens: TokenSet, model: ModelFacts) -> None:
     size = model.number("vocab_size", default=0)
     largest = int(tokens.ids.max())
     if size and largest >= size:
-        message = f"the tokenizer gives token {largest:,}, the model's embedding has {size:,}"
-        raise Stop(BLOCKED, message, "use the tokenizer that belongs to this model")
+        beyond = np.flatnonzero(tokens.ids >= size)
+        row = int(np.searchsorted(tokens.starts, beyond[0], side="right")) - 1
+        message = f"{tokens.source(row)}: the tokenizer gives token {int(tokens.ids[beyond[0]]):,}, the model's embedding has {size:,}"
+        raise Stop(BLOCKED, f"{message} ({len(beyond):,} such tokens in all)", "use the tokenizer that belongs to this model")
 
 
 def _data_line(summary: Json, run: RunFolder) -> str:
