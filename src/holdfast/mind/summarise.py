@@ -22,18 +22,17 @@ def summarise(
     artifact_sha256: str | None,
 ) -> Json:
     """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
-    wall = wall_seconds(launches, endings)
+    wall, last = wall_seconds(launches, endings), steps[-1] if steps else {}
     in_steps = sum(row["seconds"] for row in steps)
     return {
         "status": status,
         "reason": reason,
-        "steps": steps[-1]["step"] if steps else 0,
+        "steps": last.get("step", 0),
         "samples_seen": sum(len(row["samples"]) for row in steps),
         "loss": {
             "first": steps[0]["loss"] if steps else None,
-            "last": steps[-1]["loss"] if steps else None,
-            "eval_base": evaluation.get("eval_base"),
-            "eval_tuned": evaluation.get("eval_tuned"),
+            "last": last.get("loss"),
+            **{name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         },
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
