@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ def test_kills_from_outside_are_met_with_more_patience() -> None:
     past = Past("unknown", "killed", (), False)
     assert outcome_of([past] * (REPEATS["killed"] - 1))
     assert not outcome_of([past] * REPEATS["killed"])
+
+
+def test_what_the_trainer_refuses_is_not_tried_again() -> None:
+    ended = wreck("refused", 68)
+    ended = replace(ended, ending=Ending("refused", 68, None, {"cause": "no_learning_signal", "reason": "nothing to learn"}))
+    diagnosis = diagnose(ended)
+    assert diagnosis.cause == "no_learning_signal"
+    decision = decide(ended, diagnosis, [Past(diagnosis.cause, "refused", (), True)], LAUNCH)
+    assert (decision.launch, decision.reason) == (None, "nothing to learn")
 
 
 def test_alternating_causes_without_progress_end_too() -> None:
@@ -181,10 +191,14 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         launches={1: {"started": 0.0, "session": "a"}, 2: {"started": 22.0, "session": "a"}},
         endings={1: {"ended": 21.0}, 2: {"ended": 40.0}},
         evaluation={},
+        evaluations=[{"step": 2, "loss": 1.5, "seconds": 0.5}, {"step": 3, "loss": None, "seconds": 0.25}],
+        stopped_early=None,
+        artifact_step=2,
         artifact_sha256="x",
     )
     assert (summary["steps"], summary["samples_seen"], summary["attempts"]) == (3, 6, 2)
     assert summary["loss"] == {"first": 3.0, "last": 1.0, "eval_base": None, "eval_tuned": None}
+    assert summary["evaluations"] == {"count": 2, "last_loss": None, "best_step": 2, "best_loss": 1.5, "seconds": 0.75}
     assert summary["goodput"] == pytest.approx(6 / 40)
     assert summary["tokens_per_second"] == 50.0
     incident = summary["incidents"][0]

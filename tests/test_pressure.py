@@ -84,14 +84,12 @@ def test_a_sample_that_alone_does_not_fit_is_named(config_of: Callable[..., Path
     assert last["checkpointed_layers"] > 0, "checkpointing was not tried"
 
 
-def long_rows(file: Path, count: int, words: int) -> Path:
-    return write_rows(file, [{"instruction": f"Count {i}", "output": " ".join(str(n % 97) for n in range(words))} for i in range(count)])
+def long_rows(count: int, words: int) -> list[dict[str, str]]:
+    return [{"instruction": f"Count {i}", "input": "", "output": " ".join(str(n % 97) for n in range(words))} for i in range(count)]
 
 
 def test_a_real_limit_splits_the_largest_micro_batch_before_the_first_step(tmp_path: Path) -> None:
-    rows = write_rows(
-        tmp_path / "rows.jsonl", make_rows(96) + [json.loads(line) for line in long_rows(tmp_path / "long.jsonl", 24, 300).open()]
-    )
+    rows = write_rows(tmp_path / "rows.jsonl", make_rows(96) + long_rows(24, 300))
     tree: dict[str, Any] = {
         "model": "tiny",
         "data": {"files": str(rows), "held_out": 0.0},

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.core.files import Json, fsync_folder, read_json, sha256, write_bytes
+from holdfast.core.evaluations import best_of, read_evaluations
+from holdfast.core.files import Json, fsync_folder, read_json, sha256, write_bytes, write_json
 from holdfast.core.memoryfile import Snapshot
 from holdfast.core.run import RunFolder
 
@@ -19,6 +20,7 @@ ARTIFACT = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
+BEST = "best.json"
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,16 @@ def checkpoint_steps(run: RunFolder) -> list[int]:
 
 
 def prune(run: RunFolder, keep: int) -> None:
-    for step in checkpoint_steps(run)[:-keep]:
-        shutil.rmtree(run.checkpoints / checkpoint_name(step), ignore_errors=True)
+    """Remove checkpoints, all but the newest `keep` and the best by held-out loss, which best.json names."""
+    steps = checkpoint_steps(run)
+    best = best_of(row for row in read_evaluations(run) if row["step"] in steps)
+    for step in steps[:-keep]:
+        if best is None or step != best["step"]:
+            shutil.rmtree(run.checkpoints / checkpoint_name(step), ignore_errors=True)
+    if best is not None:
+        name = {"checkpoint": checkpoint_name(best["step"]), "step": best["step"], "loss": best["loss"]}
+        if read_json(run.checkpoints / BEST) != name:
+            write_json(run.checkpoints / BEST, name)
 
 
 def problem(folder: Path, run_id: str) -> str | None:

@@ -51,6 +51,9 @@ class Adapter(Section):
     """What is trained: a LoRA adapter through PEFT."""
 
     type: Literal["lora"] = "lora"
+    start: str | None = Field(
+        None, description="folder of an adapter to go on from (PEFT's layout, or a finished run); r, alpha and targets then follow it"
+    )
     r: int = Field(8, ge=1, le=1024, description="rank")
     alpha: float = Field(16.0, gt=0, description="scaling numerator: updates are scaled by alpha / r")
     dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input")
@@ -106,10 +109,24 @@ class Save(Section):
 
 
 class Evaluate(Section):
-    """What is measured on the held-out rows when the run is done, beside their loss."""
+    """What is measured on the held-out rows: their loss on the way, and base against tuned when the run is done."""
 
+    every: int | None = Field(None, ge=1, description="steps between evaluations on the way, the last step is one too; none when not given")
+    rows: int | None = Field(None, ge=1, description="held-out rows of an evaluation on the way, drawn by seed; all when not given")
+    patience: int | None = Field(
+        None, ge=1, description="evaluations in a row without improvement after which the run ends early; never when not given"
+    )
+    min_delta: float = Field(0.0, ge=0, description="the held-out loss has to fall by more than this to count as improved")
+    keep_best: bool = Field(True, description="with every: the run's adapter is the one of the lowest held-out loss, else the last one")
     generate: int = Field(8, ge=0, description="held-out prompts that base and tuned model answer; 0: none")
     max_new_tokens: int = Field(64, ge=1, description="longest answer")
+
+    @model_validator(mode="after")
+    def _on_the_way(self) -> Evaluate:
+        without = [name for name in ("rows", "patience") if getattr(self, name) is not None and self.every is None]
+        if without:
+            raise ValueError(f"{' and '.join(without)} {'need' if len(without) > 1 else 'needs'} every, the steps between evaluations")
+        return self
 
 
 class Run(Section):

@@ -1,8 +1,9 @@
 """The fault language: what to break and when. The trainer and the checkpoint writer read it; supervisor and lab never do.
 
 A fault fires where all its conditions hold. They are looked at for every micro-batch (phase `forward`), or at the named phase:
-start, forward, backward, optimizer, snapshot (half written), commit (between snapshot and step row), save (a checkpoint is
-whole but not yet renamed), saved (renamed, not yet acknowledged).
+start, forward, backward, optimizer, snapshot (half written), commit (between snapshot and step row), evaluate (before the
+held-out rows), evaluated (their loss is known, not journalled), best (journalled as the best, its checkpoint not asked for),
+save (a checkpoint is whole but not yet renamed), saved (renamed, not yet acknowledged).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Effect = Literal["kill", "raise", "oom", "nan_loss", "corrupt_checkpoint", "torn_checkpoint"]
-Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "save", "saved"]
+Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "evaluate", "evaluated", "best", "save", "saved"]
 CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint")
 WRITER_PHASES = ("save", "saved")
 

@@ -51,8 +51,8 @@ def read_json(path: Path) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def append_line(path: Path, value: Json) -> None:
-    """Append one JSON object as one line in one write.
+def append_line(path: Path, value: Json, durable: bool = False) -> None:
+    """Append one JSON object as one line in one write; `durable`: and wait until it is on the disk.
 
     Raises OSError when the disk takes no more; what was written of the line is cut off again, so the file stays whole.
     """
@@ -63,6 +63,8 @@ def append_line(path: Path, value: Json) -> None:
         if written != len(line):
             os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
             raise OSError(28, f"only {written} of {len(line)} bytes could be written", str(path))
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

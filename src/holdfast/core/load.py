@@ -167,6 +167,10 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
                 problems.append(f"data.{key}[{number}]: {name}: no such file{_near_text(folder / name)}")
             elif path.is_dir():
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
+    adapter = tree.get("adapter")
+    start = adapter.get("start") if isinstance(adapter, dict) else None
+    if isinstance(start, str) and find_path(start, folder) is None:
+        problems.append(f"adapter.start: {start}: no such folder{_near_text(folder / start)}")
     model = tree.get("model")
     if isinstance(model, str) and looks_local(model) and find_path(model, folder) is None:
         problems.append(f"model: {model}: no such folder{_near_text(folder / model)}")
@@ -191,8 +195,11 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
         key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")
     }
     data["weights"] = {str(find_path(name, folder) or name): weight for name, weight in config.data.weights.items()}
+    data = {key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")}
+    start = config.adapter.start
+    adapter = config.adapter.model_copy(update={"start": str(find_path(start, folder) or start)}) if start else config.adapter
     model = config.model if config.model in EMBEDDED else str(find_path(config.model, folder) or config.model)
-    return config.model_copy(update={"data": config.data.model_copy(update=data), "model": model})
+    return config.model_copy(update={"data": config.data.model_copy(update=data), "model": model, "adapter": adapter})
 
 
 def _near(path: Path) -> str:

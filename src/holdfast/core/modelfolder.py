@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,18 @@ import orjson
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 
+_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
 EMBEDDED = {"tiny": Path(__file__).parent.parent / "models" / "tiny"}  # base models that ship with the package, by name
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a safetensors file: type as written there, shape, and where its bytes begin and end in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,13 @@ class ModelFacts:
         """The longest input the model takes, in tokens; None when its config does not say."""
         value = self.config.get("max_position_embeddings") or self.config.get("n_positions")
         return value if isinstance(value, int) else None
+
+    def linear(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the weights of linear layers by module name: every matrix but embeddings and the output layer."""
+        matrices = {
+            name.removesuffix(".weight"): shape for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == 2
+        }
+        return {name: shape for name, shape in matrices.items() if not any(part in name for part in _EMBEDDINGS)}
 
     def number(self, *names: str, default: int) -> int:
         """The first of these config keys that holds a whole number."""
@@ -52,9 +71,9 @@ def read_model(model: str) -> ModelFacts:
     types: set[str] = set()
     size = 0
     for file in _weight_files(folder):
-        entries = _header(file)
-        shapes |= {name: tuple(entry["shape"]) for name, entry in entries.items()}
-        types |= {entry["dtype"] for entry in entries.values() if len(entry["shape"]) > 1}
+        tensors = stored_tensors(file)
+        shapes |= {name: tensor.shape for name, tensor in tensors.items()}
+        types |= {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
         size += file.stat().st_size
     return ModelFacts(folder, config, shapes, size, types.pop() if len(types) == 1 else None)
 
@@ -89,8 +108,8 @@ def _weight_files(folder: Path) -> list[Path]:
     raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
 
 
-def _header(file: Path) -> dict[str, Json]:
-    """Shape, type and place of every tensor in one safetensors file, after checking that header and size agree."""
+def stored_tensors(file: Path) -> dict[str, Stored]:
+    """What lies in one safetensors file, after checking that header and size agree. Raises Stop(1) when it is damaged."""
     size = file.stat().st_size
     with file.open("rb") as handle:
         start = handle.read(8)
@@ -101,8 +120,21 @@ def _header(file: Path) -> dict[str, Json]:
             header: dict[str, Any] = orjson.loads(handle.read(length))
         except orjson.JSONDecodeError as error:
             raise Stop(BLOCKED, f"{file} is damaged: its header is no JSON ({error})", "fetch it again") from None
-    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    end = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+    at = 8 + length
+    try:
+        tensors = {
+            name: Stored(entry["dtype"], tuple(entry["shape"]), at + entry["data_offsets"][0], at + entry["data_offsets"][1])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        raise Stop(BLOCKED, f"{file} is damaged: its header describes no tensors ({error!r})", "fetch it again") from None
+    end = max((tensor.end for tensor in tensors.values()), default=at)
     if end != size:
         raise Stop(BLOCKED, f"{file} is damaged: it has {size:,} bytes, its header describes {end:,}", "fetch it again")
     return tensors
+
+
+def broken_tensor(name: str, count: int, shape: tuple[int, ...], first: tuple[int, ...]) -> str:
+    """One tensor whose values are not all finite, in words."""
+    return f"{name}: {count:,} of {math.prod(shape):,} values, the first at {list(first)}"

@@ -40,6 +40,10 @@ class RunFolder:
         return self.path / "events.jsonl"
 
     @property
+    def evaluations_file(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
+    @property
     def timeline_file(self) -> Path:
         return self.path / "timeline.jsonl"
 
@@ -83,6 +87,11 @@ class RunFolder:
     @property
     def adapter(self) -> Path:
         return self.path / "adapter"
+
+    @property
+    def start_adapter(self) -> Path:
+        """The run's own copy of the adapter it started from."""
+        return self.path / "start_adapter.safetensors"
 
     @property
     def trials(self) -> Path:

@@ -11,6 +11,7 @@ from holdfast.core.mixture import Mixture
 from holdfast.core.shuffle import Rows, permutation
 
 _HELD_OUT_STREAM = 2**32  # beyond any epoch's number
+_EVALUATION_STREAM = 2**32 + 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,12 @@ def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:
     kept = np.ones(rows, dtype=bool)
     kept[permutation(rows, seed, _HELD_OUT_STREAM)[:count]] = False
     return np.flatnonzero(kept), np.flatnonzero(~kept)
+
+
+def draw_rows(rows: Rows, limit: int | None, seed: int) -> list[int]:
+    """At most `limit` of `rows`, drawn by seed, in their order; all of them when it is None."""
+    chosen = sorted(permutation(len(rows), seed, _EVALUATION_STREAM)[:limit].tolist())
+    return [int(rows[at]) for at in chosen]
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str, warmup: float) -> float:

@@ -8,10 +8,20 @@ from typing import Any, Literal
 from holdfast.core.files import Json
 
 EndingKind = Literal[
-    "finished", "interrupted", "killed", "error", "nonfinite", "no_state", "disk_full", "out_of_memory", "vanished", "never_started"
+    "finished",
+    "interrupted",
+    "killed",
+    "error",
+    "nonfinite",
+    "no_state",
+    "disk_full",
+    "out_of_memory",
+    "refused",
+    "vanished",
+    "never_started",
 ]
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
-EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY = 64, 65, 66, 67
+EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED = 64, 65, 66, 67, 68
 EXIT_KINDS: dict[int, EndingKind] = {
     0: "finished",
     130: "interrupted",
@@ -19,6 +29,7 @@ EXIT_KINDS: dict[int, EndingKind] = {
     65: "no_state",
     66: "disk_full",
     67: "out_of_memory",
+    68: "refused",
 }
 
 
@@ -66,6 +77,7 @@ class Ending:
             "no_state": "found no state to go on from",
             "disk_full": "the disk is full",
             "out_of_memory": "ran out of memory on a single sample",
+            "refused": "refused what it was to train on",
             "never_started": "never started",
         }.get(self.kind, "died unseen")
 

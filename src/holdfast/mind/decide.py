@@ -28,7 +28,7 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
 
     repeats: same cause, same launch, no new progress. barren: attempts in a row without a newly committed step, whatever the cause.
     """
-    if diagnosis.cause in FINAL:
+    if diagnosis.cause in FINAL or wreck.ending.kind == "refused":
         return Decision(None, "none", str(wreck.ending.facts.get("reason") or "; ".join(diagnosis.clues)))
     barren = _trailing(history, lambda past: not past.progressed)
     newest = history[-1]

@@ -24,6 +24,8 @@ def diagnose(wreck: Wreck) -> Diagnosis:
     if ending.kind == "nonfinite":
         facts = ending.facts
         return Diagnosis("nonfinite_numerics", 0.9, (f"loss {facts.get('loss')}, gradient norm {facts.get('grad_norm')}",))
+    if ending.kind == "refused":
+        return Diagnosis(str(ending.facts.get("cause", "unknown")), 0.95, (str(ending.facts.get("reason", "")),))
     if ending.kind == "disk_full" or (wreck.disk_free_bytes is not None and wreck.disk_free_bytes < _FULL_DISK_BYTES):
         return Diagnosis("disk_full", 0.95, (f"the disk of the run folder has {wreck.disk_free_bytes} bytes free",))
     if ending.kind == "no_state":

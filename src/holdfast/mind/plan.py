@@ -13,7 +13,6 @@ _USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interprete
 _LIMIT_SHARE = 0.95
 _LARGEST_MICRO_BATCH = 8192  # tokens; beyond it a step gains nothing and costs memory
 _WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340 MB
-_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
 
 
 def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -> Json:
@@ -73,7 +72,7 @@ def _adapted(model: ModelFacts, targets: str | list[str]) -> list[tuple[int, ...
     matrices = {name.removesuffix(".weight"): shape for name, shape in model.shapes.items() if name.endswith(".weight") and len(shape) == 2}
     if isinstance(targets, list):
         return [shape for name, shape in matrices.items() if name.rpartition(".")[2] in targets or name in targets]
-    return [shape for name, shape in matrices.items() if not any(part in name for part in _EMBEDDINGS)]
+    return list(model.linear().values())
 
 
 def _size(shape: tuple[int, ...]) -> int:

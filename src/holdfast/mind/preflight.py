@@ -64,7 +64,8 @@ def _disk(config: Config, machine: Json, plan: Json | None) -> list[Finding]:
     if free is None or free >= _DISK_WARN_BYTES:
         return []
     checkpoint = plan["params"]["trainable"] * _CHECKPOINT_BYTES_PER_PARAMETER if plan else 0
-    needed = (config.save.keep + 2) * checkpoint + _JOURNAL_BYTES
+    kept = config.save.keep + (1 if config.evaluate.every else 0)  # the best one beside the newest
+    needed = (kept + 2) * checkpoint + _JOURNAL_BYTES
     message = f"the disk of the run folder has {free / 2**20:.1f} MiB free, the run needs about {needed / 2**20:.1f} MiB"
     return [Finding("disk-space", "block" if free < needed else "warn", message, "make room, or choose another --run DIR")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.evaluations import best_of
 from holdfast.core.files import Json
 
 
@@ -15,22 +16,26 @@ def summarise(
     launches: dict[int, Json],
     endings: dict[int, Json],
     evaluation: Json,
+    evaluations: list[Json],
+    stopped_early: Json | None,
+    artifact_step: int | None,
     artifact_sha256: str | None,
 ) -> Json:
     """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
-    wall = wall_seconds(launches, endings)
+    wall, last = wall_seconds(launches, endings), steps[-1] if steps else {}
     in_steps = sum(row["seconds"] for row in steps)
     return {
         "status": status,
         "reason": reason,
-        "steps": steps[-1]["step"] if steps else 0,
+        "steps": last.get("step", 0),
         "samples_seen": sum(len(row["samples"]) for row in steps),
         "loss": {
             "first": steps[0]["loss"] if steps else None,
-            "last": steps[-1]["loss"] if steps else None,
-            "eval_base": evaluation.get("eval_base"),
-            "eval_tuned": evaluation.get("eval_tuned"),
+            "last": last.get("loss"),
+            **{name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         },
+        "evaluations": _evaluations(evaluations),
+        "stopped_early": stopped_early,
         "attempts": len(launches),
         "incidents": incidents(steps, events, wrecks),
         "quarantined": [],
@@ -38,9 +43,19 @@ def summarise(
         "wall_seconds": round(wall, 3) if wall else None,
         "tokens_per_second": round(sum(row["tokens"] for row in steps) / in_steps, 1) if in_steps else None,
         "peak_bytes": max((row["peak_bytes"] for row in steps), default=None),
+        "artifact_step": artifact_step,
         "artifact_sha256": artifact_sha256,
         "adapter_sha256": artifact_sha256,
     }
+
+
+def _evaluations(rows: list[Json]) -> Json | None:
+    """The evaluations on the way in short; None where there was none."""
+    if not rows:
+        return None
+    best = best_of(rows)
+    facts = {"best_step": best["step"], "best_loss": best["loss"]} if best else {"best_step": None, "best_loss": None}
+    return {"count": len(rows), "last_loss": rows[-1]["loss"], **facts, "seconds": round(sum(row["seconds"] for row in rows), 3)}
 
 
 def incidents(steps: list[Json], events: list[Json], wrecks: list[Json]) -> list[Json]:

@@ -14,12 +14,14 @@ import torch
 from holdfast.core.errors import DONE, INTERRUPTED
 from holdfast.core.files import Json, append_line, write_json
 from holdfast.core.modelfolder import read_model
-from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY
+from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY, EXIT_REFUSED
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, rehearse
 from holdfast.trainer.proof import proven
+from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
 from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.snapshot import Snapshots
@@ -39,6 +41,7 @@ def train(job: Job) -> int:
             return _no_state(job, committed, found)
         cap_memory(job.settings(1)["memory_limit_bytes"])
         bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))
+        refuse_broken_weights(bench.task.model, job.config.model)
         if found.snapshot is None:
             bench = proven(bench)
         if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
@@ -46,6 +49,9 @@ def train(job: Job) -> int:
         for note in bench.task.notes:
             job.event("setting_changed", what=note)
         return _run(bench, Snapshots(bench, places), found)
+    except Refusal as refusal:
+        job.say(f"holdfast: {refusal}")
+        return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
     except FloatingPointError as error:
         job.say(f"holdfast: {error}")
         return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
@@ -72,9 +78,12 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
         rehearse(bench)
-    while step < last and not job.stopping.asked:
+    held_out = HeldOut(bench, snapshots)
+    over = held_out.over(step)
+    while not over and not job.stopping.asked:
         step += 1
         began = time.perf_counter()
+        refuse_without_labels(bench.task.tokens, bench.samples(step), step)
         computed = compute_within_memory(bench, step, bench.samples(step), announcer.of_step(step))
         if not computed.finite:
             return _nonfinite(bench, snapshots, step, computed)
@@ -88,7 +97,8 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
             append_line(job.run.steps_file, row)
         snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
         watch.look(step)
-    kind, code = ("finished", DONE) if step >= last else ("interrupted", INTERRUPTED)
+        over = held_out.over(step)
+    kind, code = ("finished", DONE) if over else ("interrupted", INTERRUPTED)
     snapshots.pin_newest()
     return _end(job, code, kind=kind, step=step)
 

@@ -10,6 +10,7 @@ import gc
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients, compute_gradients
 
+Result = TypeVar("Result")
+
 _LOOK_EVERY = 16  # steps between two looks at the host's memory
 _LOW_SHARE = 0.05  # of the host's memory, still available
 _OUR_SHARE = 0.2  # of the host's memory: below it, smaller micro-batches would not help
@@ -26,15 +29,25 @@ _SWAP_GROWTH_BYTES = 256 << 20
 
 
 def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
-    """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones.
+    """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
+
+    def compute(budget: int) -> Gradients:
+        return compute_gradients(bench.task, bench.optimizer, step, samples, budget, announce)
+
+    return within_memory(bench, step, compute)
+
+
+def within_memory(bench: Bench, step: int, work: Callable[[int], Result]) -> Result:
+    """Do `work`, given tokens per micro-batch, again with smaller ones while it does not fit; they stay so from `step` on.
 
     Raises OutOfMemory when a single sample does not fit although every layer is checkpointed.
     """
     while True:
         try:
-            return compute_gradients(bench.task, bench.optimizer, step, samples, bench.job.settings(step)["micro_batch_tokens"], announce)
+            return work(bench.job.settings(step)["micro_batch_tokens"])
         except OutOfMemory as error:
-            full = error.with_traceback(None)  # its frames hold the tensors that did not fit
+            full = error.with_traceback(None)  # the frames hold the tensors that did not fit
+            full.__context__ = None
         bench.optimizer.clear()
         release()
         _make_smaller(bench, step, full)

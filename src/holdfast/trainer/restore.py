@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.checkpoint import checkpoint_steps, newest_valid, next_valid
+from holdfast.core.checkpoint import checkpoint_name, checkpoint_steps, newest_valid, next_valid, problem
+from holdfast.core.evaluations import best_of, read_evaluations
 from holdfast.core.files import Json, append_line, cut_torn_line
 from holdfast.core.memoryfile import SLOTS, MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
@@ -59,4 +60,29 @@ def state_for_training(run: RunFolder, places: list[Path]) -> Found:
         found = find_state(run, places, limit=committed + 1)
     if found.snapshot and found.snapshot.step == committed + 1:
         append_line(run.steps_file, found.snapshot.meta["row"])
-    return found
+    return _no_later_than_the_best(run, places, found)
+
+
+def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found) -> Found:
+    """`found`, or an older state where the best one by held-out loss was lost with its checkpoint: it is computed again from there."""
+    best = best_of(row for row in read_evaluations(run) if found.snapshot and row["step"] < found.snapshot.step)
+    if best is None or _is_pinned(places, best["step"]):
+        return found
+    folder = run.checkpoints / checkpoint_name(best["step"])
+    reason = problem(folder, run.id())
+    if reason is None:
+        return found
+    older = find_state(run, places, limit=best["step"])
+    told: Json = {"checkpoint": folder.name, "reason": f"it held the best state, and {reason}"}
+    return Found(older.snapshot, older.place, [*found.passed_over, told]) if older.snapshot else found
+
+
+def _is_pinned(places: list[Path], step: int) -> bool:
+    """Whether a snapshot of `step` is waiting to be made durable."""
+    for place in places:
+        memory = MemoryFile.open(place)
+        if memory is not None:
+            with memory:
+                if any(header.step == step for header in memory.pinned_headers()):
+                    return True
+    return False

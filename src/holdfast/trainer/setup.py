@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from holdfast.core.memoryfile import Snapshot
@@ -14,6 +15,7 @@ from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
 from holdfast.trainer.model import prepare_torch
 from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.refuse import put_in
 from holdfast.trainer.tasks.sft import Sft
 
 
@@ -53,6 +55,8 @@ def build(job: Job, settings: Settings) -> Bench:
     task = Sft(job.config, settings, tokens, device)
     optimizer = AdamW(task.artifact, job.config.train)
     artifact = Image(task.artifact, {"format": "pt"})
+    if begun := job.plan.get("start_adapter"):
+        put_in(artifact, job.run.start_adapter, begun)
     return Bench(job, task, optimizer, step_table(job, tokens), artifact, Image(optimizer.state() | task.state()), device)
 
 

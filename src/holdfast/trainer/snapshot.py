@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from holdfast.core.checkpoint import save_checkpoint
 from holdfast.core.files import Json, write_json
+from holdfast.core.locks import hold
 from holdfast.core.memoryfile import SLOTS, MemoryFile
 from holdfast.trainer.setup import Bench
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
+SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without
 
 
 class Snapshots:
@@ -45,6 +48,9 @@ class Snapshots:
         Raises FloatingPointError when weights or optimizer state are not finite; the snapshot before it stays the newest.
         """
         job, memory = self.bench.job, self.memory
+        while len(memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
+            self._save_without_writer()
+            time.sleep(0.002)
         slot = memory.free_slot()
         memory.begin(slot)
         artifact_at, state_at = memory.payload_offsets(slot)
@@ -68,6 +74,38 @@ class Snapshots:
                 return False
             time.sleep(0.002)
         return True
+
+    def secure(self, step: int) -> None:
+        """Have the snapshot of `step` made durable for certain: wait for the writer's turn, or save what waits where none lives.
+
+        Without such a snapshot the step was restored from its checkpoint, which is durable.
+        """
+        kept = next((header for index in range(SLOTS) if (header := self.memory.header(index)) and header.step == step), None)
+        newest = self.memory.newest_header()
+        is_newest = kept is not None and kept == newest
+        if kept is None or self.memory.pinned(kept.index) or (is_newest and self._newest_is_pinned):
+            return
+        deadline = time.monotonic() + SECURE_PATIENCE_S
+        while waiting := self.memory.pinned_headers():
+            if time.monotonic() > deadline:
+                reason = f"the checkpoint of step {waiting[0].step} is still being written after {SECURE_PATIENCE_S:.0f} s"
+                self.bench.job.event("checkpoint_skipped", step=step, reason=reason)
+                return
+            self._save_without_writer()
+            time.sleep(0.002)
+        self.memory.pin(kept.index)
+        self._newest_is_pinned = self._newest_is_pinned or is_newest
+
+    def _save_without_writer(self) -> None:
+        """Save the pinned snapshots here, if no writer lives. One that starts meanwhile waits for the lock."""
+        job = self.bench.job
+        with hold(job.run.writer_lock, wait=False) as free:
+            for header in self.memory.pinned_headers() if free else ():
+                snapshot = self.memory.read(header)
+                if snapshot is not None:
+                    save_checkpoint(job.run, snapshot, self.bench.task.adapter_config, job.config.save.keep)
+                    job.event("checkpoint_saved", step=snapshot.step, by="the trainer, because no writer lives")
+                self.memory.unpin(header.index)
 
     def pin_newest(self) -> None:
         """Ask for the newest snapshot to be made durable, unless that was asked when it was taken."""

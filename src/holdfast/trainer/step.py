@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.trainer.exhausted import OutOfMemory, is_out_of_memory
+from holdfast.trainer.exhausted import naming
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.tasks.base import Batch, Task
 
@@ -55,7 +55,7 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
 
 def _accumulate(task: Task, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss, detached. Raises OutOfMemory."""
-    try:
+    with naming(batch):
         poisoned = announce("forward", number, batch)
         loss = task.loss_sum(batch, step)
         if poisoned:
@@ -63,11 +63,6 @@ def _accumulate(task: Task, step: int, number: int, batch: Batch, labels: int, a
         announce("backward", number, batch)
         (loss / labels).backward()  # type: ignore[no-untyped-call]
         return loss.detach().double()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        text = str(error).splitlines()[0][:500] if str(error) else type(error).__name__
-    raise OutOfMemory(batch, text)  # out of the except clause: the error's frames hold tensors
 
 
 def gradients(optimizer: AdamW) -> dict[str, Tensor]:

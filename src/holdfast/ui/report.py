@@ -10,11 +10,13 @@ import jinja2
 from markupsafe import Markup
 
 from holdfast import __version__
+from holdfast.core.evaluations import best_of, read_evaluations
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
+from holdfast.ui.words import artifact_origin, early_end
 
 _REJECTS_SHOWN = 8
 _NOTICES_SHOWN = 50
@@ -42,7 +44,7 @@ def render(run: RunFolder) -> str:
         subtitle=_subtitle(config, run.plan()),
         verdict=_verdict(summary, status, run, evaluation),
         tiles=_tiles(summary, steps),
-        charts=_charts(steps, summary),
+        charts=_charts(steps, summary, read_evaluations(run)),
         incidents=[_incident(incident) for incident in summary.get("incidents", [])],
         notices=_notices(run),
         samples=evaluation.get("samples") or [],
@@ -63,7 +65,8 @@ def render(run: RunFolder) -> str:
 def _subtitle(config: Any, plan: Json) -> str:
     rows = f"{plan['rows']['train']:,} rows of " if plan else ""
     names = ", ".join(Path(file).name for file in config.data.files)
-    return f"LoRA r={config.adapter.r} on {Path(config.model).name}, {rows}{names}"
+    start = f", from the adapter {config.adapter.start}" if config.adapter.start else ""
+    return f"LoRA r={config.adapter.r} on {Path(config.model).name}{start}, {rows}{names}"
 
 
 def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> str:
@@ -76,7 +79,11 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     incidents = len(summary["incidents"])
     survived = "without an incident" if not incidents else f"through {incidents} incident{'s' if incidents > 1 else ''}"
     lost = sum(incident["lost_steps"] or 0 for incident in summary["incidents"])
-    text = f"Finished all {summary['steps']:,} steps {survived}" + (f", {lost} steps computed twice" if incidents else "")
+    early = early_end(summary)
+    text = f"{early[0].upper()}{early[1:]}, {survived}" if early else f"Finished all {summary['steps']:,} steps {survived}"
+    text += f", {lost} steps computed twice" if incidents else ""
+    if origin := artifact_origin(summary):
+        text += f". The adapter is that of {origin}"
     loss = summary["loss"]
     if loss["eval_base"] is None or loss["eval_tuned"] is None:
         return text + "."
@@ -115,7 +122,7 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def _charts(steps: list[Json], summary: Json) -> list[tuple[str, Markup]]:
+def _charts(steps: list[Json], summary: Json, evaluations: list[Json]) -> list[tuple[str, Markup]]:
     xs = [row["step"] for row in steps]
     markers = [
         Marker(incident["step"], str(number), f"step {incident['step']}: {incident['evidence']}")
@@ -128,7 +135,16 @@ def _charts(steps: list[Json], summary: Json) -> list[tuple[str, Markup]]:
         ("Speed", "tokens per second", [row["tokens"] / row["seconds"] if row["seconds"] else 0.0 for row in steps], True),
         ("Peak memory", "GiB", [row["peak_bytes"] / 2**30 for row in steps], False),
     )
-    return [(title, Markup(line_chart(xs, [_float(y) for y in ys], unit, markers, smooth))) for title, unit, ys, smooth in series]
+    charts = [(title, Markup(line_chart(xs, [_float(y) for y in ys], unit, markers, smooth))) for title, unit, ys, smooth in series]
+    return charts[:1] + ([("Held-out loss", _held_out_chart(evaluations))] if evaluations else []) + charts[1:]
+
+
+def _held_out_chart(evaluations: list[Json]) -> Markup:
+    """The held-out loss over the evaluations on the way, its best marked."""
+    best = best_of(evaluations)
+    markers = [Marker(best["step"], "best", f"step {best['step']}: held-out loss {best['loss']:.4f}, the lowest")] if best else []
+    steps, losses = [row["step"] for row in evaluations], [_float(row["loss"]) for row in evaluations]
+    return Markup(line_chart(steps, losses, "nats per label token", markers))
 
 
 def _float(value: float | None) -> float:

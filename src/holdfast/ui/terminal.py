@@ -15,6 +15,7 @@ from holdfast.core.files import Json, last_line
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.ui.notices import notice
+from holdfast.ui.words import artifact_origin, early_end, evaluated
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
@@ -95,12 +96,18 @@ class Terminal:
             return
         self._told += len(fresh) + 1 if fresh else 0
         for line in fresh.splitlines():
-            found = notice(orjson.loads(line))
-            if found:
+            event = orjson.loads(line)
+            found = notice(event)
+            if event["event"] == "evaluated":
+                self.say(evaluated(event))
+            elif found:
                 self.tell(f"{found[0]} ({found[1]})")
 
     def end(self) -> None:
-        """Stop showing progress."""
+        """Stop showing progress, after the last that was journalled is said."""
+        if self._run is not None:
+            self._tell_events(self._run)
+            self._run = None
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -122,6 +129,8 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     facts = [("status", summary["status"]), ("steps", f"{summary['steps']:,} ({summary['samples_seen']:,} samples)")]
     if loss["first"] is not None:
         facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
+    if early := early_end(summary):
+        facts.append(("ended early", early.removeprefix("ended early ")))
     if loss["eval_base"] is not None:
         facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned)"))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
@@ -134,6 +143,7 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     if len(summary["incidents"]) > 6:
         facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
     if summary["adapter_sha256"]:
-        facts.append(("adapter", f"{run.adapter}  (sha256 {summary['adapter_sha256'][:16]})"))
+        origin = artifact_origin(summary)
+        facts.append(("adapter", f"{run.adapter}  ({f'{origin}; ' if origin else ''}sha256 {summary['adapter_sha256'][:16]})"))
     facts.append(("report", str(run.path / "report.html")))
     return facts

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid
+from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
 from holdfast.core.config import Config
 from holdfast.core.errors import GAVE_UP, Stop
+from holdfast.core.evaluations import read_evaluations, stopped_early
 from holdfast.core.files import Json, fsync_folder, read_json, write_json
 from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.mind.summarise import summarise
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
@@ -23,20 +25,35 @@ from holdfast.world.writer import persist_newest
 def finish(run: RunFolder, config: Config, places: list[Path], terminal: Terminal) -> Json:
     """Publish the final checkpoint as the artifact, load it afresh, write summary and report. May be called again at any time."""
     keep_newest(run, places, config)
-    checkpoint, _ = newest_valid(run)
-    if checkpoint is None or checkpoint.step != run.committed():
-        state = f"step {checkpoint.step}" if checkpoint else "nothing"
+    newest, _ = newest_valid(run)
+    if newest is None or newest.step != run.committed():
+        state = f"step {newest.step}" if newest else "nothing"
         text = f"the newest checkpoint that verifies is {state}, the run ended at step {run.committed()}"
         raise Stop(GAVE_UP, text, "look into the disk; the same command trains the missing steps again")
-    publish_artifact(run, checkpoint)
+    artifact = _chosen(run, config, newest, terminal)
+    publish_artifact(run, artifact)
     _evaluate(run, terminal)
-    summary = write_summary(run, "finished", None)
-    run.event("finished", steps=summary["steps"], artifact_sha256=summary["artifact_sha256"])
+    summary = write_summary(run, "finished", None, artifact)
+    run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
     write_json(run.attempt(run.attempts()[-1]) / "wreck.json", {"ending": {"kind": "finished"}})  # closes the attempt
     for place in places:
         place.unlink(missing_ok=True)
     terminal.summary(summary, run)
     return summary
+
+
+def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Terminal) -> Checkpoint:
+    """The checkpoint the artifact is made of: the best by held-out loss where such losses are known and wanted, else the newest."""
+    rows = read_evaluations(run) if config.evaluate.every and config.evaluate.keep_best else []
+    ranked = sorted((row for row in rows if row["loss"] is not None), key=lambda row: (row["loss"], row["step"]))
+    if not ranked:
+        return newest
+    chosen, lost = next_valid(run, [row["step"] for row in reversed(ranked)])
+    found = chosen or newest
+    for entry in lost[:1]:
+        run.event("best_checkpoint_lost", **entry, instead=found.step)
+        terminal.tell(f"the best state, {entry['checkpoint']}, is lost: {entry['reason']}; the adapter is that of step {found.step}")
+    return found
 
 
 def keep_newest(run: RunFolder, places: list[Path], config: Config) -> int | None:
@@ -88,9 +105,8 @@ def _evaluate(run: RunFolder, terminal: Terminal) -> None:
         terminal.tell(f"the evaluation failed (exit code {code}); its log: {log}")
 
 
-def write_summary(run: RunFolder, status: str, reason: str | None) -> Json:
-    """Write summary.json and report.html from what lies in the run folder."""
-    artifact = newest_valid(run)[0] if status == "finished" else None
+def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
+    """Write summary.json and report.html from what lies in the run folder; `artifact` is what RUN/adapter was made of."""
     wrecks = [wreck for number in run.attempts() if (wreck := read_json(run.attempt(number) / "wreck.json"))]
     launches = {number: read_json(run.attempt(number) / "launch.json") or {} for number in run.attempts()}
     endings = {number: read_json(run.attempt(number) / "ending.json") or {} for number in run.attempts()}
@@ -103,8 +119,19 @@ def write_summary(run: RunFolder, status: str, reason: str | None) -> Json:
         launches=launches,
         endings=endings,
         evaluation=read_json(run.evaluation_file) or {},
+        evaluations=read_evaluations(run),
+        stopped_early=_stopped_early(run) if status == "finished" else None,
+        artifact_step=artifact.step if artifact else None,
         artifact_sha256=artifact.artifact_sha256 if artifact else None,
     )
     write_json(run.summary_file, summary)
     write_report(run, run.path / "report.html")
     return summary
+
+
+def _stopped_early(run: RunFolder) -> Json | None:
+    """Why the run ended before its last step, or None when it did not; `steps` is where it would have ended."""
+    timeline = read_timeline(run.timeline_file)
+    settings = settings_at(timeline, timeline[-1]["from_step"])
+    found = stopped_early(read_evaluations(run), run.config().evaluate, settings.get("patience_from", 1))
+    return found | {"steps": settings["steps"]} if found and found["step"] < settings["steps"] else None

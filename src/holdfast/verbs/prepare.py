@@ -35,6 +35,7 @@ from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.rows.workers import Workers
 from holdfast.ui.terminal import Terminal
+from holdfast.verbs.start import take_start
 from holdfast.world.machine import read_machine, usable_threads
 
 
@@ -103,12 +104,16 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_machine, run.path)
         model = read_model(config.model)
+        start = take_start(run, config, model, terminal)
         tokens, data = check_data(run, config, model, terminal)
         machine = asked.result()
     lengths = np.diff(tokens.starts)
     training, held_out = split(tokens, config.data, config.train.seed)
     if not len(training):
         raise Stop(BLOCKED, "no row to train on is left: only rows for evaluation passed the check", f"each reject: {run.rejects_file}")
+    if config.evaluate.every and not len(held_out):
+        message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
+        raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
     per_epoch = _rows_per_epoch(config, len(training))
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training)}
     plan = make_plan(config, model, machine, spread)
@@ -118,6 +123,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         "samples": samples,
         "rows": {"train": len(training), "held_out": len(held_out), "per_epoch": per_epoch},
         **data,
+        **start,
     }
     _refuse_if_blocked(preflight(config, machine, plan), terminal)
     write_json(run.machine_file, machine)
@@ -141,6 +147,9 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on."""
     codec = load_codec(model.folder)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    if limit < config.train.max_tokens:
+        run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
+        terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
     layout, folder = config.data.format, cache_folder(os.environ)
     cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, layout, limit))
     with replacing(run.rejects_file) as rejects, Workers(codec, layout, limit, usable_threads()) as workers:
@@ -154,7 +163,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     summary = report(checked, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
     write_json(run.data_report_file, summary)
     terminal.say(_data_line(summary, run) + _cache_words(checked))
-    _refuse_token_numbers(checked.verdicts.largest, model)
+    _refuse_token_numbers(checked.verdicts.largest, tokens, model)
     return tokens, {"data_sha256": digest, "max_tokens": limit, "pad_token_id": codec.pad}
 
 
@@ -171,11 +180,13 @@ def _cache_words(checked: Checked) -> str:
     return f"; from the token cache: {checked.reused:,} of {len(checked.parts):,} blocks" if checked.reused else ""
 
 
-def _refuse_token_numbers(largest: int, model: ModelFacts) -> None:
+def _refuse_token_numbers(largest: int, tokens: TokenSet, model: ModelFacts) -> None:
     size = model.number("vocab_size", default=0)
     if size and largest >= size:
-        message = f"the tokenizer gives token {largest:,}, the model's embedding has {size:,}"
-        raise Stop(BLOCKED, message, "use the tokenizer that belongs to this model")
+        beyond = np.flatnonzero(tokens.ids >= size)
+        row = int(np.searchsorted(tokens.starts, beyond[0], side="right")) - 1
+        message = f"{tokens.source(row)}: the tokenizer gives token {int(tokens.ids[beyond[0]]):,}, the model's embedding has {size:,}"
+        raise Stop(BLOCKED, f"{message} ({len(beyond):,} such tokens in all)", "use the tokenizer that belongs to this model")
 
 
 def _data_line(summary: Json, run: RunFolder) -> str:
@@ -214,8 +225,11 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
     now = settings_at(timeline, timeline[-1]["from_step"])
     if steps <= run.committed():
         raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
-    if (steps, samples) != (now["steps"], now["samples"]):
-        add_entry(run.timeline_file, run.committed() + 1, {"steps": steps, "samples": samples}, f"extended from {now['steps']} steps")
+    early = (read_json(run.summary_file) or {}).get("stopped_early")
+    if (steps, samples) != (now["steps"], now["samples"]) or early:
+        reason = f"extended from {early['step'] if early else now['steps']} steps"
+        settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1}
+        add_entry(run.timeline_file, run.committed() + 1, settings, reason)
         run.event("extended", steps=steps, before=now["steps"])
     run.write_config(old.model_copy(update={"train": new.train}))
     run.summary_file.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from holdfast.core.config import Config
-from holdfast.core.errors import DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.core.faults import Fault
 from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.load import load_config, load_faults
@@ -22,6 +22,7 @@ from holdfast.ui.terminal import Terminal
 from holdfast.verbs.finish import finish, keep_newest, write_summary
 from holdfast.verbs.launch import trainer_launch
 from holdfast.verbs.prepare import held, open_run
+from holdfast.verbs.start import with_start
 from holdfast.verbs.trackers import refuse_missing_trackers, tracked
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
     with held(path) as folder:
+        config = with_start(folder, config)
         open_run(folder, config, arguments.extend, terminal)
         summary = read_json(folder.summary_file)
         if summary and summary["status"] == "finished":
@@ -128,8 +130,10 @@ def _conclude(run: RunFolder, config: Config, places: list[Path], outcome: Outco
         return INTERRUPTED, summary
     run.event("gave_up", step=run.committed(), reason=outcome.decision.reason, saved=saved)
     summary = write_summary(run, "gave_up", outcome.decision.reason)
-    terminal.summary(summary, run)
     wreck = outcome.wreck
+    if outcome.ending.kind == "refused":
+        raise Stop(BLOCKED, outcome.decision.reason, str(outcome.ending.facts.get("hint", "")), summary)
+    terminal.summary(summary, run)
     last = [line for line in wreck.lines if line.strip()][-3:] if wreck else []
     log = run.attempt(run.attempts()[-1]) / "output.log"
     kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"

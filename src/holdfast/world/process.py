@@ -13,10 +13,10 @@ from pathlib import Path
 
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import alive
+from holdfast.core.locks import hold
 from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
 from holdfast.core.types import EXIT_KINDS, Ending, Launch
-from holdfast.world.writer import hold
 
 POLL_S = 0.05
 Tick = Callable[["Attempt"], bool]

@@ -8,13 +8,11 @@ One at a time per run (a lock). It ends when the trainer is gone and nothing is 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.core.checkpoint import (
@@ -22,34 +20,22 @@ from holdfast.core.checkpoint import (
     ARTIFACT,
     STATE,
     checkpoint_name,
-    checkpoint_steps,
     clear_staging,
     problem,
     prune,
     publish_checkpoint,
+    save_checkpoint,
     stage_checkpoint,
 )
 from holdfast.core.faults import Fault, Moment, fires
 from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
 from holdfast.core.load import load_faults
+from holdfast.core.locks import hold
 from holdfast.core.memoryfile import MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
 
 POLL_S = 0.02
-
-
-@contextlib.contextmanager
-def hold(lock: Path, wait: bool) -> Iterator[bool]:
-    """Hold a lock file exclusively; yields whether it could be had."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 def main(run: RunFolder, attempt: int) -> int:
@@ -85,19 +71,24 @@ def _save_pinned(run: RunFolder, ready: Json, keep: int, faults: list[Fault], at
 
 
 def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: int) -> int | None:
-    """Make the newest snapshot durable after its trainer is gone; its step, or None when no snapshot is left. Raises OSError."""
+    """Make the newest snapshot durable after its trainer is gone, and those a dead writer left pinned.
+
+    The step of the newest, or None when no snapshot is left. Raises OSError.
+    """
     with hold(run.writer_lock, wait=True):
         clear_staging(run)
         for place in places:
             memory = MemoryFile.open(place)
-            snapshot = memory.newest() if memory else None
-            if snapshot is None:
+            newest = memory.newest() if memory else None
+            if memory is None or newest is None:
                 continue
-            final = run.checkpoints / checkpoint_name(snapshot.step)
-            if snapshot.step not in checkpoint_steps(run) or problem(final, run.id()):
-                publish_checkpoint(run, stage_checkpoint(run, snapshot, adapter_config), snapshot.step)
-                prune(run, keep)
-            return snapshot.step
+            waiting = memory.pinned_headers()
+            for snapshot in [*map(memory.read, waiting), newest]:
+                if snapshot is not None and problem(run.checkpoints / checkpoint_name(snapshot.step), run.id()):
+                    save_checkpoint(run, snapshot, adapter_config, keep)
+            for header in waiting:
+                memory.unpin(header.index)
+            return newest.step
     return None
 
 

@@ -1,0 +1,62 @@
+"""What the evaluations of a run say: which step is best so far, and for how long nothing has improved. Reads the journal, no more.
+
+A decision follows from the journal's rows alone, so a run that was killed in between decides as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.config import Evaluate
+from holdfast.core.files import Json, read_lines
+from holdfast.core.run import RunFolder
+
+
+@dataclass(frozen=True)
+class Standing:
+    """After some evaluations. best: the row of the lowest loss, the earlier of equals; without_improvement: how many in a row."""
+
+    best: Json | None
+    without_improvement: int
+
+
+def read_evaluations(run: RunFolder) -> list[Json]:
+    """The rows of evaluations.jsonl, {step, loss, labels, seconds, best} each, by step."""
+    return sorted(read_lines(run.evaluations_file), key=lambda row: row["step"])
+
+
+def best_of(rows: Iterable[Json]) -> Json | None:
+    """The row of the lowest loss, the earlier of equals; a loss that is not finite is None and never the best."""
+    return min((row for row in rows if row["loss"] is not None), key=lambda row: (row["loss"], row["step"]), default=None)
+
+
+def standing(rows: list[Json], min_delta: float, since: int) -> Standing:
+    """Where a run stands. An evaluation improves when its loss is more than `min_delta` below that of the last one that did.
+
+    Evaluations before step `since` are not counted as without improvement: they belong to a run that was extended later.
+    """
+    reference: float | None = None
+    without = 0
+    for row in rows:
+        loss = row["loss"]
+        if loss is not None and (reference is None or loss < reference - min_delta):
+            reference, without = loss, 0
+        elif row["step"] >= since:
+            without += 1
+    return Standing(best_of(rows), without)
+
+
+def stopped_early(rows: list[Json], evaluate: Evaluate, since: int) -> Json | None:
+    """Why a run ends after the last of `rows`, or None when its patience is not used up."""
+    now = standing(rows, evaluate.min_delta, since)
+    if evaluate.patience is None or now.without_improvement < evaluate.patience:
+        return None
+    return {
+        "step": rows[-1]["step"],
+        "best_step": now.best["step"] if now.best else None,
+        "best_loss": now.best["loss"] if now.best else None,
+        "without_improvement": now.without_improvement,
+        "patience": evaluate.patience,
+        "min_delta": evaluate.min_delta,
+    }

@@ -1,0 +1,100 @@
+"""Measure the held-out loss on the way, keep the best state, say when the run is over. Trains nothing and draws no random number."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from holdfast.core.evaluations import best_of, read_evaluations, stopped_early
+from holdfast.core.files import Json, append_line, cut_torn_line
+from holdfast.core.table import draw_rows
+from holdfast.rows.tokenset import split
+from holdfast.trainer.exhausted import naming
+from holdfast.trainer.pressure import within_memory
+from holdfast.trainer.setup import Bench
+from holdfast.trainer.snapshot import Snapshots
+
+_CHUNK = 512  # rows whose micro-batches lie on the device at once
+
+
+class HeldOut:
+    """The evaluations of a run. What is decided follows from evaluations.jsonl, whose row of a step is on disk before the next step."""
+
+    def __init__(self, bench: Bench, snapshots: Snapshots) -> None:
+        self.bench, self.snapshots = bench, snapshots
+        self.config = bench.job.config.evaluate
+        seed = bench.job.config.train.seed
+        self.samples = draw_rows(split(bench.task.tokens, bench.job.config.data, seed)[1], self.config.rows, seed)
+        cut_torn_line(bench.job.run.evaluations_file)
+        self.rows = read_evaluations(bench.job.run)
+
+    def over(self, step: int) -> bool:
+        """Whether the run ends after `step`, which is evaluated first where it is due. False where it is to stop before it is judged.
+
+        May be asked again for a step, by another attempt: what was measured stands, and the best state is made safe all the same.
+        """
+        settings = self.bench.job.settings(step + 1)
+        if self._due(step):
+            if not self._settle(step):
+                return False
+            known = [row for row in self.rows if row["step"] <= step]
+            if stopped_early(known, self.config, settings.get("patience_from", 1)):
+                return True
+        return bool(step >= settings["steps"])
+
+    def _due(self, step: int) -> bool:
+        every = self.config.every
+        return every is not None and step > 0 and (step % every == 0 or step == self.bench.job.settings(step)["steps"])
+
+    def _settle(self, step: int) -> bool:
+        """Measure and journal `step` unless that was done, and have its state kept if it is the best; False where asked to stop."""
+        job = self.bench.job
+        if all(row["step"] != step for row in self.rows):
+            row = self._measure(step)
+            if row is None:
+                return False
+            job.point("evaluated", step)
+            append_line(job.run.evaluations_file, row, durable=True)
+            job.event("evaluated", step=step, loss=row["loss"], best=row["best"])
+            self.rows.append(row)
+        best = best_of(row for row in self.rows if row["step"] <= step)
+        if best is not None and best["step"] == step:
+            job.point("best", step)
+            self.snapshots.secure(step)
+        return True
+
+    def _measure(self, step: int) -> Json | None:
+        """The row of `step`; None when the run is asked to stop meanwhile."""
+        job = self.bench.job
+        job.point("evaluate", step)
+        began = time.perf_counter()
+        model = self.bench.task.model
+        model.eval()
+        try:
+            found = within_memory(self.bench, step + 1, lambda budget: self._loss(step, budget))
+        finally:
+            model.train()
+        if found is None:
+            return None
+        total, labels = found
+        loss = total / labels if math.isfinite(total) else None
+        before = best_of(self.rows)
+        best = loss is not None and (before is None or loss < before["loss"])
+        return {"step": step, "loss": loss, "labels": labels, "seconds": round(time.perf_counter() - began, 4), "best": best}
+
+    def _loss(self, step: int, budget: int) -> tuple[float, int] | None:
+        """(sum of the losses, number of label tokens) over the held-out rows, `budget` tokens at once."""
+        job, task = self.bench.job, self.bench.task
+        total, labels = 0.0, 0
+        with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
+            for start in range(0, len(self.samples), _CHUNK):
+                for batch in task.batches(self.samples[start : start + _CHUNK], budget):
+                    if job.stopping.asked:
+                        return None
+                    self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
+                    with naming(batch):
+                        total += float(task.loss_sum(batch, step).double())
+                    labels += batch.labels
+        return total, labels

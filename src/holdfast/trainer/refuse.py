@@ -1,0 +1,66 @@
+"""What a trainer refuses to train on: another attempt would meet the same, so its reason goes to the user. Repairs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.files import Json
+from holdfast.core.modelfolder import broken_tensor
+from holdfast.rows.tokenset import TokenSet
+from holdfast.trainer.images import Image
+
+_SHOWN = 5
+
+
+class Refusal(Exception):
+    """The input cannot be trained on. `cause` as in a diagnosis; `hint`: the next command or edit."""
+
+    def __init__(self, cause: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.cause, self.hint = cause, hint
+
+
+def refuse_broken_weights(model: nn.Module, source: str) -> None:
+    """Raise Refusal when a weight of the model is NaN or Inf, naming each tensor. One pass that allocates nothing the size of a weight."""
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.is_floating_point()}
+    extremes = {name: torch.stack(torch.aminmax(weight)).float() for name, weight in weights.items() if weight.numel()}
+    sums = torch.stack([(values - values).sum() for values in extremes.values()]).tolist()  # 0, or NaN; one synchronisation
+    broken = [name for name, value in zip(extremes, sums, strict=True) if not math.isfinite(value)]
+    if broken:
+        listed = "\n".join(f"  {_named(name, weights[name])}" for name in broken[:_SHOWN])
+        more = f"\n  and {len(broken) - _SHOWN} more tensors" if len(broken) > _SHOWN else ""
+        text = f"{len(broken)} of {len(weights)} weights of {source} hold NaN or Inf:\n{listed}{more}"
+        raise Refusal("nonfinite_numerics", text, "fetch the model again; then the same command goes on")
+
+
+def refuse_without_labels(tokens: TokenSet, samples: list[int], step: int) -> None:
+    """Raise Refusal when no token of a step's samples is learned: its mean loss would be 0 / 0. The data check lets no such row in."""
+    if not any(tokens.row(number)[1][1:].any() for number in samples):
+        rows = ", ".join(str(tokens.source(number)) for number in samples[:_SHOWN])
+        text = f"step {step} has nothing to learn: all labels of its {len(samples)} samples are masked ({rows})"
+        raise Refusal("no_learning_signal", text, "look into these rows, then start the run afresh with --run DIR")
+
+
+def put_in(adapter: Image, file: Path, expected: Json) -> None:
+    """Give a fresh adapter the weights it is to start from. Raises Refusal when they are not those of the plan, or fit other modules."""
+    try:
+        data = file.read_bytes()
+        if hashlib.sha256(data).hexdigest() != expected["sha256"]:
+            raise ValueError("it is not the file that the plan names")
+        adapter.read(data)
+    except (OSError, ValueError) as error:
+        text = f"the adapter to start from ({file}, copied from {expected['path']}) cannot be used: {error}"
+        raise Refusal(
+            "checkpoint_model_mismatch", text, "start the run afresh with --run DIR, from an adapter of this base model"
+        ) from None
+
+
+def _named(name: str, weight: Tensor) -> str:
+    bad = (~torch.isfinite(weight)).nonzero()
+    name = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+    return broken_tensor(name, len(bad), tuple(weight.shape), tuple(bad[0].tolist()))

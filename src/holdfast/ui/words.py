@@ -1,0 +1,31 @@
+"""Sentences that terminal and report share: what an early end and an adapter of the best step mean to a reader."""
+
+from __future__ import annotations
+
+from holdfast.core.files import Json
+
+
+def early_end(summary: Json) -> str:
+    """Why the run ended before its last step; empty when it did not."""
+    early = summary.get("stopped_early")
+    if not early:
+        return ""
+    text = f"ended early after step {early['step']:,} of {early['steps']:,}: {early['without_improvement']} evaluations without improvement"
+    return text + (f" by more than {early['min_delta']:g}" if early["min_delta"] else "")
+
+
+def artifact_origin(summary: Json) -> str:
+    """Which state the adapter is, where evaluations on the way chose it; empty where it is simply the last."""
+    evaluations, step = summary.get("evaluations"), summary.get("artifact_step")
+    if not evaluations or step is None:
+        return ""
+    if step == evaluations["best_step"]:
+        return f"step {step:,}, the best by held-out loss ({evaluations['best_loss']:.4f})"
+    best = f"; the best by held-out loss was step {evaluations['best_step']:,}" if evaluations["best_step"] is not None else ""
+    return f"step {step:,}{best}"
+
+
+def evaluated(event: Json) -> str:
+    """One evaluation on the way, as its event tells it."""
+    loss = "not finite" if event["loss"] is None else f"{event['loss']:.4f}"
+    return f"step {event['step']:,}: held-out loss {loss}" + (", the best so far" if event["best"] else "")

@@ -1,0 +1,37 @@
+"""Begin a run from an existing adapter: settle the config by it, check it against the base model, keep a copy in the run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.core.adapterfolder import check_start, read_start, settled, short_targets
+from holdfast.core.config import Config
+from holdfast.core.files import Json, write_bytes
+from holdfast.core.modelfolder import ModelFacts
+from holdfast.core.run import RunFolder
+from holdfast.ui.terminal import Terminal
+
+
+def with_start(run: RunFolder, config: Config) -> Config:
+    """`config` with the r, alpha and targets of its starting adapter; of an existing run, those it began with. Raises Stop."""
+    if config.adapter.start is None:
+        return config
+    begun = run.plan().get("start_adapter") if run.config_file.exists() else None
+    facts: Json = begun or read_start(Path(config.adapter.start)).facts()
+    return config.model_copy(update={"adapter": settled(config.adapter, facts)})
+
+
+def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> Json:
+    """Check the starting adapter and copy it into the run folder, which then needs it no more; its entry for the plan. Raises Stop."""
+    if config.adapter.start is None:
+        return {}
+    start = read_start(Path(config.adapter.start))
+    check_start(start, config.adapter, model)
+    write_bytes(run.start_adapter, start.file.read_bytes())
+    facts = start.facts()
+    adapter, targets = config.adapter, short_targets(start.targets)
+    names = targets if isinstance(targets, str) else ", ".join(targets)
+    terminal.say(
+        f"start: {facts['path']} (sha256 {facts['sha256'][:16]}), so r = {adapter.r}, alpha = {adapter.alpha:g}, targets = {names}"
+    )
+    return {"start_adapter": facts}

@@ -1,0 +1,126 @@
+"""Input that only the trainer can see through: named, told once, exit code 1, and never tried again. Rows at the model's limits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from conftest import events, holdfast, lines, make_rows, write_rows
+from holdfast.core.files import sha256
+from holdfast.trainer.refuse import Refusal, refuse_broken_weights
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def model(assets: SimpleNamespace, tmp_path: Path) -> Path:
+    shutil.copytree(assets.model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_broken_base_weights_are_named_before_the_first_step(config_of: Write, model: Path, tmp_path: Path) -> None:
+    file, run = model / "model.safetensors", tmp_path / "run"
+    whole = file.read_bytes()
+    tensors = load_file(file)
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4:6] = float("nan")
+    tensors["model.norm.weight"][7] = float("-inf")
+    save_file(tensors, file, {"format": "pt"})
+    done = holdfast("train", config_of(model=str(model)), "--run", run, "--json")
+    assert done.returncode == 1, done.stderr
+    assert f"weights of {model} hold NaN or Inf:" in done.stderr
+    assert "model.layers.1.mlp.up_proj.weight: 2 of 2,048 values, the first at [3, 4]" in done.stderr
+    assert "model.norm.weight: 1 of 32 values, the first at [7]" in done.stderr
+    assert "Traceback" not in done.stderr and "gave up" not in done.stderr
+    assert len(events(run, "attempt_started")) == 1, "what cannot change is not tried again"
+    assert not (run / "steps.jsonl").exists()
+    assert json.loads(done.stdout)["incidents"][0]["cause"] == "nonfinite_numerics"
+    file.write_bytes(whole)
+    assert holdfast("train", config_of(model=str(model)), "--run", run).returncode == 0, "mended, the same command goes on"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_largest_weights_are_still_weights(dtype: torch.dtype) -> None:
+    layer = torch.nn.Linear(4, 4).to(dtype)
+    with torch.no_grad():
+        layer.weight.fill_(torch.finfo(dtype).max)
+        layer.bias.fill_(torch.finfo(dtype).min)
+    refuse_broken_weights(layer, "here")
+    layer.bias.data[2] = float("inf")
+    with pytest.raises(Refusal, match=r"1 of 2 weights of here hold NaN or Inf:\n  bias: 1 of 4 values, the first at \[2\]"):
+        refuse_broken_weights(layer, "here")
+
+
+def test_a_row_whose_every_label_is_masked_never_reaches_a_step(config_of: Write, tmp_path: Path) -> None:
+    rows = make_rows(30)
+    rows[4]["instruction"] = "x " * 200
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    run = tmp_path / "run"
+    done = holdfast("train", config_of(data={"files": str(file)}, train={"epochs": 1, "steps": None}), "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert [(reject["line"], reject["reason"]) for reject in lines(run / "rejects.jsonl")] == [(5, "all_labels_masked")]
+    assert all(row["labels"] > 0 for row in lines(run / "steps.jsonl"))
+
+
+def test_a_step_with_nothing_to_learn_has_its_own_ending(config_of: Write, tmp_path: Path) -> None:
+    """It cannot come from the data check, so the run's own data file is forged, and its hash with it."""
+    config, run, faults = config_of(train={"steps": 2}), tmp_path / "run", tmp_path / "f.yaml"
+    faults.write_text(json.dumps([{"when": {"step": 1}, "effect": "raise"}]))
+    assert holdfast("train", config, "--run", run, "--faults", faults).returncode == 3
+    from safetensors import safe_open
+    from safetensors.numpy import save_file as save
+
+    with safe_open(run / "data.safetensors", framework="np") as handle:
+        arrays, facts = {name: handle.get_tensor(name) for name in handle.keys()}, handle.metadata()  # noqa: SIM118
+    save(arrays | {"learned": np.zeros_like(arrays["learned"])}, run / "data.safetensors", facts)
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps(plan | {"data_sha256": sha256(run / "data.safetensors")}))
+    done = holdfast("train", config, "--run", run, "--json")
+    assert done.returncode == 1, done.stderr
+    assert "step 1 has nothing to learn: all labels of its 8 samples are masked" in done.stderr
+    assert "rows.jsonl:" in done.stderr and "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["incidents"][-1]["cause"] == "no_learning_signal"
+    assert not (run / "steps.jsonl").exists()
+
+
+def test_a_row_longer_than_the_models_positions_is_cut_there_and_told(config_of: Write, model: Path, tmp_path: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 48}))
+    rows = make_rows(30)
+    rows[6]["output"] = "amber-37 " * 60
+    rows[9]["instruction"] = "amber 37 " * 60
+    run = tmp_path / "run"
+    done = holdfast("train", config_of(model=str(model), data={"files": str(write_rows(tmp_path / "r.jsonl", rows))}), "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert "rows may have 48 tokens, all positions the model has, not train.max_tokens = 96" in done.stdout
+    assert events(run, "rows_limited")[0]["positions"] == 48
+    data = json.loads((run / "data.json").read_text())
+    assert data["tokens"]["max"] == data["max_tokens"] == 48
+    assert data["mended"] >= 1 and data["by_reason"]["answer_cut"] == data["mended"]
+    reject = next(reject for reject in lines(run / "rejects.jsonl") if reject["line"] == 10)
+    assert "the answer begins after max_tokens = 48" in reject["detail"]
+
+
+def test_a_token_beyond_the_embedding_names_its_row(config_of: Write, model: Path, tmp_path: Path) -> None:
+    """Tokens are in the tokenizer and not in the model, as after tokens were added without resizing."""
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    size = max([*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]) + 1
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"vocab_size": size}))
+    extra = {"id": size, "content": "<extra>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer["added_tokens"].append(extra)
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    rows = make_rows(30)
+    rows[16]["output"] += "<extra><extra>"
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    done = holdfast("train", config_of(model=str(model), data={"files": str(file)}), "--run", tmp_path / "run")
+    assert done.returncode == 1, done.stderr
+    assert f"{file}:17: the tokenizer gives token {size}, the model's embedding has {size} (2 such tokens in all)" in done.stderr
+    assert "Traceback" not in done.stderr
