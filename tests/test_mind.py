@@ -123,10 +123,45 @@ def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
     assert make_plan(CONFIG, MODEL, {}, lengths)["fits"] is None, "unknown memory is unknown"
 
 
+def test_layers_are_computed_again_only_as_memory_asks() -> None:
+    lengths = {"max": 4000, "mean": 50.0, "rows": 1000}
+    plans = [make_plan(CONFIG, MODEL, {"memory_bytes": size << 20}, lengths) for size in (4096, 580, 570, 550, 64)]
+    layers = [plan["checkpointed_layers"] for plan in plans]
+    assert layers == sorted(layers) and layers[0] == 0 and layers[-1] == 2 and max(layers[1:4]) > 0
+    told = [f"{plan['checkpointed_layers']} layers are computed again" in " ".join(plan["reasons"]) for plan in plans]
+    assert told == [count > 0 for count in layers]
+    asked = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"checkpointed_layers": 1})})
+    assert make_plan(asked, MODEL, {"memory_bytes": 4096 << 20}, lengths)["checkpointed_layers"] == 1
+
+
+def test_weights_stored_in_sixteen_bits_are_planned_at_that_width() -> None:
+    lengths = {"max": 100, "mean": 50.0, "rows": 1000}
+    wide, narrow = (make_plan(CONFIG, replace(MODEL, stored=stored), {}, lengths)["bytes"]["weights"] for stored in ("F32", "BF16"))
+    assert wide == 2 * narrow
+
+
+@pytest.mark.parametrize(
+    ("machine", "limit", "expected"),
+    [
+        ({"memory_bytes": 1000, "gpus": []}, None, 950),
+        ({"memory_bytes": 1000, "gpus": [{"integrated": True}]}, None, 950),
+        ({"memory_bytes": 1000, "gpus": [{"integrated": False}]}, None, None),
+        ({"memory_bytes": 1000}, "100B", 100),
+        ({}, None, None),
+    ],
+)
+def test_memory_is_capped_where_running_out_of_it_freezes_a_machine(
+    machine: dict[str, Any], limit: str | None, expected: int | None
+) -> None:
+    config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"memory_limit": limit}})
+    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1}
+    assert settings_of(config, plan, machine, 2)["memory_limit_bytes"] == expected
+
+
 @pytest.mark.parametrize(("gpus", "chosen", "expected"), [([], None, True), ([{}], None, False), ([{}], True, True), ([], False, False)])
 def test_determinism_is_the_default_on_the_cpu_only(gpus: list[Any], chosen: bool | None, expected: bool) -> None:
     config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"deterministic": chosen})})
-    plan = {"micro_batch_tokens": 1, "steps": 1, "samples": 1}
+    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1}
     assert settings_of(config, plan, {"gpus": gpus}, 2)["deterministic"] is expected
 
 

@@ -187,7 +187,7 @@ def test_a_large_vocabulary_costs_a_chunk_of_logits(monkeypatch: pytest.MonkeyPa
             self.elements = max(self.elements, *(tensor.numel() for tensor in made), 0)
             return out
 
-    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 7 * 151_936)
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", 7 * 151_936)
     monkeypatch.setattr(module, "WIDENED_ROWS", 1000)
     torch.manual_seed(1)
     layer = nn.Linear(4, 151_936, bias=False).requires_grad_(False)

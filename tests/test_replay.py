@@ -204,4 +204,8 @@ def test_an_extended_run_goes_on_where_it_ended(config_of: Callable[..., Path], 
     extended = holdfast("train", config, "train.steps=7", "--run", run, "--extend")
     assert extended.returncode == 0, extended.stderr
     assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 8))
-    assert lines(run / "timeline.jsonl")[1] == {"from_step": 5, "settings": {"steps": 7, "samples": 56}, "reason": "extended from 4 steps"}
+    assert lines(run / "timeline.jsonl")[1] == {
+        "from_step": 5,
+        "settings": {"steps": 7, "samples": 56, "patience_from": 5},
+        "reason": "extended from 4 steps",
+    }

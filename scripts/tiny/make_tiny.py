@@ -1,6 +1,6 @@
 """Make the embedded base model: tokenizer, pretraining from scratch, folder. It fetches nothing, tunes nothing and reads no recipe.
 
-    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 4000] [--seed 1] [--state build/tiny.pt]
+    python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 2400] [--seed 1] [--state build/tiny.pt]
 
 One command, about an hour on two idle cores; stopped, the same command goes on from its state. All text comes from corpus.py (copying, filling values into made-up commands, facts, talk), so
 the result knows forms and no real tool's options: these are what a fine-tuning run shall visibly teach. The parts: words.py, values.py,
@@ -63,7 +63,7 @@ def main() -> None:
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pretrain the embedded base model from generated text.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "src/holdfast/models/tiny")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--state", type=Path, default=Path("build/tiny.pt"), help="what an interrupted training goes on from")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocabulary", type=int, default=3584)

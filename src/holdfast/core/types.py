@@ -20,6 +20,7 @@ EndingKind = Literal[
     "vanished",
     "never_started",
 ]
+LOGITS_AT_ONCE = 1 << 25  # elements of [labels, vocabulary] that exist together: 128 MiB in fp32
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
 EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED = 64, 65, 66, 67, 68
 EXIT_KINDS: dict[int, EndingKind] = {

@@ -7,57 +7,54 @@ from typing import Any
 from holdfast.core.config import Config
 from holdfast.core.files import Json
 from holdfast.core.modelfolder import ModelFacts
+from holdfast.mind.memory import WIDTHS, Footprint, footprint, trainable_parameters
 
-_BYTES = {"fp32": 4, "bf16": 2}
 _USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
 _LIMIT_SHARE = 0.95
-_LARGEST_MICRO_BATCH = 8192  # tokens; beyond it a step gains nothing and costs memory
+_LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step gains nothing and costs memory
 _WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340 MB
 
 
 def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -> Json:
-    """Memory by kind in bytes, tokens per micro-batch, and whether the run fits into the capacity.
+    """Memory by kind in bytes, tokens per micro-batch, layers computed again in backward, and whether the run fits into the capacity.
 
     `lengths`: {max, mean, rows} of the training rows in tokens. The capacity is the device's, never what happens to be free.
     """
-    layers = model.number("num_hidden_layers", "n_layer", default=12)
-    hidden = model.number("hidden_size", "n_embd", default=768)
-    middle = model.number("intermediate_size", "n_inner", default=4 * hidden)
-    heads = model.number("num_attention_heads", "n_head", default=12)
-    vocabulary = model.number("vocab_size", default=32000)
-    width = _BYTES[config.train.precision]
-    total = sum(_size(shape) for shape in model.shapes.values())
-    trainable = sum(config.adapter.r * sum(shape) for shape in _adapted(model, config.adapter.targets))
-    dropout = 7 * hidden * 5 if config.adapter.dropout else 0
-    attention = 3 * heads * int(lengths["max"]) * width if config.train.attention == "eager" else 0
-    per_token = layers * ((16 * hidden + 5 * middle) * width + dropout + attention)
-    logits_per_token = vocabulary * 4 * 3
-    fixed = {"weights": total * width, "adapter": trainable * 4, "gradients": trainable * 4, "optimizer": trainable * 8}
+    need = footprint(config, model, int(lengths["max"]))
     capacity = _capacity(machine)
-    budget = config.train.micro_batch_tokens or _micro_batch(config, capacity, sum(fixed.values()), per_token + logits_per_token, lengths)
+    budget, checkpointed = _micro_batch(config, need, capacity, lengths, "gpu" if machine.get("gpus") else "cpu")
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
-    spent = fixed | {"activations": largest * per_token, "logits": largest * logits_per_token, "workspace": _WORKSPACE_BYTES}
-    peak = sum(spent.values())
+    step = {"activations": need.activations(largest, checkpointed), "logits": need.logits(largest), "workspace": _WORKSPACE_BYTES}
+    spent = need.fixed | step
+    loading = 0 if machine.get("gpus") else need.loading + _WORKSPACE_BYTES
+    peak = max(sum(spent.values()), loading)
     per_step = config.train.effective_batch * lengths["mean"]
     return {
         "fits": None if capacity is None else peak <= capacity * _USABLE_SHARE,
         "peak_bytes": peak,
         "capacity_bytes": capacity,
         "bytes": spent,
-        "params": {"total": total, "trainable": trainable},
+        "params": {"total": need.loading // WIDTHS[config.train.precision], "trainable": trainable_parameters(config, model)},
         "micro_batch_tokens": budget,
-        "checkpointed_layers": config.train.checkpointed_layers or 0,
+        "checkpointed_layers": checkpointed,
         "accumulation": min(config.train.effective_batch, max(1, round(per_step / budget))),
-        "reasons": _reasons(config, capacity, budget, peak, lengths),
+        "reasons": _reasons(config, capacity, budget, checkpointed, peak, lengths),
     }
 
 
-def _micro_batch(config: Config, capacity: int | None, fixed: int, per_token: int, lengths: Json) -> int:
-    """Tokens per micro-batch: what fits, at most the whole step, at least the longest row."""
+def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths: Json, device: str) -> tuple[int, int]:
+    """(tokens per micro-batch, layers computed again): as few such layers as let the longest row fit, then as many tokens as do."""
     longest = int(lengths["max"])
-    whole_step = config.train.effective_batch * longest
-    fitting = int((capacity * _USABLE_SHARE - fixed - _WORKSPACE_BYTES) / per_token) if capacity else _LARGEST_MICRO_BATCH
-    return max(longest, min(whole_step, fitting, _LARGEST_MICRO_BATCH))
+    fixed, asked = config.train.micro_batch_tokens, config.train.checkpointed_layers
+    wanted = fixed or max(longest, min(config.train.effective_batch * longest, _LARGEST_MICRO_BATCH[device]))
+    if capacity is None:
+        return wanted, asked or 0
+    room = capacity * _USABLE_SHARE - sum(need.fixed.values()) - _WORKSPACE_BYTES
+    choices = range(need.layers + 1) if asked is None else [asked]
+    floor = max(fixed or 0, longest)
+    layers = next((n for n in choices if need.activations(floor, n) + need.logits(floor) <= room), choices[-1])
+    fitting = int((room - need.logits(wanted)) / max(1, need.activations(1, layers)))
+    return fixed or max(longest, min(wanted, fitting)), layers
 
 
 def _capacity(machine: Json) -> int | None:
@@ -67,22 +64,7 @@ def _capacity(machine: Json) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _adapted(model: ModelFacts, targets: str | list[str]) -> list[tuple[int, ...]]:
-    """Shapes of the weights an adapter sits on: the named ones, or every matrix but embeddings and the output layer."""
-    matrices = {name.removesuffix(".weight"): shape for name, shape in model.shapes.items() if name.endswith(".weight") and len(shape) == 2}
-    if isinstance(targets, list):
-        return [shape for name, shape in matrices.items() if name.rpartition(".")[2] in targets or name in targets]
-    return list(model.linear().values())
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for side in shape:
-        size *= side
-    return size
-
-
-def _reasons(config: Config, capacity: int | None, budget: int, peak: int, lengths: Json) -> list[str]:
+def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: int, peak: int, lengths: Json) -> list[str]:
     reasons: list[str] = []
     if config.train.micro_batch_tokens:
         reasons.append(f"micro_batch_tokens = {budget} as the config says")
@@ -90,6 +72,8 @@ def _reasons(config: Config, capacity: int | None, budget: int, peak: int, lengt
         reasons.append(f"micro_batch_tokens = {budget}; the machine's memory is unknown, so this is not checked against it")
     else:
         reasons.append(f"micro_batch_tokens = {budget}, a peak of {_gib(peak)} of {_gib(capacity)}, at most {_USABLE_SHARE:.0%} of it used")
+    if checkpointed:
+        reasons.append(f"{checkpointed} layers are computed again in backward, because keeping them all would not fit")
     reasons.append(f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows")
     return reasons
 

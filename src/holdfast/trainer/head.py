@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-CHUNK_ELEMENTS = 1 << 25  # logits held at once (128 MiB in fp32); measured: benchmarks/engine/logits.py
+from holdfast.core.types import LOGITS_AT_ONCE
+
 WIDENED_ROWS = 1 << 14  # of a narrow weight, at once
 
 
@@ -49,7 +50,7 @@ class _FrozenHeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None) -> Tensor:
-        rows = max(1, min(len(labels), CHUNK_ELEMENTS // weight.shape[0]))
+        rows = max(1, min(len(labels), LOGITS_AT_ONCE // weight.shape[0]))
         grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         total = hidden.new_zeros((), dtype=torch.float64)
         for start in range(0, len(labels), rows):
@@ -114,4 +115,4 @@ def _bend(logits: Tensor, scale: float, cap: float | None) -> Tensor | None:
 
 def _rows_at_once(labels: int, layer: nn.Module) -> int:
     vocabulary = max(parameter.shape[0] for parameter in layer.parameters())
-    return max(1, min(labels, CHUNK_ELEMENTS // vocabulary))
+    return max(1, min(labels, LOGITS_AT_ONCE // vocabulary))

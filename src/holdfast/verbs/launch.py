@@ -22,6 +22,9 @@ def trainer_launch(run: RunFolder) -> Launch:
     }
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads make a step several times slower beside other work: benchmarks/wait_policy.py
+    if not any(name.startswith("MALLOC_") or name == "LD_PRELOAD" for name in os.environ):
+        # glibc gives big freed blocks back and pays for each page again: up to half of a step (benchmarks/allocator.py)
+        env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     if settings["deterministic"]:
         env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
