@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 from pathlib import Path
@@ -37,9 +38,8 @@ def steps_of(work: Work, rows: Path, journal: Path) -> list[dict[str, object]]:
             lengths.append(min(work.max_tokens, sum(parts)))
             labels += max(0, lengths[-1] - parts[0])
         if (sum(lengths), labels) != (entry["tokens"], entry["labels"]):
-            raise SystemExit(
-                f"step {entry['step']}: counted {sum(lengths)} tokens, {labels} labels; the journal has {entry['tokens']}, {entry['labels']}"
-            )
+            counted, written = f"{sum(lengths)} tokens, {labels} labels", f"{entry['tokens']}, {entry['labels']}"
+            raise SystemExit(f"step {entry['step']}: counted {counted}; the journal has {written}")
         found.append({"lengths": lengths, "labels": labels})
     return found
 
@@ -50,7 +50,8 @@ def time_products(race: Race, work: Work, steps: list[dict[str, object]]) -> dic
     config = json.loads((Path(work.model) / "config.json").read_text())
     file.write_text(json.dumps({"config": config, "rank": work.rank, "threads": work.threads, "steps": steps}))
     command = [race.holdfast, str(Path(__file__).with_name("products.py")), str(file)]
-    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait for each other sleep, as in holdfast's trainer
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)
     return {name: (statistics.fmean(one[0] for one in times), statistics.fmean(one[1] for one in times)) for name, times in found.items()}
 
 
@@ -69,7 +70,8 @@ def report(runs: list[Result], pieces: list[dict[str, tuple[float, float]]]) -> 
     entries["**holdfast's step**"] = step
     rows = [[name, 1e3 * wall, 1e3 * cpu, f"{wall / step[0]:.0%}", f"{cpu / step[1]:.0%}"] for name, (wall, cpu) in entries.items()]
     tokens = sum(run.steady_tokens for run in runs) / sum(run.steady_steps for run in runs)
-    close = f"{tokens:.0f} tokens a step. Holdfast reaches **{products[0] / step[0]:.0%}** of the limit's speed ({products[1] / step[1]:.0%} by CPU time):"
+    wall, cpu = (f"{products[at] / step[at]:.0%}" for at in (0, 1))
+    close = f"{tokens:.0f} tokens a step. Holdfast reaches **{wall}** of the limit's speed ({cpu} by CPU time):"
     return f"{table(COLUMNS, rows)}\n\n{close} {tokens / step[0]:,.0f} of {tokens / products[0]:,.0f} tokens/s."
 
 

@@ -53,8 +53,8 @@ class Pieces:
         self.head = torch.randn(shape.vocabulary, shape.hidden) * 0.02
         widest = max(max(inputs, outputs) for inputs, outputs, _ in shape.linears())
         self.left, self.right = torch.randn(longest * widest), torch.empty(longest * widest)
-        self.down, self.up = torch.randn(shape.rank * widest), torch.randn(shape.rank * widest)
-        self.small, self.narrow = torch.randn(longest * shape.rank), torch.empty(max(longest, widest) * shape.rank)
+        self.down, self.up = torch.randn(3 * shape.rank * widest), torch.randn(shape.rank * widest)
+        self.small, self.narrow = torch.randn(longest * 3 * shape.rank), torch.empty(max(longest, widest) * 3 * shape.rank)
         self.logits = torch.empty(labels * shape.vocabulary)
         self.hidden = torch.randn(labels * shape.hidden)
 
@@ -67,19 +67,22 @@ class Pieces:
                     torch.mm(_cut(self.left, tokens, outputs), weight, out=_cut(self.right, tokens, inputs))
 
     def adapters(self, tokens: int) -> None:
-        """Forward x A, (xA) B; backward dy B, their products with x and xA, and what they add to dx."""
+        """Forward x A, (xA) B; backward dy B, their products with x and xA, and what they add to dx. Layers of one input share x A."""
         rank = self.shape.rank
         for layer in range(self.shape.layers):
-            for inputs, outputs, first in self.shape.linears():
-                x, small, narrow = _cut(self.left, tokens, inputs), _cut(self.small, tokens, rank), _cut(self.narrow, tokens, rank)
-                down, up, dy = _cut(self.down, rank, inputs), _cut(self.up, outputs, rank), _cut(self.left, tokens, outputs)
-                torch.mm(x, down.t(), out=narrow)
-                torch.mm(small, up.t(), out=_cut(self.right, tokens, outputs))
-                torch.mm(dy, up, out=narrow)
-                torch.mm(dy.t(), small, out=_cut(self.narrow, outputs, rank))
-                torch.mm(small.t(), x, out=_cut(self.narrow, rank, inputs))
-                if layer or not first:
-                    torch.mm(small, down, out=_cut(self.right, tokens, inputs))
+            for group in (self.shape.linears()[:3], self.shape.linears()[3:4], self.shape.linears()[4:6], self.shape.linears()[6:]):
+                inputs, ranks = group[0][0], rank * len(group)
+                x, dx, down = _cut(self.left, tokens, inputs), _cut(self.right, tokens, inputs), _cut(self.down, ranks, inputs)
+                small, narrow = _cut(self.small, tokens, rank), _cut(self.narrow, tokens, rank)
+                torch.mm(x, down.t(), out=_cut(self.narrow, tokens, ranks))
+                for _, outputs, _ in group:
+                    up, dy = _cut(self.up, outputs, rank), _cut(self.left, tokens, outputs)
+                    torch.mm(small, up.t(), out=_cut(self.right, tokens, outputs))
+                    torch.mm(dy, up, out=narrow)
+                    torch.mm(dy.t(), small, out=_cut(self.narrow, outputs, rank))
+                torch.mm(_cut(self.small, tokens, ranks).t(), x, out=_cut(self.narrow, ranks, inputs))
+                if layer or not group[0][2]:
+                    torch.mm(_cut(self.small, tokens, ranks), down, out=dx)
 
     def attention(self, lengths: list[int]) -> None:
         """Per row and layer: scores and sums forward; the gradients of sums, scores, queries, keys and values backward."""
