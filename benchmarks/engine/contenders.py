@@ -177,7 +177,7 @@ def _llamafactory(work: Work, folder: Path) -> list[str]:
         "overwrite_cache": True,
     }
     if work.option == "group":
-        config["group_by_length"] = True  # the name of this switch depends on the release of transformers; this peer pins an old one
+        config["train_sampling_strategy"] = "group_by_length"
     return [str(PEERS / "llamafactory_start.py"), str(_yaml(folder / "llamafactory.yaml", config))]
 
 

@@ -20,6 +20,7 @@ from work import Work, peers_rows
 
 Json = dict[str, Any]
 LOSSES = 50
+PACKAGES = ("torch", "transformers", "peft", "trl", "litgpt", "torchtune", "llamafactory", "axolotl")
 
 
 @dataclass
@@ -152,6 +153,21 @@ def open_race(given: argparse.Namespace, warmup: int) -> Race:
     folder = given.out / time.strftime("runs-%m%d-%H%M%S")
     folder.mkdir(parents=True)
     return Race(folder, str(Path(given.holdfast).absolute()), pythons, warmup, given.timeout)
+
+
+def versions(race: Race, names: list[str]) -> str:
+    """The releases the contenders are, as their own environments say."""
+    program = (
+        "import importlib.metadata as m; names = {d.metadata['Name'].lower(): d.version for d in reversed(list(m.distributions()))};"
+        f"print(', '.join(f'{{n}} {{names[n]}}' for n in {PACKAGES!r} if n in names))"
+    )
+    pythons = {"holdfast": race.holdfast} | {contenders.environment_of(name): "" for name in names if not name.startswith("holdfast")}
+    said = []
+    for environment, python in pythons.items():
+        command = [python or race.pythons[environment], "-c", program]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        said.append(f"{environment}: {answer or 'unknown'}")
+    return "; ".join(said)
 
 
 def _peers_environment(folder: Path, threads: int) -> dict[str, str]:

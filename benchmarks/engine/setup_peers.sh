@@ -51,11 +51,11 @@ install_llamafactory() { # with an empty torchaudio: it imports one for sound, a
 }
 
 install_axolotl() { # its own pins for what it patches; without what needs a GPU, a cloud or another torch
-    add axolotl --no-deps axolotl axolotl-contribs-lgpl axolotl-contribs-mit torchao==0.17.0 bitsandbytes
+    add axolotl --no-deps axolotl axolotl-contribs-lgpl axolotl-contribs-mit torchao==0.17.0 bitsandbytes triton
     add axolotl transformers==5.16.1 peft==0.20.0 trl==1.9.0 accelerate==1.13.0 datasets==4.8.4 huggingface_hub==1.17.0 \
         pydantic==2.12.5 fire addict colorama art packaging hf-transfer sentencepiece requests httpx numba einops evaluate scipy \
         scikit-learn tensorboard s3fs python-dotenv immutabledict zstandard antlr4-python3-runtime==4.13.2 posthog "kernels<0.17" \
-        nvidia-ml-py langdetect optimum rich pyyaml jinja2 lm_eval==0.4.11 schedulefree loguru gcsfs fastcore
+        nvidia-ml-py langdetect optimum rich pyyaml jinja2 lm_eval==0.4.11 schedulefree loguru gcsfs fastcore wandb
 }
 
 if [ ! -x "$folder/base/bin/python" ]; then

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 import contenders
-from race import Race, add_arguments, open_race
+from race import Race, add_arguments, open_race, versions
 from tables import Rounds, add_to, loss_gap, median, ratio, table
 from work import Work, pad_token
 
@@ -141,7 +141,11 @@ def main() -> None:
             f"{given.steps} steps of {work.batch} rows, the first {given.warmup} left out, {given.rounds} rounds; load at the end {load}."
         )
         title = f"{model.name} on {rows.stem}"
-        add_to(given.out / "tables.md", title, f"{note}\n\n{table(COLUMNS, rows_of(results))}\n\n{verdict(results)}")
+        add_to(
+            given.out / "tables.md",
+            title,
+            f"{note}\n\n{table(COLUMNS, rows_of(results))}\n\n{verdict(results)}\n\n{versions(race, names)}.",
+        )
 
 
 if __name__ == "__main__":
