@@ -6,6 +6,7 @@ The caller becomes the reaper of orphans (Linux), so that a process which leaves
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import os
 import signal
@@ -55,7 +56,8 @@ def measure(command: list[str], environment: dict[str, str], log: Path, timeout_
         _sample(usage, seen)
         if time.monotonic() - begun > timeout_s:
             for process in _descendants(os.getpid()):
-                os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
         time.sleep(PERIOD_S)
     return usage
 

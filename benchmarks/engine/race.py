@@ -80,14 +80,16 @@ class Race:
         folder.mkdir(parents=True)
         if name.startswith("holdfast"):
             command = [self.holdfast, *contenders.holdfast(work, folder, overrides or [])]
-            environment = dict(os.environ)
+            environment, place = dict(os.environ), None  # started where we are, so that a relative PYTHONPATH holds
         else:
+            if (work.rows, work.steps * work.batch) not in self.rows_of_peers:
+                raise SystemExit("holdfast took no step, so the peers cannot be given its rows in its order")
             task = work.at(folder / "out", contenders.option_of(name), self.rows_of_peers[work.rows, work.steps * work.batch])
             if name.startswith("litgpt"):
                 task = self._litgpt_checkpoint(task)
             command = [self.pythons[contenders.environment_of(name)], *contenders.peer(name, task, folder)]
-            environment = _peers_environment(folder, work.threads)
-        usage = measure(command, environment, folder / "output.log", self.timeout_s, folder)
+            environment, place = _peers_environment(folder, work.threads), folder
+        usage = measure(command, environment, folder / "output.log", self.timeout_s, place)
         if usage.code:
             print(f"{name} ended with exit code {usage.code}; the end of {folder}/output.log:", file=sys.stderr)
             print("\n".join((folder / "output.log").read_text(errors="replace").splitlines()[-12:]), file=sys.stderr)
@@ -101,7 +103,7 @@ class Race:
         return result
 
     def _litgpt_checkpoint(self, work: Work) -> Work:
-        made = self.folder.resolve() / f"litgpt-{Path(work.model).name}"
+        made = self.folder.resolve().parent / f"litgpt-{Path(work.model).name}"
         if not made.exists():
             command = [self.pythons["litgpt"], str(contenders.PEERS / "litgpt_model.py"), work.model, str(made)]
             subprocess.run(command, check=True, env=_peers_environment(self.folder, work.threads), stdout=subprocess.DEVNULL)
