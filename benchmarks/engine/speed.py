@@ -45,7 +45,9 @@ def run_rounds(race: Race, work: Work, names: list[str], rounds: int, overrides:
         for name in names if number % 2 == 0 else reversed(names):
             result = race.run(name, work, number, overrides.get(name))
             results.setdefault(name, []).append(result)
-            speed = f"{result.per_cpu_second:,.0f} tokens/CPU s" if result.per_cpu_second else f"exit code {result.code}"
+            speed = (
+                f"{result.per_cpu_second:,.0f} tokens/CPU s" if result.per_cpu_second else f"{result.steps} steps, exit code {result.code}"
+            )
             print(f"round {number + 1} {name}: {speed}, {result.largest_bytes >> 20} MB, {result.total_s:.0f} s", flush=True)
     return results
 
