@@ -1,0 +1,51 @@
+"""TRL's SFTTrainer on prompt and completion. Argument: the work as JSON. Options: free (no padding, same rows), pack, group, default."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from datasets import load_dataset
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import SFTConfig, SFTTrainer
+
+work = json.loads(Path(sys.argv[1]).read_text())
+option = work["option"]
+torch.set_num_threads(work["threads"])
+
+
+def turns(row):
+    question = f"{row['instruction']}\n{row['input']}" if row["input"].strip() else row["instruction"]
+    prompt, completion = {"role": "user", "content": question}, {"role": "assistant", "content": row["output"]}
+    return {"prompt": [prompt], "completion": [completion]}
+
+
+rows = load_dataset("json", data_files=work["rows"], split="train")
+rows = rows.map(turns, remove_columns=rows.column_names)
+model = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.float32)
+lora = LoraConfig(r=work["rank"], lora_alpha=work["alpha"], lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+torch.manual_seed(work["seed"])
+model = get_peft_model(model, lora)
+settings = SFTConfig(
+    work["out"],
+    per_device_train_batch_size=1 if option == "pack" else work["batch"],
+    max_steps=work["steps"],
+    learning_rate=work["lr"],
+    lr_scheduler_type="constant",
+    optim="adamw_torch",
+    train_sampling_strategy="group_by_length" if option == "group" else "sequential",
+    max_length=None if option == "free" else work["max_tokens"],
+    packing=option == "pack",
+    padding_free=option == "free",
+    gradient_checkpointing=option == "default",
+    bf16=False,
+    logging_steps=10,
+    save_strategy="no",
+    report_to="none",
+    use_cpu=True,
+    disable_tqdm=True,
+    seed=work["seed"],
+)
+tokenizer = AutoTokenizer.from_pretrained(work["model"])
+SFTTrainer(model=model, args=settings, train_dataset=rows, processing_class=tokenizer).train()
