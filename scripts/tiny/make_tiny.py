@@ -2,9 +2,10 @@
 
     python scripts/tiny/make_tiny.py [--out src/holdfast/models/tiny] [--steps 2400] [--seed 1] [--state build/tiny.pt]
 
-One command, about an hour on two idle cores; stopped, the same command goes on from its state. All text comes from corpus.py (copying, filling values into made-up commands, facts, talk), so
-the result knows forms and no real tool's options: these are what a fine-tuning run shall visibly teach. The parts: words.py, values.py,
-forms.py and facts.py hold the material, skills.py composes exercises, wiring.py sets the first weights, muon.py moves them.
+One command, about an hour on two idle cores; stopped, the same command goes on from its state. All text comes from corpus.py (copying,
+filling values into made-up commands, facts, talk), so the result knows forms and no real tool's options: these are what a fine-tuning
+run shall visibly teach. The parts: words.py, values.py, forms.py and facts.py hold the material, skills.py composes exercises,
+wiring.py sets the first weights, muon.py moves them.
 
 Same seed, same text in the same order. The newest weights and the state of the optimizer are written at intervals; stopping early
 leaves a model that works.
@@ -140,7 +141,8 @@ def pretrain(model: Qwen2ForCausalLM, tokenizer: Qwen2TokenizerFast, options: ar
         mean = 0.98 * mean + 0.02 * loss.item() if mean else loss.item()
         if step % 50 == 0:
             seconds = time.monotonic() - began
-            print(f"step {step} loss {mean:.3f} {seconds / 60:.1f} min {(step - first) * BATCH * WINDOW / seconds:.0f} tokens/s", flush=True)
+            speed = (step - first) * BATCH * WINDOW / seconds
+            print(f"step {step} loss {mean:.3f} {seconds / 60:.1f} min {speed:.0f} tokens/s", flush=True)
         if time.monotonic() - saved > SAVE_EVERY_S:
             save(model, tokenizer, options.out)
             keep(options.state, model, optimizer, step)

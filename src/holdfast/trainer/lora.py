@@ -71,7 +71,7 @@ class _LoraLinear(torch.autograd.Function):
         x, w, a, b, h, keep = ctx.saved_tensors
         dy, flat = outer.reshape(-1, outer.shape[-1]), x.reshape(-1, x.shape[-1])
         dh = (dy @ b.to(dy.dtype)).mul_(ctx.scale)
-        db = (dy.t() @ h).mul_(ctx.scale).to(b.dtype)
+        db = (h.t() @ dy).mul_(ctx.scale).t().to(b.dtype)  # this way round: several times faster than dy' h
         da = (dh.t() @ _dropped(flat, keep, ctx.share)).to(a.dtype)
         dx = None
         if ctx.needs_input_grad[0]:
