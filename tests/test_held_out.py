@@ -32,6 +32,7 @@ def config(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) ->
         "effective_batch": 4,
         "lr": 3e-2,
         "schedule": "constant",
+        "warmup": 0,
         "max_tokens": 96,
         "micro_batch_tokens": 80,
         "threads": 1,

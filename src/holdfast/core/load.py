@@ -195,7 +195,6 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
         key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")
     }
     data["weights"] = {str(find_path(name, folder) or name): weight for name, weight in config.data.weights.items()}
-    data = {key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")}
     start = config.adapter.start
     adapter = config.adapter.model_copy(update={"start": str(find_path(start, folder) or start)}) if start else config.adapter
     model = config.model if config.model in EMBEDDED else str(find_path(config.model, folder) or config.model)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from torch import nn
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json, write_json
@@ -24,6 +23,7 @@ from holdfast.trainer.packing import grouped_batches
 from holdfast.trainer.tasks.sft import LabelLoss
 
 _SAMPLES_KEPT = 12
+_ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together
 _SLOT = "HOLDFAST-SLOT"
 
 
@@ -45,24 +45,24 @@ def evaluate(path: Path) -> int:
     held_out = split(tokens, config.data, config.train.seed)[1].tolist()
     result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if held_out:
-        budget = settings["micro_batch_tokens"]
-        result["eval_tuned"] = mean_loss(model, tokens, held_out, budget, device)
+        result["eval_tuned"] = mean_loss(model, tokens, held_out, settings, device)
         with model.disable_adapter():
-            result["eval_base"] = mean_loss(model, tokens, held_out, budget, device)
+            result["eval_base"] = mean_loss(model, tokens, held_out, settings, device)
         if config.evaluate.generate:
             result |= _compare_answers(model, tokens, held_out[: config.evaluate.generate], config)
     write_json(run.evaluation_file, result)
     return 0
 
 
-def mean_loss(model: nn.Module, tokens: TokenSet, rows: list[int], budget: int, device: torch.device) -> float:
+def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device) -> float:
     """Cross-entropy per label token over `rows`, in nats."""
     total, labels = 0.0, 0
-    loss = LabelLoss(model, own_head=True)
+    loss = LabelLoss(model.get_base_model(), settings["own_head"])
     with torch.inference_mode():
-        for batch in grouped_batches(tokens, rows, budget, device):
-            total += float(loss(batch).double())
-            labels += batch.labels
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            for batch in grouped_batches(tokens, rows[start : start + _ROWS_AT_ONCE], settings["micro_batch_tokens"], device):
+                total += float(loss(batch).double())
+                labels += batch.labels
     return total / labels
 
 
