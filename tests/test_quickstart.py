@@ -32,7 +32,6 @@ def exact_match(folder: Path, shuffled: bool) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.xfail(reason="the aim; with today's weights of tiny about two fifths are reached (benchmarks/RESULTS.md)", strict=False)
 def test_the_quick_start_learns(tmp_path: Path) -> None:
     exact = exact_match(tmp_path, shuffled=False)
     assert exact["base"] / exact["asked"] <= 0.02
