@@ -59,3 +59,18 @@ def test_a_second_ctrl_c_leaves_at_once_and_the_trainer_still_saves(config_of: W
     wait_until(lambda: not processes_of(run))
     assert json.loads((run / "attempts/001/result.json").read_text())["kind"] == "interrupted"
     assert holdfast("train", config, "--run", run).returncode == 0
+
+
+def test_a_run_stopped_while_it_is_looked_at_again_is_told_where_it_stands(config_of: Write, tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 200}), tmp_path / "run"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists())
+    child.send_signal(signal.SIGINT)
+    child.communicate()
+    again = start("train", config, "--run", run)
+    wait_until(lambda: (json.loads((run / "supervisor.lock").read_bytes() or b"{}").get("identity") or {}).get("pid") == again.pid)
+    again.send_signal(signal.SIGINT)
+    output, _ = again.communicate()
+    assert again.returncode == 130, output
+    assert "the same command goes on from there" in output
+    assert "nothing was trained" not in output

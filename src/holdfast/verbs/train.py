@@ -103,12 +103,13 @@ class _StopSignals:
 
     def __init__(self) -> None:
         self.training = self.asked = False
+        self.standing = "nothing was trained yet; the same command begins again"
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
 
     def _ask(self, *_: object) -> None:
         if not self.training:
-            raise KeyboardInterrupt("nothing was trained yet; the same command begins again")
+            raise KeyboardInterrupt(self.standing)
         if self.asked:
             raise KeyboardInterrupt("the trainer ends by itself after its step; the same command shows what became of it")
         self.asked = True
