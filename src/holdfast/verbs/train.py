@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     refuse_missing_trackers(config)
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
+    if (known := RunFolder(path)).config_file.exists():
+        stop.standing = f"the run stands at step {known.committed()}, as before; the same command goes on from there"
     with held(path) as folder:
         config = with_start(folder, config)
         open_run(folder, config, arguments.extend, terminal)
