@@ -291,3 +291,16 @@ def test_a_fault_file_with_a_mistake(config_of: Write, tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump([{"effect": "explode", "when": {"stepp": 1}}]))
     said = refused(2, "train", config_of(), "--faults", file, "--run", tmp_path / "run", says="faults.0.effect: 'explode'")
     assert "faults.0.when.stepp: unknown key" in said
+
+
+def test_a_run_folder_in_place_of_a_config_is_told_how_to_go_on(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    run = tmp_path / "made"
+    assert holdfast("train", config_of(train={"steps": 1}), "--run", run).returncode == 0
+    done = holdfast("train", run)
+    assert done.returncode == 2
+    assert f"holdfast train {run}/config.yaml --run {run}" in done.stderr
+    assert holdfast("train", run / "config.yaml", "--run", run).returncode == 0, "the hint has to work"
+    empty = holdfast("train", run / "checkpoints")
+    assert empty.returncode == 2 and "there is no YAML file in it" in empty.stderr
+    foreign = holdfast("trial", run, "--step", 1, "--samples", "99999")
+    assert foreign.returncode == 2 and "99999 not in step 1" in foreign.stderr

@@ -74,3 +74,19 @@ def test_a_run_stopped_while_it_is_looked_at_again_is_told_where_it_stands(confi
     assert again.returncode == 130, output
     assert "the same command goes on from there" in output
     assert "nothing was trained" not in output
+
+
+def test_a_stop_during_the_final_evaluation_is_no_finish(config_of: Write, tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 3}), tmp_path / "run"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: (run / "evaluation.log").exists())
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate()
+    assert child.returncode == 130, output
+    assert "its evaluation is not; the same command goes on from there" in output
+    assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
+    again = holdfast("train", config, "--run", run, "--json")
+    assert again.returncode == 0, again.stderr
+    summary = json.loads(again.stdout)
+    assert (summary["status"], summary["attempts"], summary["steps"]) == ("finished", 1, 3)
+    assert summary["loss"]["eval_tuned"] is not None

@@ -38,9 +38,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit code."""
-    arguments = build_parser().parse_args(argv)
-    as_json = getattr(arguments, "json", False)
+    as_json = False
     try:
+        arguments = build_parser().parse_args(argv)
+        as_json = getattr(arguments, "json", False)
         code, answer = arguments.module.run(arguments)
     except Stop as stop:
         print(f"holdfast: {stop}", file=sys.stderr)

@@ -53,7 +53,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     except FileNotFoundError:
         raise Stop(USAGE, f"{file}: no such file", _near(file)) from None
     except IsADirectoryError:
-        raise Stop(USAGE, f"{file} is a folder, a YAML file is needed", f"try {file}/config.yaml") from None
+        raise Stop(USAGE, *_about_folder(file)) from None
     except (UnicodeDecodeError, PermissionError) as error:
         raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
     try:
@@ -65,6 +65,17 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", "`holdfast schema` lists every key")
     return tree
+
+
+def _about_folder(folder: Path) -> tuple[str, str]:
+    """What to say when a folder stands where a config is needed: a run folder goes on from its own copy of the config."""
+    if (folder / "run.json").exists() and (folder / "config.yaml").exists():
+        return (
+            f"{folder} is a run folder, a config is needed",
+            f"to go on with that run: holdfast train {folder}/config.yaml --run {folder}",
+        )
+    found = sorted(entry.name for pattern in ("*.yaml", "*.yml") for entry in folder.glob(pattern))
+    return f"{folder} is a folder, a YAML file is needed", f"try {folder / found[0]}" if found else "there is no YAML file in it"
 
 
 def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
@@ -84,7 +95,7 @@ def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
             node = child
         else:
             node[last] = _yaml_value(text)
-            if key in _INSTEAD and not any(other.startswith(_INSTEAD[key] + "=") for other in overrides):
+            if key in _INSTEAD and node[last] is not None and not any(other.startswith(_INSTEAD[key] + "=") for other in overrides):
                 node.pop(_INSTEAD[key].split(".")[-1], None)
     return problems
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from holdfast import __version__
 from holdfast.core.evaluations import best_of, read_evaluations
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
+from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline
 from holdfast.ui.notices import notice
@@ -194,6 +195,7 @@ def _rejects(run: RunFolder) -> list[Json]:
 
 
 def _usage(run: RunFolder, model: str) -> str:
+    model = str(EMBEDDED.get(model, model))
     return (
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
         "from peft import PeftModel\n\n"

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
@@ -21,9 +23,14 @@ from holdfast.ui.terminal import Terminal
 from holdfast.verbs.launch import child_environment, trainer_launch
 from holdfast.world.writer import persist_newest
 
+_POLL_S = 0.05
 
-def finish(run: RunFolder, config: Config, places: list[Path], terminal: Terminal) -> Json:
-    """Publish the final checkpoint as the artifact, load it afresh, write summary and report. May be called again at any time."""
+
+def finish(run: RunFolder, config: Config, places: list[Path], terminal: Terminal, stop: Callable[[], bool]) -> Json:
+    """Publish the final checkpoint as the artifact, load it afresh, write summary and report. May be called again at any time.
+
+    Raises KeyboardInterrupt when `stop` asks for it meanwhile; the run then counts as interrupted, and its evaluation is still to come.
+    """
     keep_newest(run, places, config)
     newest, _ = newest_valid(run)
     if newest is None or newest.step != run.committed():
@@ -32,7 +39,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
         raise Stop(GAVE_UP, text, "look into the disk; the same command trains the missing steps again")
     artifact = _chosen(run, config, newest, terminal)
     publish_artifact(run, artifact)
-    _evaluate(run, terminal)
+    _evaluate(run, terminal, stop)
     summary = write_summary(run, "finished", None, artifact)
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
     write_json(run.attempt(run.attempts()[-1]) / "wreck.json", {"ending": {"kind": "finished"}})  # closes the attempt
@@ -91,7 +98,7 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint) -> None:
     fsync_folder(run.path)
 
 
-def _evaluate(run: RunFolder, terminal: Terminal) -> None:
+def _evaluate(run: RunFolder, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown."""
     run.evaluation_file.unlink(missing_ok=True)
     terminal.say("evaluating: the adapter is loaded afresh by plain PEFT, base against tuned")
@@ -99,7 +106,17 @@ def _evaluate(run: RunFolder, terminal: Terminal) -> None:
     with log.open("wb") as output:
         command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path)]
         environment = child_environment(trainer_launch(run).env)
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, check=False).returncode
+        # in a session of its own, so that Ctrl-C reaches us alone
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True)
+        try:
+            while (code := child.poll()) is None:
+                if stop():
+                    write_summary(run, "interrupted", None)
+                    raise KeyboardInterrupt("the training is done, its evaluation is not; the same command goes on from there")
+                time.sleep(_POLL_S)
+        finally:
+            child.kill()
+            child.wait()
     if code or not run.evaluation_file.exists():
         run.event("evaluation_failed", code=code, log=str(log))
         terminal.tell(f"the evaluation failed (exit code {code}); its log: {log}")

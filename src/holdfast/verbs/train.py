@@ -6,6 +6,7 @@ import argparse
 import errno
 import signal
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -88,7 +89,7 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
         with tracked(run, config):
             outcome = supervise(trainer_launch(run), run, orders, view)
             terminal.end()
-            return _conclude(run, config, places, outcome, terminal)
+            return _conclude(run, config, places, outcome, terminal, stop.asked_for)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -120,9 +121,11 @@ class _StopSignals:
         return self.asked
 
 
-def _conclude(run: RunFolder, config: Config, places: list[Path], outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:
+def _conclude(
+    run: RunFolder, config: Config, places: list[Path], outcome: Outcome, terminal: Terminal, stop: Callable[[], bool]
+) -> tuple[int, Json]:
     if outcome.ending.kind == "finished":
-        summary = finish(run, config, places, terminal)
+        summary = finish(run, config, places, terminal, stop)
         return DONE, summary
     saved = keep_newest(run, places, config)
     if outcome.decision is None:

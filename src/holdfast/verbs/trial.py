@@ -43,7 +43,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     last = settings_at(timeline, timeline[-1]["from_step"])["steps"]
     if not 1 <= arguments.step <= last:
         raise Stop(USAGE, f"step {arguments.step}: the run has steps 1 to {last}", "give one of them with --step")
-    change = Change(_samples(arguments.samples), _settings(arguments.settings), _environment(arguments.env))
+    samples = _samples(arguments.samples)
+    row = next((row for row in folder.steps() if row["step"] == arguments.step), None)
+    if row and (foreign := sorted(set(samples) - set(row["samples"]))):
+        listed = ",".join(map(str, row["samples"]))
+        raise Stop(USAGE, f"--samples: {', '.join(map(str, foreign))} not in step {arguments.step}", f"its samples are {listed}")
+    change = Change(samples, _settings(arguments.settings), _environment(arguments.env))
     environment = child_environment(trainer_launch(folder).env | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
     outcome = replay(folder, arguments.step, change, environment)
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
