@@ -111,11 +111,12 @@ def assert_equal(ours: tuple[float, dict[str, Tensor]], theirs: tuple[float, dic
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_packed_samples_learn_what_they_learn_one_by_one(name: str, kind: str) -> None:
     config = ARCHITECTURES[name]()
-    task = task_of(config, kind, dropout=0.2)
+    dropout = 0.2 if kind == "eager" else 0.0  # two paths through a LoRA layer
+    task = task_of(config, kind, dropout=dropout)
     assert disproof(task) == ({}, "")
     batches = task.batches(list(range(len(LENGTHS))), 64)
     assert len(batches) == 2 and all(batch.ids.numel() == batch.tokens <= 64 for batch in batches), "padding, or a wasteful fit"
-    assert_equal(gradients(task, batches), one_by_one(config, dropout=0.2))
+    assert_equal(gradients(task, batches), one_by_one(config, dropout=dropout))
 
 
 HYBRIDS: dict[str, Callable[[], Any]] = {
