@@ -131,3 +131,20 @@ def test_a_journal_cut_by_a_power_loss_leads_to_an_older_state(stopped: SimpleNa
     assert events(run, "restored")[-1]["step"] == 4
     assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 13))
     assert json.loads(done.stdout)["artifact_sha256"] == stopped.sha256
+
+
+def test_a_last_checkpoint_that_went_bad_is_trained_again(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 5}), tmp_path / "run"
+    whole = json.loads(holdfast("train", config, "--run", run, "--json").stdout)
+    (run / "summary.json").unlink()  # as if the machine had gone down between training and its end
+    (run / "attempts/001/wreck.json").unlink()
+    last = run / "checkpoints/step-00000005/adapter_model.safetensors"
+    last.write_bytes(last.read_bytes()[:-1])
+    refused = holdfast("train", config, "--run", run)
+    assert refused.returncode == 3, refused.stderr
+    assert "the same command trains the missing steps again" in refused.stderr
+    again = holdfast("train", config, "--run", run, "--json")
+    assert again.returncode == 0, again.stderr
+    summary = json.loads(again.stdout)
+    assert (summary["artifact_sha256"], summary["steps"]) == (whole["artifact_sha256"], 5)
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == [1, 2, 3, 4, 5]

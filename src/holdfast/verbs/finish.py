@@ -36,17 +36,23 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
     if newest is None or newest.step != run.committed():
         state = f"step {newest.step}" if newest else "nothing"
         text = f"the newest checkpoint that verifies is {state}, the run ended at step {run.committed()}"
+        _close(run)
         raise Stop(GAVE_UP, text, "look into the disk; the same command trains the missing steps again")
     artifact = _chosen(run, config, newest, terminal)
     publish_artifact(run, artifact)
     _evaluate(run, terminal, stop)
     summary = write_summary(run, "finished", None, artifact)
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
-    write_json(run.attempt(run.attempts()[-1]) / "wreck.json", {"ending": {"kind": "finished"}})  # closes the attempt
+    _close(run)
     for place in places:
         place.unlink(missing_ok=True)
     terminal.summary(summary, run)
     return summary
+
+
+def _close(run: RunFolder) -> None:
+    """Mark the newest attempt as dealt with: the next command starts another instead of taking up this one."""
+    write_json(run.attempt(run.attempts()[-1]) / "wreck.json", {"ending": {"kind": "finished"}})
 
 
 def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Terminal) -> Checkpoint:
