@@ -18,7 +18,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         calls.append(1)
         return {"torch": {"version": "2.13.0"}, "gpus": []} if len(calls) > 1 else {"torch": None, "gpus": [], "torch_error": "boom"}
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
     monkeypatch.setattr(machine, "_ask_torch_now", ask)
     return calls
 
@@ -36,7 +36,7 @@ def test_a_failed_answer_is_not_kept_and_a_good_one_is(asked: list[int], monkeyp
 def test_the_real_torch_answers_from_a_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
     facts = machine.read_machine(tmp_path)
     assert facts["torch"]["version"] == torch.__version__
     assert facts["memory_bytes"] > 1 << 28
