@@ -25,6 +25,7 @@ from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.words import artifact_origin, early_end, evaluated
+from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
 _PLAIN_LINE_EVERY_S = 15.0
@@ -59,6 +60,7 @@ class Terminal:
         self._bar: TaskID | None = None
         self._looked = self._printed = 0.0
         self._told = 0
+        self._disk_is_full = False
         self._mean_loss: float | None = None
 
     def fall_back_on(self, log: Path | None) -> None:
@@ -114,7 +116,7 @@ class Terminal:
         self._progress.start()
         self._bar = self._progress.add_task("starting", total=self._steps, completed=run.committed())
 
-    def tick(self, _: object = None) -> None:
+    def tick(self, attempt: Attempt) -> None:
         """Look at the journal's newest row now and then and show it."""
         now = time.monotonic()
         if self._run is None or now - self._looked < _LOOK_EVERY_S:
@@ -123,6 +125,7 @@ class Terminal:
         if not self.console.is_terminal:
             self._stop_progress()  # there was one before
         self._tell_events(self._run)
+        self._tell_full_disk(self._run, attempt.unwritten())
         row = None if self.quiet else last_line(self._run.steps_file, window=1 << 18)
         if row is None:
             return
@@ -163,6 +166,15 @@ class Terminal:
                 self.tell(f"{found[0]} ({found[1]})")
             elif self._looking_on and (words := turn(event)):
                 self.tell(words)
+
+    def _tell_full_disk(self, run: RunFolder, unwritten: int) -> None:
+        """Once, when the disk takes no more; that it takes rows again is an event of the trainer's."""
+        if unwritten and not self._disk_is_full:
+            self.tell(
+                f"the disk of {run.path} is full: training goes on, its state is kept in memory, checkpoints wait until there is room"
+                f" (since step {run.committed() + 1})"
+            )
+        self._disk_is_full = unwritten > 0
 
     def end(self) -> None:
         """Stop showing progress, after the last that was journalled is said."""

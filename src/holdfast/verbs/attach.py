@@ -13,11 +13,11 @@ from holdfast.core.run import RunFolder
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.verbs.status import RUNS, chosen, entry, runs_in
-from holdfast.world.process import POLL_S
+from holdfast.world.process import LOOK_EVERY_S, Attempt
 from holdfast.world.standing import Standing, lives, look
 
 EXAMPLE = "holdfast attach runs/quickstart"
-_LOOK_EVERY_S = 1.0
+_STANDING_EVERY_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +50,13 @@ def _the_living_one() -> RunFolder:
 
 def _look_on(folder: RunFolder, terminal: Terminal) -> None:
     """Show the run's progress until nobody works on it any more."""
-    looked, doing, told = 0.0, None, False
+    looked, told = 0.0, False
+    doing: str | None = None
+    attempt: Attempt | None = None
     while lives(folder):
-        if time.monotonic() - looked >= _LOOK_EVERY_S:
+        if time.monotonic() - looked >= _STANDING_EVERY_S:
             looked, before, standing = time.monotonic(), doing, look(folder)
-            doing = standing.doing
+            doing, attempt = standing.doing, standing.attempt
             if doing == "preparing" != before:
                 terminal.say(f"{folder.path} is being prepared ({standing.holder.get('command')})")
             if before in (None, "preparing") and doing not in (None, "preparing"):
@@ -64,8 +66,9 @@ def _look_on(folder: RunFolder, terminal: Terminal) -> None:
             if not standing.supervised and not told:
                 told = True
                 terminal.tell("no supervisor watches this run: it trains on, but would not be started again; the same command adopts it")
-        terminal.tick()
-        time.sleep(POLL_S)
+        if attempt is not None:
+            terminal.tick(attempt)
+        time.sleep(LOOK_EVERY_S)
 
 
 def _ended(standing: Standing, terminal: Terminal) -> tuple[int, Json]:

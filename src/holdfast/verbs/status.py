@@ -63,6 +63,8 @@ def runs_in(place: Path) -> list[RunFolder]:
 def entry(standing: Standing) -> Json:
     """One run as `status --json` tells it (docs/verbs/status.md). None is unknown."""
     problems = list(standing.problems)
+    if standing.unwritten:
+        problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")
     try:
         incident = last_incident(standing.run)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -102,7 +104,7 @@ def _lines(one: Json, width: int) -> list[str]:
     share = f" ({one['step'] / one['steps']:.0%})" if one["steps"] else ""
     attempts = f"{one['attempts']} attempt{'' if one['attempts'] == 1 else 's'}"
     head = f"{shown(Path(one['run'])):<{width}}  {one['state']:<11}  step {one['step']:,} of {of}{share}, {attempts}"
-    below = [*_living(one), *_incident(one), *_next(one), *(f"! damaged: {problem}" for problem in one["problems"])]
+    below = [*_living(one), *_incident(one), *_next(one), *(f"! {problem}" for problem in one["problems"])]
     return [head, *(f"  {line}" for line in below)]
 
 

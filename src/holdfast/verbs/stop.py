@@ -18,7 +18,7 @@ from holdfast.verbs.prepare import held
 from holdfast.verbs.signals import StopSignals
 from holdfast.verbs.status import chosen, entry
 from holdfast.verbs.train import train_on
-from holdfast.world.process import POLL_S
+from holdfast.world.process import LOOK_EVERY_S
 from holdfast.world.standing import Standing, lives, look
 
 EXAMPLE = "holdfast stop runs/quickstart"
@@ -65,7 +65,7 @@ def _stop(folder: RunFolder, terminal: Terminal) -> None:
         if time.monotonic() - reminded > _REMIND_EVERY_S:
             reminded = time.monotonic()
             terminal.tell(_still(standing))
-        time.sleep(POLL_S)
+        time.sleep(LOOK_EVERY_S)
 
 
 def _ask(standing: Standing, pid: int) -> None:

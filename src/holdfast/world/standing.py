@@ -26,14 +26,17 @@ T = TypeVar("T")
 class Standing:
     """`doing`: preparing, starting, training or evaluating while the run lives. `supervised`: a `holdfast train` watches it.
 
-    `last_step`: the newest committed row. `holder`: who supervises or did so last. `problems`: what of the folder is damaged.
+    `last_step`: the newest row; `unwritten`: how many committed steps came after it, while the disk is full.
+    `holder`: who supervises or did so last. `problems`: what of the folder is damaged.
     """
 
     run: RunFolder
     state: State
     doing: str | None
     last_step: Json
+    unwritten: int
     steps: int | None
+    attempt: Attempt | None
     attempts: int
     supervised: bool
     holder: Json
@@ -45,7 +48,7 @@ class Standing:
     def step(self) -> int:
         """The last committed step, 0 before the first."""
         step: int = self.last_step.get("step", 0)
-        return step
+        return step + self.unwritten
 
     @property
     def elsewhere(self) -> str | None:
@@ -70,17 +73,20 @@ def look(run: RunFolder) -> Standing:
     attempt = Attempt(attempts[-1], run.attempt(attempts[-1]), None) if attempts else None
     summary = found.json(run, "summary.json")
     result = found.json(run, f"attempts/{attempt.folder.name}/result.json") if attempt else {}
-    doing: str | None = None
+    doing, unwritten = None, 0
     pids: dict[str, int] = {}
     if supervised or training:
         doing = found.read("the trainer's pulse", lambda: _doing(run, attempt, training, result), None)
+        unwritten = found.read("the trainer's memory file", attempt.unwritten, 0) if training and attempt else 0
         pids = found.read("pids", lambda: _pids(holder, attempt), pids)
     return Standing(
         run=run,
         state="running" if supervised or training else _ended(summary, result),
         doing=doing,
         last_step=found.read("steps.jsonl", lambda: _last_row(run), {}),
+        unwritten=unwritten,
         steps=found.read("timeline.jsonl", lambda: _steps(run), None),
+        attempt=attempt,
         attempts=len(attempts),
         supervised=supervised,
         holder=holder,
