@@ -185,7 +185,11 @@ def test_all_runs_of_a_folder_and_nothing_else(made: Path, tmp_path: Path) -> No
 
 
 def test_what_is_no_run_is_refused_with_the_name_that_was_meant(made: Path, tmp_path: Path) -> None:
-    for wrong, words in {"made": "do you mean runs/made?", "nix": "it does not exist", str(made / "attempts"): "no run lies in it"}.items():
+    for wrong, words in {
+        "made": "do you mean runs/made?",
+        "nix": "No such file or directory",
+        str(made / "attempts"): "no run lies in it",
+    }.items():
         done = holdfast("status", wrong, cwd=tmp_path)
         assert done.returncode == 2
         assert words in done.stderr
@@ -221,7 +225,7 @@ def test_looking_changes_nothing_and_keeps_nobody_from_the_run(made: Path, tmp_p
 
 @pytest.mark.usefixtures("no_leftovers")
 def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 400}), tmp_path / "run"
+    config, run = config_of(train={"steps": 3000}), tmp_path / "run"
     command = ("train", config, "--run", run)
     supervisor = start(*command)
     wait_until(lambda: (run / "supervisor.lock").exists() and (run / "supervisor.lock").stat().st_size > 0)
@@ -235,7 +239,7 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     wait_until(lambda: (run / "steps.jsonl").exists())
     [now] = status(run)
     living = processes_of(run)
-    assert (now["state"], now["doing"], now["supervised"], now["steps"]) == ("running", "training", True, 400)
+    assert (now["state"], now["doing"], now["supervised"], now["steps"]) == ("running", "training", True, 3000)
     assert now["pids"] == {"supervisor": supervisor.pid, "nurse": living["nurse"], "trainer": living["trainer"]}
 
     kill(living["trainer"])

@@ -50,7 +50,7 @@ def _the_living_one() -> RunFolder:
 
 def _look_on(folder: RunFolder, terminal: Terminal) -> None:
     """Show the run's progress until nobody works on it any more."""
-    looked, told = 0.0, False
+    looked, begun, told = 0.0, False, False
     doing: str | None = None
     attempt: Attempt | None = None
     while lives(folder):
@@ -59,7 +59,8 @@ def _look_on(folder: RunFolder, terminal: Terminal) -> None:
             doing, attempt = standing.doing, standing.attempt
             if doing == "preparing" != before:
                 terminal.say(f"{folder.path} is being prepared ({standing.holder.get('command')})")
-            if before in (None, "preparing") and doing not in (None, "preparing"):
+            if not begun and doing != "preparing":
+                begun = True
                 terminal.begin(folder, folder.config(), looking_on=True)
             if doing == "evaluating" != before and standing.step == standing.steps:
                 terminal.say("the steps are done; base and tuned model are being compared")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import time
 from pathlib import Path
@@ -44,7 +45,11 @@ def chosen(place: Path) -> RunFolder:
 
 
 def _no_run(place: Path) -> Stop:
-    text = f"{place} is no run folder" + (", and no run lies in it" if place.is_dir() else "" if place.exists() else ": it does not exist")
+    try:
+        why = ", and no run lies in it" if list(place.iterdir()) else ": it is empty"
+    except OSError as error:
+        why = f": {error.strerror}"
+    text = f"{place} is no run folder{why}"
     named = RUNS.resolve() / place.name
     return Stop(USAGE, text, f"do you mean {shown(named)}?" if is_run(named) else "all runs under ./runs: holdfast status")
 
@@ -52,12 +57,16 @@ def _no_run(place: Path) -> Stop:
 def is_run(place: Path) -> bool:
     """Whether a folder holds a run, be it half prepared or damaged."""
     run = RunFolder(place)
-    return run.begun() or run.steps_file.exists() or (run.config_file.exists() and run.timeline_file.exists())
+    try:
+        return run.begun() or run.steps_file.exists() or (run.config_file.exists() and run.timeline_file.exists())
+    except OSError:  # another user's
+        return False
 
 
 def runs_in(place: Path) -> list[RunFolder]:
-    """The run folders that lie in a folder, by name."""
-    return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if place.is_dir() else []
+    """The run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
+    readable = place.is_dir() and os.access(place, os.R_OK | os.X_OK)
+    return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
 
 
 def entry(standing: Standing) -> Json:
