@@ -60,7 +60,7 @@ def undisturbed_sha256(config: Path, run: Path) -> str:
 
 
 def test_a_detached_run_goes_on_alone_and_can_be_looked_on_at(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 400}), tmp_path / "run"
+    config, run = config_of(train={"steps": 200}), tmp_path / "run"
     done = holdfast("train", config, "--run", "run", "--detach", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for words in ("under way: step", "holdfast attach run\n", "holdfast status run\n", "holdfast stop run\n", "run/supervisor.log"):
@@ -244,7 +244,7 @@ def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_p
 
 
 def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 300}), tmp_path / "run"
+    config, run = config_of(train={"steps": 150}), tmp_path / "run"
     sha256 = undisturbed_sha256(config, tmp_path / "other")
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     supervisor = supervisor_of(run)
@@ -254,7 +254,7 @@ def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config
     assert "is not running: interrupted, step" in done.stdout
     assert identify(supervisor) is None and not processes_of(run)
     step = lines(run / "steps.jsonl")[-1]["step"]
-    assert step < 300
+    assert step < 150
     assert (run / "checkpoints" / f"step-{step:08d}" / "manifest.json").exists()
     assert summary_of(run)["status"] == "interrupted", "a second SIGTERM does not make the supervisor leave early"
     assert holdfast("stop", run).returncode == 0, "what does not run is stopped already"

@@ -84,7 +84,7 @@ def test_a_slurm_job_that_runs_out_of_time_saves_its_step_queues_up_and_goes_on(
     config_of: Write, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     run, told = tmp_path / "runs" / "my-run", tmp_path / "scontrol.log"
-    config_of("my-run", train={"steps": 500})
+    config_of("my-run", train={"steps": 300})
     command = ["bash", str(BATCH), "my-run.yaml"]
     job = subprocess.Popen(command, cwd=tmp_path, env=cluster, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: (run / "steps.jsonl").exists())
