@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
+from holdfast.core.identity import Identity, alive
 from holdfast.core.run import RunFolder
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
@@ -48,18 +49,18 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _stop(folder: RunFolder, terminal: Terminal) -> None:
-    """Ask each supervisor that turns up, once; where none watches the trainer, be it. Returns when nobody works on the run."""
-    asked: set[int] = set()
+    """Ask each supervisor that turns up, once; where none watches the trainer, be it. Returns when all of them are gone."""
+    asked: list[Identity] = []
     reminded = time.monotonic()
-    while lives(folder):
+    while lives(folder) or any(map(alive, asked)):
         standing = look(folder)
-        pid = standing.pids.get("supervisor")
-        if not standing.supervised:
+        pid, identity = standing.pids.get("supervisor"), standing.holder.get("identity", {})
+        if standing.state == "running" and not standing.supervised:
             _take_over(folder, terminal)
-        elif pid is None and not asked:
+        elif standing.supervised and pid is None and not asked:
             raise _out_of_reach(standing)
-        elif pid is not None and pid not in asked:
-            asked.add(pid)
+        elif pid is not None and identity not in asked:
+            asked.append(identity)
             _ask(standing, pid)
             terminal.say(f"asked process {pid} to stop {shown(folder.path)}: it finishes its step and saves")
         if time.monotonic() - reminded > _REMIND_EVERY_S:
