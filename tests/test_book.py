@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,9 @@ from holdfast.book import cards_of, shelves
 from holdfast.core.catalog import Card, Remedy
 from holdfast.core.config import Config
 from holdfast.core.errors import USAGE, Stop
+from holdfast.core.failure import Failure
+from holdfast.core.logtext import Evidence, clean_lines
+from holdfast.mind.diagnose import diagnose, lines_as_seen
 
 ALL = [(shelf, card) for shelf in shelves() for card in cards_of(shelf).values()]
 EACH = pytest.mark.parametrize(("shelf", "card"), ALL, ids=[f"{shelf}/{card.id}" for shelf, card in ALL])
@@ -18,9 +22,28 @@ EACH = pytest.mark.parametrize(("shelf", "card"), ALL, ids=[f"{shelf}/{card.id}"
 @EACH
 def test_a_card_proves_itself(shelf: str, card: Card) -> None:
     for hit in card.hits:
-        assert card.matches(hit), f"it should match {hit!r}"
+        assert card.matches(seen(shelf, hit)), f"it should match {hit!r}"
     for miss in card.misses:
-        assert not card.matches(miss), f"it should not match {miss!r}"
+        assert not card.matches(seen(shelf, miss)), f"it should not match {miss!r}"
+
+
+def evidence_of(hit: Any) -> Evidence:
+    """A log, or a log with what else was known: {log, exit, machine}."""
+    known = hit if isinstance(hit, dict) else {"log": hit}
+    return Evidence(tuple(clean_lines(known["log"])), known.get("exit"), known.get("machine", {}))
+
+
+def seen(shelf: str, hit: Any) -> Any:
+    """The evidence as cards of this kind meet it."""
+    return lines_as_seen(evidence_of(hit))[1] if shelf == "failures" else hit
+
+
+@pytest.mark.parametrize("card", cards_of("failures").values(), ids=lambda card: card.id)
+def test_the_whole_book_finds_the_cause_of_a_cards_hits(card: Failure) -> None:
+    book = cards_of("failures")
+    for hit in card.hits:
+        found = diagnose(evidence_of(hit), book)
+        assert found.cause == card.cause or found.confidence < 0.5, f"{hit!r}: {found}"
 
 
 @EACH

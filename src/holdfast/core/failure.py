@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from holdfast.core.catalog import Card
 
@@ -20,13 +20,24 @@ CAUSES = (
     *("kernel_cache_unusable", "allocator_option_bug", "hardware_fault", "hang", "crash_at_exit", "healthy"),
 )
 Cause = Literal[CAUSES]  # type: ignore[valid-type]
-Pattern = re.Pattern[str]
+
+
+def _compile(pattern: object) -> object:
+    """`^` and `$` stand for the ends of a line."""
+    try:
+        return re.compile(pattern, re.M) if isinstance(pattern, str) else pattern
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+
+
+Pattern = Annotated[re.Pattern[str], BeforeValidator(_compile)]
 
 
 class Failure(Card):
     """One mechanism. It fires when a line holds one of `patterns`, every one of `needs` is found somewhere, and none of `unless`.
 
-    `sure`: how often the cause is this one when the card fires alone. An `echo` is a consequence: it counts for little beside a root.
+    `sure`: how often the cause is this one when the card fires alone. An `echo` is a consequence, or a silence: it counts for
+    little beside a root. Lines are those of the log, cleaned, and the sentences of mind/readings.py (`reading: killed by SIGKILL`).
     """
 
     cause: Cause
@@ -37,15 +48,20 @@ class Failure(Card):
     unless: list[Pattern] = Field(default_factory=list)
 
     def matches(self, evidence: str) -> bool:
-        """Whether the lines of a log hold this mechanism."""
-        lines = evidence.splitlines()
-        return _any(self.patterns, lines) and all(_any([need], lines) for need in self.needs) and not _any(self.unless, lines)
+        """Whether these lines hold the mechanism."""
+        return self.place(evidence) is not None
+
+    def place(self, lines: str) -> int | None:
+        """Where in the lines the card fires: the offset of the first match, None when it does not fire."""
+        places = [match.start() for pattern in self.patterns if (match := pattern.search(lines))]
+        if not places or not all(need.search(lines) for need in self.needs) or any(never.search(lines) for never in self.unless):
+            return None
+        return min(places)
 
     def details(self) -> Iterator[str]:
-        yield f"Cause: `{self.cause}`" + (" (an echo: another line usually holds the root)" if self.role == "echo" else "")
-        for pattern in self.patterns:
-            yield f"- looks for `{pattern.pattern}`"
-
-
-def _any(patterns: Sequence[Pattern], lines: Sequence[str]) -> bool:
-    return any(pattern.search(line) for pattern in patterns for line in lines)
+        """Cause and patterns, as Markdown."""
+        yield f"Cause: `{self.cause}`" + (" (an echo: counts when no root is found)" if self.role == "echo" else "")
+        for name, patterns in (("One of", self.patterns), ("Needs", self.needs), ("Unless", self.unless)):
+            if patterns:
+                yield f"\n{name}:\n"
+                yield from (f"- `{pattern.pattern}`" for pattern in patterns)
