@@ -22,6 +22,7 @@ _ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
 _NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large
+HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
 CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
 
 
@@ -86,7 +87,7 @@ def _dead_from_the_start(course: list[Point]) -> Line:
     first = course[0]
     what = "0" if first.loss == 0 else "nan"
     masked = first.accuracy == 0
-    late = (first.epoch or 0) > 0.25 and not masked
+    late = (first.epoch or 0) > LATE and not masked
     where = "in all that is shown, from the middle of the run on" if late else "from the first logged step on"
     return Line(first.line.number, f"reading: loss is {what} {where}" + (", token accuracy 0" if masked else ""), first.line.rank)
 
@@ -118,4 +119,6 @@ def _finite(course: list[Point]) -> Line:
         return Line(number, f"reading: loss is finite but absurdly large ({median(losses):.3g})")
     if len(losses) >= 4 and last > best * CLIMBED and last - best > CLIMBED_BY:
         return Line(number, f"reading: loss climbs, from {best:.3g} to {last:.3g}")
+    if min(losses) > HIGH and all(point.epoch is not None and point.epoch >= LATE for point in course):
+        return Line(number, f"reading: loss is still above {HIGH:g} at epoch {course[-1].epoch}")
     return Line(number, f"reading: loss is finite and does not climb ({len(losses)} values, last {losses[-1]:.3g})")

@@ -26,8 +26,8 @@ _ENDINGS = (
     ),
 )
 _NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "illegal instruction": 4}
-_SIZE = r"([\d.]+) ?([KMGT]i?B)"
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = r"([\d.]+) ?([KMGT]i?B|bytes)"
+_UNITS = {"b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ASKED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
 _FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")
 _TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|{_SIZE} total capacity)")
@@ -74,6 +74,8 @@ def _memory(line: Line) -> Iterator[Line]:
     others, cap = _bytes(_OTHERS, line.text), _bytes(_CAP, line.text)
     if free is not None and free - asked >= _ROOM:
         yield Line(line.number, f"reading: {_gib(asked)} asked for while {_gib(free)} are free", line.rank)
+    elif free is not None and held is not None and idle is not None and total and held + idle < total * 0.05:
+        yield Line(line.number, f"reading: nothing is held by this process, and {_gib(asked)} are refused", line.rank)
     if idle is not None and held is not None and idle >= asked and idle >= held / 4:
         yield Line(line.number, f"reading: {_gib(idle)} reserved in pieces too small for the {_gib(asked)} asked for", line.rank)
     if others is not None and "this process has" in line.text and held is not None and others > held:
