@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from holdfast.book import cards_of
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import Past, decide
-from holdfast.mind.diagnose import diagnose
+from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.world import evidence, process
 from holdfast.world.process import Attempt
 from holdfast.world.standby import Standby
@@ -84,7 +85,7 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: W
         if ending.kind == "finished":
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
-        diagnosis = diagnose(wreck)
+        diagnosis = diagnose_wreck(wreck, cards_of("failures"))
         if ending.kind == "interrupted" or view.stop():
             _record(run, wreck, diagnosis, None)
             if ended_before and not view.stop():
@@ -130,7 +131,7 @@ class _Backoff:
 
 def _record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, decision: Decision | None) -> None:
     """Write everything about an ended attempt down before anything acts on it; wreck.json last, as it closes the attempt."""
-    entry: dict[str, Any] = {"diagnosis": {"cause": diagnosis.cause, "confidence": diagnosis.confidence, "clues": diagnosis.clues}}
+    entry: dict[str, Any] = {"diagnosis": {"cause": diagnosis.cause, "confidence": diagnosis.confidence, "clues": diagnosis.words()}}
     if decision is not None:
         entry["decision"] = {"remedy": decision.remedy, "reason": decision.reason, "go_on": decision.launch is not None}
     run.event("attempt_ended", attempt=wreck.attempt, ending=wreck.ending.words(), step=wreck.step, **entry)

@@ -104,12 +104,26 @@ class Wreck:
 
 
 @dataclass(frozen=True)
+class Clue:
+    """A line that speaks for a cause. `line`: its number in the log, None for what was known otherwise (an exit code, a fact)."""
+
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """The likeliest cause and the lines that speak for it."""
+    """The likeliest cause, the clues that speak for it, and what else it could be. `cards`: the ids that spoke for the cause."""
 
     cause: str
     confidence: float
-    clues: tuple[str, ...] = ()
+    clues: tuple[Clue, ...] = ()
+    also: tuple[tuple[str, float], ...] = ()
+    cards: tuple[str, ...] = ()
+
+    def words(self) -> tuple[str, ...]:
+        """The clues without their places."""
+        return tuple(clue.text for clue in self.clues)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
     repeats: same cause, same launch, no new progress. barren: attempts in a row without a newly committed step, whatever the cause.
     """
     if diagnosis.cause in FINAL or wreck.ending.kind == "refused":
-        return Decision(None, "none", str(wreck.ending.facts.get("reason") or "; ".join(diagnosis.clues)))
+        return Decision(None, "none", str(wreck.ending.facts.get("reason") or "; ".join(diagnosis.words())))
     barren = _trailing(history, lambda past: not past.progressed)
     newest = history[-1]
     repeats = _trailing(history, lambda past: not past.progressed and (past.cause, past.kind, past.settings) == _key(newest))
