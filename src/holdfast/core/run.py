@@ -98,6 +98,11 @@ class RunFolder:
         return self.path / "trials"
 
     @property
+    def quarantine_file(self) -> Path:
+        """Rows that are left out, with the evidence against each."""
+        return self.path / "quarantine.jsonl"
+
+    @property
     def standby_file(self) -> Path:
         """What the nurse of a standby is to start."""
         return self.path / "standby.json"

@@ -24,14 +24,15 @@ def summarise(
     """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
     wall, last = wall_seconds(launches, endings), steps[-1] if steps else {}
     in_steps = sum(row["seconds"] for row in steps)
+    losses = [row["loss"] for row in steps if row["loss"] is not None]
     return {
         "status": status,
         "reason": reason,
         "steps": last.get("step", 0),
         "samples_seen": sum(len(row["samples"]) for row in steps),
         "loss": {
-            "first": steps[0]["loss"] if steps else None,
-            "last": last.get("loss"),
+            "first": losses[0] if losses else None,
+            "last": losses[-1] if losses else None,
             **{name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         },
         "evaluations": _evaluations(evaluations),
