@@ -76,6 +76,7 @@ def test_rows_are_not_accused_of_a_shape(lengths: list[int], chance: random.Rand
 
 # ---- the decision
 
+KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])
 LAUNCH = Launch(("x",), {}, {})
 
 

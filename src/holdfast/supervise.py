@@ -17,7 +17,6 @@ from holdfast.lab.investigate import Lab, in_order, investigate
 from holdfast.lab.replay import with_env
 from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, wants_experiments
 from holdfast.mind.diagnose import diagnose_wreck
-from holdfast.verbs.launch import trainer_launch
 from holdfast.world import evidence, process
 from holdfast.world.patience import Patience
 from holdfast.world.process import Attempt
@@ -87,8 +86,9 @@ class View:
     stop: Callable[[], bool]
 
 
-def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
-    """Bring the run to an end. `orders` is what every attempt's launch.json also holds."""
+def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
+    """Bring the run to an end. `relaunch`: how its trainer is started now; `orders` is what every attempt's launch.json also holds."""
+    launch = relaunch(run)
     pause = _Backoff()
     while True:
         attempt = hands.adopt(run)
@@ -114,15 +114,14 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: W
         decision = decide(wreck, diagnosis, history, launch)
         verdict = None
         if wants_experiments(wreck, diagnosis, history):
-            view.tell(
-                f"attempt {attempt.number}: {wreck.ending.words()} at step {wreck.step} again; trying that step with one change at a time"
-            )
+            view.tell(f"attempt {attempt.number}: {wreck.ending.words()} at step {wreck.step} again; trying it with one change at a time")
             verdict = hands.investigate(launch, run, wreck, diagnosis, deaths_in_step(history), view)
             decision = decide_after(verdict, wreck, decision, launch)
         if view.stop():
             _record(run, wreck, diagnosis, None)
             return Outcome(ending, None, wreck)
-        launch = _apply(run, wreck, verdict, decision, launch)
+        if verdict is not None and _apply(run, wreck, verdict, decision):
+            launch = relaunch(run)
         _record(run, wreck, diagnosis, decision, verdict)
         if decision.launch is None:
             return Outcome(ending, decision, wreck)
@@ -130,10 +129,10 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: W
         pause.after(progressed=wreck.committed_after > wreck.committed_before)
 
 
-def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict | None, decision: Decision, launch: Launch) -> Launch:
-    """Put what was seen to help on the timeline, from the failing step on; the launch that follows from it."""
-    if verdict is None or verdict.kind not in ("rows", "setting"):
-        return launch
+def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision) -> bool:
+    """Put what was seen to help on the timeline, from the failing step on; False where nothing was."""
+    if verdict.kind not in ("rows", "setting"):
+        return False
     assert wreck.step is not None
     settings: dict[str, Any] = dict(verdict.settings)
     if verdict.kind == "rows":
@@ -147,7 +146,7 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict | None, decision: Deci
         settings["env"] = settings_at(read_timeline(run.timeline_file), wreck.step).get("env", {}) | verdict.env
     add_entry(run.timeline_file, wreck.step, settings, decision.reason)
     run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, evidence=verdict.evidence)
-    return trainer_launch(run)
+    return True
 
 
 def _ticker(view: View, hands: World, launch: Launch) -> process.Tick:

@@ -170,16 +170,17 @@ def _company(lab: Lab, others: list[int]) -> list[int]:
 
 
 def _length(lab: Lab, sample: int) -> int:
-    return next(
-        (o["lengths"][o["samples"].index(sample)] for o in lab.known.values() if sample in o.get("samples", ()) and "lengths" in o), 0
-    )
+    return int(_fact(lab, sample, "lengths") or 0)
 
 
 def _source(lab: Lab, sample: int) -> str:
-    for outcome in lab.known.values():
-        if outcome.get("sources") and sample in outcome["samples"]:
-            return str(outcome["sources"][outcome["samples"].index(sample)])
-    return f"row {sample}"
+    return str(_fact(lab, sample, "sources"))
+
+
+def _fact(lab: Lab, sample: int, name: str) -> Any:
+    """A fact about a sample from any trial it took part in."""
+    outcomes = (outcome for outcome in lab.known.values() if name in outcome and sample in outcome["samples"])
+    return next((outcome[name][outcome["samples"].index(sample)] for outcome in outcomes), None)
 
 
 def _verdict(lab: Lab, kind: str, evidence: str, **facts: Any) -> Verdict:

@@ -18,6 +18,7 @@ def summarise(
     evaluation: Json,
     evaluations: list[Json],
     stopped_early: Json | None,
+    quarantined: list[Json],
     artifact_step: int | None,
     artifact_sha256: str | None,
 ) -> Json:
@@ -39,7 +40,7 @@ def summarise(
         "stopped_early": stopped_early,
         "attempts": len(launches),
         "incidents": incidents(steps, events, wrecks),
-        "quarantined": [],
+        "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
         "goodput": round(in_steps / wall, 4) if wall else None,
         "wall_seconds": round(wall, 3) if wall else None,
         "tokens_per_second": round(sum(row["tokens"] for row in steps) / in_steps, 1) if in_steps else None,
@@ -94,6 +95,8 @@ def _ending_words(wreck: Json) -> str:
 
 def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
     story = f"attempt {wreck['attempt']}: {_ending_words(wreck)}"
+    if verdict := wreck.get("verdict"):
+        story += f"; {verdict['trials']} trials: {verdict['evidence']}; {wreck['decision']['reason']}"
     if next_state is None:
         return story
     again = "no step computed again" if not lost else f"{lost} step{'s' if lost > 1 else ''} computed again"

@@ -39,11 +39,11 @@ class Patience:
         if pulse is None:
             return self._judge("start", now - self.began, self.starts)
         silent = now - pulse["time"]
-        if pulse["phase"] == "rehearsal":
-            return self._judge("rehearsal", silent, [])
+        if pulse["phase"] in ("rehearsal", "evaluate"):
+            return self._judge(pulse["phase"], silent, [])
         if not any(row["attempt"] == self.number for row in self._new_rows()):
             return self._judge("first step", silent, self.first_steps)
-        return self._judge("evaluation" if pulse["phase"] == "evaluate" else "step", silent, self.steps)
+        return self._judge("step", silent, self.steps)
 
     def limit_s(self) -> float:
         """Seconds a step may be silent."""
