@@ -15,6 +15,9 @@ from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
 
 VERBS = {
     "train": "train a model from a config, or go on with an unfinished run",
+    "status": "show what is running where, how far each run is, and what happened to it",
+    "attach": "look on at a running run, from any terminal",
+    "stop": "let a run finish its step, save and end, as Ctrl-C does",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "chat": "talk to the base and the tuned model of a run side by side",
     "data": "make rows from a recipe",
