@@ -114,6 +114,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
         return _verdict(lab, "transient", f"the same step went through in {len(again)} of {len(again)} trials")
     certain = all(again)
     suspects = suspects or lab.outcome(everything).get("samples", [])
+    lab.known.setdefault(Change(tuple(suspects)).key(), lab.outcome(everything))
     if certain and suspects:
         found = _rows(lab, suspects)
         if found is not None:
@@ -155,11 +156,11 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     if left and lab.fails(Change(tuple(left))):
         return None
     places = [_source(lab, one) for one in blamed]
-    traced = lab.outcome(Change(tuple(blamed[:1]), trace=True))
-    first = traced.get("first_nonfinite")
+    failed = lab.outcome(Change(tuple(blamed)))
+    first = lab.outcome(Change(tuple(blamed), trace=True)).get("first_nonfinite") if failed["ending"] == "finished" else None
     where = f"; first module that is not finite: {first['module']} ({first['dtype']})" if first else ""
     rest = "the step goes through without it" if left else "it is all the step has"
-    text = f"{seen}, {rest}{where}; {_failure(lab.outcome(Change(tuple(blamed))))}"
+    text = f"{seen}, {rest}{where}; {_failure(failed)}"
     return _verdict(lab, "rows", text, remedy="quarantine", rows=tuple(blamed), sources=tuple(places))
 
 
