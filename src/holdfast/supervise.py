@@ -17,6 +17,7 @@ from holdfast.lab.investigate import Lab, in_order, investigate
 from holdfast.lab.replay import with_env
 from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, wants_experiments
 from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
 from holdfast.world import evidence, process
 from holdfast.world.patience import Patience
 from holdfast.world.process import Attempt
@@ -68,6 +69,9 @@ class RealWorld:
             return investigate(lab, suspects, deaths, remedies)
 
 
+_LOOK_EVERY_S = 2.0
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a supervised run ended: by itself, by the user's wish, or given up with a decision that says why."""
@@ -89,7 +93,7 @@ class View:
 def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
     """Bring the run to an end. `relaunch`: how its trainer is started now; `orders` is what every attempt's launch.json also holds."""
     launch = relaunch(run)
-    pause = _Backoff()
+    pause, watch = _Backoff(), _Watch(run)
     while True:
         attempt = hands.adopt(run)
         ended_before = attempt is not None and not process.living_pids(attempt)
@@ -100,7 +104,7 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         elif not ended_before:
             view.tell(f"adopted the living attempt {attempt.number} ({_pids(attempt)})")
             run.event("attempt_adopted", attempt=attempt.number)
-        ending = hands.watch(attempt, run, _ticker(view, hands, launch))
+        ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch))
         if ending.kind == "finished":
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
@@ -149,9 +153,39 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision) -
     return True
 
 
-def _ticker(view: View, hands: World, launch: Launch) -> process.Tick:
+class _Watch:
+    """Looks at the course of the committed steps now and then, and tells each oddity once."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.signs = list(cards_of("signs").values())
+        self.told = {event["sign"] for event in run.events() if event["event"] == "sign"}
+        self.looked = 0.0
+
+    def look(self) -> None:
+        if time.monotonic() - self.looked < _LOOK_EVERY_S:
+            return
+        self.looked = time.monotonic()
+        rows = self.run.newest_steps()
+        if not rows or rows[-1]["step"] < FIRST_WORD_AT:
+            return
+        found = odd(rows, self.signs)
+        if "first" not in self.told:
+            self._tell("first", rows[-1]["step"], first_word(rows, found))
+            self.told |= set(found)
+        for name, words in found.items():
+            if name not in self.told:
+                self._tell(name, rows[-1]["step"], words)
+
+    def _tell(self, sign: str, step: int, words: str) -> None:
+        self.told.add(sign)
+        self.run.event("sign", sign=sign, step=step, says=words)
+
+
+def _ticker(view: View, hands: World, launch: Launch, watch: _Watch) -> process.Tick:
     def tick(attempt: Attempt) -> bool:
         view.tick(attempt)
+        watch.look()
         hands.stand_by(launch)
         return view.stop()
 

@@ -162,7 +162,9 @@ class Terminal:
         for line in fresh.splitlines():
             event = orjson.loads(line)
             found = notice(event)
-            if event["event"] == "evaluated":
+            if event["event"] == "sign":
+                (self.say if event["sign"] == "first" else self.tell)(event["says"])
+            elif event["event"] == "evaluated":
                 self.say(evaluated(event))
             elif found:
                 self.tell(f"{found[0]} ({found[1]})")
