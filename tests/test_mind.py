@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.book import cards_of
 from holdfast.core.config import Config
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import BARREN, REPEATS, REPEATS_OTHERWISE, Past, decide
-from holdfast.mind.diagnose import diagnose
+from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.preflight import preflight, version
 from holdfast.mind.summarise import summarise, wall_seconds
@@ -55,7 +56,7 @@ def test_kills_from_outside_are_met_with_more_patience() -> None:
 def test_what_the_trainer_refuses_is_not_tried_again() -> None:
     ended = wreck("refused", 68)
     ended = replace(ended, ending=Ending("refused", 68, None, {"cause": "no_learning_signal", "reason": "nothing to learn"}))
-    diagnosis = diagnose(ended)
+    diagnosis = diagnose_wreck(ended, {})
     assert diagnosis.cause == "no_learning_signal"
     decision = decide(ended, diagnosis, [Past(diagnosis.cause, "refused", (), True)], LAUNCH)
     assert (decision.launch, decision.reason) == (None, "nothing to learn")
@@ -94,7 +95,7 @@ def test_no_history_without_progress_goes_on_for_ever(pasts: list[Past]) -> None
     ],
 )
 def test_a_cause_comes_from_the_ending_before_the_text(ended: Wreck, cause: str) -> None:
-    assert diagnose(ended).cause == cause
+    assert diagnose_wreck(ended, cards_of("failures")).cause == cause
 
 
 CONFIG = Config.model_validate({"model": "m", "data": {"files": "f"}})

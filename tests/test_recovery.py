@@ -245,7 +245,7 @@ def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
         bench.restore(found.snapshot)
     for step in range(restored + 1, upto + 1):
         budget = job.settings(step)["micro_batch_tokens"]
-        computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, lambda *_: False)
+        computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, lambda *_: 1.0)
         update(bench.optimizer, computed, bench.learning_rate(step), 1.0)
         snapshots.commit(step, _row(bench, step, computed, 0.1), durable=False)
     snapshots.settle()

@@ -17,6 +17,8 @@ EndingKind = Literal[
     "disk_full",
     "out_of_memory",
     "refused",
+    "hang",
+    "stuck",
     "vanished",
     "never_started",
 ]
@@ -79,6 +81,8 @@ class Ending:
             "disk_full": "the disk is full",
             "out_of_memory": "ran out of memory on a single sample",
             "refused": "refused what it was to train on",
+            "hang": "gave no sign of life and was ended",
+            "stuck": "cannot be killed: it is stuck in the kernel",
             "never_started": "never started",
         }.get(self.kind, "died unseen")
 
@@ -104,12 +108,45 @@ class Wreck:
 
 
 @dataclass(frozen=True)
+class Clue:
+    """A line that speaks for a cause. `line`: its number in the log, None for what was known otherwise (an exit code, a fact)."""
+
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """The likeliest cause and the lines that speak for it."""
+    """The likeliest cause, the clues that speak for it, and what else it could be. `cards`: the ids that spoke for the cause."""
 
     cause: str
     confidence: float
-    clues: tuple[str, ...] = ()
+    clues: tuple[Clue, ...] = ()
+    also: tuple[tuple[str, float], ...] = ()
+    cards: tuple[str, ...] = ()
+
+    def words(self) -> tuple[str, ...]:
+        """The clues without their places."""
+        return tuple(clue.text for clue in self.clues)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the lab found out about a step that fails, and what was seen to help.
+
+    kind: transient (it goes through now), rows (named in `rows` and `sources`), setting (`settings` and `env` were seen to help, and it
+    failed again without them), uncertain.
+    """
+
+    kind: str
+    trials: int
+    seconds: float
+    evidence: str
+    remedy: str = "none"
+    rows: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,66 +1,144 @@
-"""Name the likeliest cause of a wreck. Pure. A first, short list: exit code and the trainer's own account before any text."""
+"""Name the likeliest cause of a wreck from its evidence and the book's failure cards. Pure: no files, no clock; the cards are given.
+
+What an exit code or the trainer's own account says comes before any text. Roots beat echoes, the first error wins, advice ("try
+setting ...") is never evidence, and `unknown` with the best clues is an answer.
+"""
 
 from __future__ import annotations
 
 import re
-import signal
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 
-from holdfast.core.types import Diagnosis, Wreck
+from holdfast.core.failure import Failure
+from holdfast.core.logtext import Evidence, Line, clean
+from holdfast.core.types import Clue, Diagnosis, Wreck
+from holdfast.mind.readings import readings
 
 _LOW_MEMORY_BYTES = 512 << 20
 _FULL_DISK_BYTES = 1 << 16
-_TEXTS = (
-    ("gpu_out_of_memory", re.compile(r"OutOfMemoryError|out of memory", re.I)),
-    ("host_out_of_memory", re.compile(r"MemoryError|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory")),
-    ("disk_full", re.compile(r"No space left on device|Errno 28")),
-    ("package_conflict", re.compile(r"ImportError|ModuleNotFoundError")),
+_ADVICE = re.compile(  # up to the end of the line: advice follows the fact
+    r"(?:\bIf (?:reserved\b|you\b|this\b|the problem)|\b[Pp]lease (?:try|consider|check|make sure|see)\b|\b(?:also )?[Tt]ry (?:to |set|using|with|"
+    r"increas|reduc|lower)|\b[Cc]onsider\b|\bFor debugging\b|\bCompile with `TORCH_USE|\b[Mm]ake sure\b|\bPossible (?:reasons|causes|solutions)|\bHint:"
+    r"|\b[Ss]ee (?:documentation|https?:)|\bTo (?:fix|avoid|resolve|solve|suppress|disable) this)[^\n]*"
 )
-_ADVICE = re.compile(r"CUDA_LAUNCH_BLOCKING|expandable_segments|Compile with `TORCH_USE")
+_EXCEPTION = re.compile(
+    r"^\W*(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Expired|Found|Exit)\b|^terminate called|what\(\):|^\S*: fatal"
+)
+_TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
+ECHO_BESIDE_ROOT = 0.2
+LATER = 0.75  # an error after the first one
+IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
+ENOUGH = 0.3  # below this the answer is unknown
+CLUES = 5
 
 
-def diagnose(wreck: Wreck) -> Diagnosis:
-    """The cause of one ended attempt; `unknown` rather than a guess."""
-    ending = wreck.ending
+@dataclass(frozen=True)
+class _Fired:
+    card: Failure
+    line: Line
+    place: int
+
+    @property
+    def told_by_ending(self) -> bool:
+        return self.line.number is None and self.line.text.startswith("reading: killed")
+
+
+def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure]) -> Diagnosis:
+    """The cause of one ended attempt of holdfast's own trainer, whose account of itself comes before its output."""
+    ending, facts = wreck.ending, wreck.ending.facts
     if ending.kind == "nonfinite":
-        facts = ending.facts
-        return Diagnosis("nonfinite_numerics", 0.9, (f"loss {facts.get('loss')}, gradient norm {facts.get('grad_norm')}",))
+        return _told("nonfinite_numerics", 0.9, f"loss {facts.get('loss')}, gradient norm {facts.get('grad_norm')}")
     if ending.kind == "refused":
-        return Diagnosis(str(ending.facts.get("cause", "unknown")), 0.95, (str(ending.facts.get("reason", "")),))
+        return _told(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
     if ending.kind == "disk_full" or (wreck.disk_free_bytes is not None and wreck.disk_free_bytes < _FULL_DISK_BYTES):
-        return Diagnosis("disk_full", 0.95, (f"the disk of the run folder has {wreck.disk_free_bytes} bytes free",))
+        return _told("disk_full", 0.95, f"the disk of the run folder has {wreck.disk_free_bytes} bytes free")
+    if ending.kind in ("hang", "stuck"):
+        return _told("hang", 0.9, str(facts.get("reason", "")))
     if ending.kind == "no_state":
-        return Diagnosis("checkpoint_unreadable", 0.95, (str(ending.facts.get("reason", "")),))
+        return _told("checkpoint_unreadable", 0.95, str(facts.get("reason", "")))
     if ending.kind == "out_of_memory":
-        return Diagnosis(
-            "gpu_out_of_memory" if ending.facts.get("device") == "cuda" else "host_out_of_memory", 0.95, (str(ending.facts["reason"]),)
-        )
-    if ending.kind == "killed":
-        return _by_signal(wreck)
-    if ending.kind == "error":
-        return _by_text(wreck.lines)
-    return Diagnosis("unknown", 0.0)
-
-
-def _by_signal(wreck: Wreck) -> Diagnosis:
-    number = -(wreck.ending.code or 0)
-    clue = (wreck.ending.words(),)
-    if number == signal.SIGBUS:
-        return Diagnosis("shared_memory_exhausted", 0.7, clue)
-    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
-        return Diagnosis("native_crash", 0.7, clue)
+        return _told("gpu_out_of_memory" if facts.get("device") == "cuda" else "host_out_of_memory", 0.95, str(facts["reason"]))
+    if ending.kind not in ("killed", "error"):
+        return Diagnosis("unknown", 0.0)
     available = wreck.memory_available_bytes
-    if number == signal.SIGKILL and available is not None and available < _LOW_MEMORY_BYTES:
-        return Diagnosis("host_out_of_memory", 0.8, (*clue, f"{available >> 20} MiB of memory left"))
-    return Diagnosis("unknown", 0.0, clue)
+    if ending.code == -9:
+        if available is not None and available < _LOW_MEMORY_BYTES:
+            return _told("host_out_of_memory", 0.8, ending.words(), f"{available >> 20} MiB of memory left")
+        return _told("unknown", 0.0, ending.words())  # anybody may have sent it
+    lines = tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
+    found = diagnose(Evidence(lines, ending.code), cards)
+    return found if found.clues else _told("unknown", 0.0, "no output")
 
 
-def _by_text(lines: tuple[str, ...]) -> Diagnosis:
-    """The first line that names a cause wins; advice is never evidence."""
-    for line in lines:
-        if _ADVICE.search(line):
-            continue
-        for cause, text in _TEXTS:
-            if text.search(line):
-                return Diagnosis(cause, 0.6, (line.strip(),))
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    return Diagnosis("unknown", 0.0, (last,))
+def _told(cause: str, confidence: float, *clues: str) -> Diagnosis:
+    return Diagnosis(cause, confidence, tuple(Clue(None, clue) for clue in clues))
+
+
+def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
+    """The likeliest cause in any log. `confidence` is meant as a frequency: benchmarks/diagnosis.py measures it."""
+    fired = _fire(evidence, cards.values())
+    scores = _scores(fired)
+    ranked = sorted(scores, key=lambda cause: -scores[cause])
+    confidences = {cause: _confidence(scores, cause) for cause in ranked}
+    if not ranked or scores[ranked[0]] < ENOUGH:
+        guesses = tuple((cause, confidences[cause]) for cause in ranked[:3])
+        return Diagnosis("unknown", 0.0, tuple(_best_clues(evidence, fired)), guesses)
+    chosen = [one for one in fired if one.card.cause == ranked[0]]
+    chosen.sort(key=lambda one: (-one.card.sure, one.place))
+    clues = dict.fromkeys(_clue(one.line) for one in chosen)
+    also = tuple((cause, confidences[cause]) for cause in ranked[1:4])
+    return Diagnosis(ranked[0], confidences[ranked[0]], tuple(clues)[:CLUES], also, tuple(one.card.id for one in chosen))
+
+
+def lines_as_seen(evidence: Evidence) -> tuple[list[Line], str]:
+    """What cards are held against: the log without its advice, then the readings; as lines and as one text."""
+    lines = [*evidence.lines, *readings(evidence)]
+    return lines, "\n".join(_ADVICE.sub("", line.text) for line in lines)
+
+
+def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
+    """The cards that fire, each with the first line it fires on."""
+    lines, text = lines_as_seen(evidence)
+    starts = list(accumulate((len(part) + 1 for part in text.split("\n")), initial=0))
+    found = ((card, card.place(text)) for card in cards)
+    places = ((card, bisect_right(starts, place) - 1) for card, place in found if place is not None)
+    return [_Fired(card, lines[place], place) for card, place in places]
+
+
+def _scores(fired: list[_Fired]) -> dict[str, float]:
+    """Per cause: how sure its cards are together, an echo's voice lowered beside a root, a later error's beside the first."""
+    roots = [one for one in fired if one.card.role == "root"]
+    first = min((one.place for one in roots if one.card.sure >= 0.6), default=None)
+    named = any(_EXCEPTION.search(one.line.text) for one in roots)
+    doubt: dict[str, float] = {}
+    opening = {one.card.cause for one in roots if one.place == first}
+    for one in fired:
+        weight = one.card.sure
+        if one.card.role == "echo":
+            weight *= ECHO_BESIDE_ROOT if any(root.card.cause != one.card.cause for root in roots) else 1
+        elif not one.told_by_ending:
+            weight *= LATER if first is not None and one.place > first and one.card.cause not in opening else 1
+            weight *= IN_PASSING if named and not _EXCEPTION.search(one.line.text) else 1
+        doubt[one.card.cause] = doubt.get(one.card.cause, 1.0) * (1 - weight)
+    return {cause: 1 - left for cause, left in doubt.items()}
+
+
+def _confidence(scores: dict[str, float], cause: str) -> float:
+    others = max((score for other, score in scores.items() if other != cause), default=0.0)
+    own = scores[cause]
+    return round(min(0.97, own * (1 - 0.5 * others) if own >= others else own * (1 - others)), 3)
+
+
+def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
+    """What a person would look at first: lines that cards fired on, the first trouble, the last line."""
+    lines = [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]
+    lines += [line for line in evidence.lines if _TROUBLE.search(_ADVICE.sub("", line.text))][:2]
+    lines += evidence.lines[-1:]
+    return list(dict.fromkeys(_clue(line) for line in lines))[:CLUES]
+
+
+def _clue(line: Line) -> Clue:
+    return Clue(line.number, line.text.removeprefix("reading: ").strip()[:500])

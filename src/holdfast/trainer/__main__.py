@@ -25,6 +25,10 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.trial import trial
 
         return trial(Path(rest[0]), Path(rest[1]))
+    if job == "trials":
+        from holdfast.trainer.trial import host_trials
+
+        return host_trials(Path(rest[0]))
     if job == "evaluate":
         from holdfast.trainer.evaluate import evaluate
 

@@ -9,6 +9,7 @@ _WORDS = {
     "checkpoint_failed": "a checkpoint could not be saved; training goes on",
     "checkpoint_skipped": "a checkpoint was left out",
     "snapshot_place_refused": "the snapshot went to another place",
+    "remedy_applied": "the run goes on with what was seen to help",
     "disk_full_over": "the disk has room again: the steps it did not take are journalled, checkpoints go on",
     "snapshot_interval": "snapshots are taken further apart, or closer",
     "setting_changed": "a setting of the model was changed",

@@ -25,6 +25,7 @@ def trainer_launch(run: RunFolder) -> Launch:
     if not any(name.startswith("MALLOC_") or name == "LD_PRELOAD" for name in os.environ):
         # glibc gives big freed blocks back and pays for each page again: up to half of a step (benchmarks/allocator.py)
         env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+    env |= settings.get("env", {})  # remedies that were seen to help
     if settings["deterministic"]:
         env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)

@@ -104,7 +104,7 @@ def train_on(run: RunFolder, config: Config, faults_file: str | None, terminal: 
         run.summary_file.unlink(missing_ok=True)
         with tracked(run, config):
             with _standby(run, config) as standby:
-                outcome = supervise(trainer_launch(run), run, orders, view, RealWorld(standby))
+                outcome = supervise(trainer_launch, run, orders, view, RealWorld(standby))
             terminal.end()
             return _conclude(run, config, places, outcome, terminal, stop.asked_for)
     except OSError as error:

@@ -1,0 +1,29 @@
+"""The book: cards by kind, one folder each. A folder is a shelf when its package names the KIND of its cards. Imports core alone."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.catalog import Card, read_cards
+from holdfast.core.errors import USAGE, Stop
+
+_HERE = Path(__file__).parent
+
+
+def shelves() -> list[str]:
+    """The kinds of cards there are, as folder names."""
+    return sorted(folder.parent.name for folder in _HERE.glob("*/__init__.py"))
+
+
+def cards_of(shelf: str, own: Path | None = None) -> dict[str, Any]:
+    """All cards of one shelf by id. `own`: a user's book, laid out alike (own/failures/*.yaml); its cards replace ours of the same id."""
+    package = f"holdfast.book.{shelf}"
+    kind: type[Card] = importlib.import_module(package).KIND
+    cards = read_cards(_HERE / shelf, kind, package)
+    if own is None:
+        return cards
+    if not own.is_dir():
+        raise Stop(USAGE, f"{own} is no folder", "--book takes a folder with failures/*.yaml in it")
+    return cards | read_cards(own / shelf, kind)

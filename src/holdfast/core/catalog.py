@@ -1,0 +1,85 @@
+"""Cards: pieces of knowledge, one file each, found by being in a folder. Judges nothing; what a kind of card matches is its own class.
+
+A card is a YAML file, or a Python module whose `CARD` is the card (for kinds that need a function). Its id is the file's name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast.core.errors import USAGE, Stop
+
+Standing = Literal["confirmed", "reported", "folk", "refuted"]
+Link = Annotated[str, Field(pattern=r"^https?://\S+$")]
+C = TypeVar("C", bound="Card")
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Remedy(BaseModel):
+    """One way out. `patch`: config keys and their new values, where a setting cures it; `command`: what only the user can do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    what: str = Field(min_length=1)
+    patch: dict[str, Any] = Field(default_factory=dict)
+    command: str = ""
+    standing: Standing
+    source: Link | None = None
+
+
+class Card(BaseModel):
+    """What every card has. `hits`: evidence it must match; `misses`: look-alikes it must not. Both are the card's own proof."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str = Field("", pattern=r"^([a-z0-9][a-z0-9-]*)?$")  # given by the file's name
+    title: str = Field(min_length=1)
+    why: str = Field(min_length=1, description="the mechanism, in two sentences")
+    source: Annotated[list[Link], Field(min_length=1)]
+    hits: Annotated[list[Any], Field(min_length=1)]
+    misses: Annotated[list[Any], Field(min_length=1)]
+    remedies: list[Remedy] = Field(default_factory=list, description="cheapest sensible first")
+
+    def matches(self, evidence: Any) -> bool:
+        """Whether one piece of evidence (a line, a log, a machine's facts: the kind decides) speaks for this card."""
+        raise NotImplementedError
+
+    def details(self) -> Iterator[str]:
+        """What this kind adds to the card's page, as Markdown lines."""
+        return iter(())
+
+
+def read_cards(folder: Path, kind: type[C], package: str = "") -> dict[str, C]:
+    """The cards of one folder by id, in the order of their names.
+
+    `package`: the dotted name the folder is importable under, if it is; its modules are then cards too. Raises Stop(2) naming the
+    file and the field of a card that is not one.
+    """
+    files = sorted([*folder.glob("*.yaml"), *(folder.glob("[!_]*.py") if package else ())])
+    return {card.id: card for card in (_read(file, kind, package) for file in files)}
+
+
+def _read(file: Path, kind: type[C], package: str) -> C:
+    name = file.stem.replace("_", "-")
+    if file.suffix == ".py":
+        card = importlib.import_module(f"{package}.{file.stem}").CARD
+        if not isinstance(card, kind):
+            raise Stop(USAGE, f"{file}: CARD is a {type(card).__name__}, not a {kind.__name__}")
+        return card.model_copy(update={"id": name})
+    try:
+        tree = yaml.load(file.read_bytes(), _Loader)
+        if not isinstance(tree, dict):
+            raise Stop(USAGE, f"{file}: a card is a mapping of fields", "`holdfast explain CARD` shows what one looks like")
+        return kind.model_validate({**tree, "id": name})
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise Stop(USAGE, f"{file} cannot be read: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors())
+        raise Stop(USAGE, f"{file}: {problems}", "`holdfast explain CARD` shows what a card looks like") from None

@@ -1,0 +1,122 @@
+"""What a log says in numbers, put into sentences that cards can match: its ending, its loss curve, its memory figures, the machine. Pure.
+
+Each sentence starts with `reading: `. Which cause it speaks for is the cards' business.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+from holdfast.core.files import Json
+from holdfast.core.logtext import Evidence, Line
+from holdfast.mind.curve import curve_readings
+
+_SIGNALS = {int(number): number.name for number in signal.Signals}
+_ENDINGS = (
+    (re.compile(r"exit(?:s|ed)?(?: with)?[ _-]?(?:return )?(?:code|status)s?[ :=]+\(?(-?\d{1,3})\b", re.I), None),
+    (re.compile(r"\(?exitcode[ :=]+(-?\d{1,3})\b", re.I), None),
+    (re.compile(r"return(?:ed)?[ _-]?(?:code|status)[ :=]+(-?\d{1,3})\b", re.I), None),
+    (re.compile(r"(?:[Ss]ignal|on signal|sig(?:nal)?=)[ :]*(?:SIG[A-Z]+ \()?(\d{1,2})\b(?! *%)"), "signal"),
+    (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
+    (
+        re.compile(r"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)\b[^:]*$"),
+        "name",
+    ),
+)
+_NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "illegal instruction": 4}
+_SIZE = r"([\d.]+) ?([KMGT]i?B|bytes)"
+_UNITS = {"b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_ASKED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
+_FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")
+_TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|{_SIZE} total capacity)")
+_HELD = re.compile(rf"(?:of the allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated)", re.I)
+_IDLE = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use", re.I)
+_ROOM = 512 << 20  # the driver and the runtime keep some for themselves, and segments are rounded up
+_CAP = re.compile(rf"{_SIZE} allowed")
+
+
+def readings(evidence: Evidence) -> Iterator[Line]:
+    """All sentences, the surest first."""
+    if evidence.exit_code is not None:
+        yield Line(None, f"reading: {_ending(evidence.exit_code)}")
+    for line in evidence.lines:
+        yield from _told_ending(line)
+        yield from _memory(line)
+    yield from curve_readings(evidence.lines)
+    yield from machine_readings(evidence.machine)
+
+
+def _ending(code: int) -> str:
+    number = -code if code < 0 else code - 128 if 128 < code < 160 else 0
+    return f"killed by {_SIGNALS[number]}" if number in _SIGNALS else f"ended with exit code {code}"
+
+
+def _told_ending(line: Line) -> Iterator[Line]:
+    """An ending that the log tells itself: a launcher's exit code, a shell's "Killed"."""
+    for pattern, kind in _ENDINGS:
+        if match := pattern.search(line.text):
+            number = _NAMES[match[1].lower()] if kind == "name" else int(match[1])
+            ending = _ending(-number if kind else number)
+            if ending.startswith("killed"):
+                yield Line(line.number, f"reading: {ending}", line.rank)
+            return
+
+
+def _memory(line: Line) -> Iterator[Line]:
+    """What an out-of-memory text says beside "out of memory"."""
+    asked = _bytes(_ASKED, line.text)
+    if asked is None:
+        return
+    free, total, held, idle = (_bytes(pattern, line.text) for pattern in (_FREE, _TOTAL, _HELD, _IDLE))
+    others, cap = _bytes(_OTHERS, line.text), _bytes(_CAP, line.text)
+    if free is not None and free - asked >= _ROOM:
+        yield Line(line.number, f"reading: {_gib(asked)} asked for while {_gib(free)} are free", line.rank)
+    elif free is not None and held is not None and idle is not None and total and held + idle < total * 0.05:
+        yield Line(line.number, f"reading: nothing is held by this process, and {_gib(asked)} are refused", line.rank)
+    if idle is not None and held is not None and idle >= asked and idle >= held / 4:
+        yield Line(line.number, f"reading: {_gib(idle)} reserved in pieces too small for the {_gib(asked)} asked for", line.rank)
+    if others is not None and "this process has" in line.text and held is not None and others > held:
+        yield Line(line.number, f"reading: another process holds {_gib(others)} of the GPU", line.rank)
+    if cap is not None and total is not None and cap < total * 0.9:
+        yield Line(line.number, f"reading: memory is capped at {_gib(cap)} of {_gib(total)}", line.rank)
+
+
+def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    if match is None:
+        return None
+    number, unit = [group for group in match.groups() if group]
+    try:
+        return float(number) * _UNITS[unit[0]]
+    except ValueError:
+        return None
+
+
+def _gib(size: float) -> str:
+    return f"{size / (1 << 30):.2f} GiB"
+
+
+def machine_readings(machine: Json) -> Iterator[Line]:
+    """The facts of a machine file as sentences, and what follows from two of them."""
+    for path, value in _leaves(machine, ""):
+        yield Line(None, f"reading: machine {path} = {value}")
+    listed = machine.get("torch", {}).get("arch_list") if isinstance(machine.get("torch"), dict) else None
+    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
+    for gpu in gpus or []:
+        arch = gpu.get("arch") if isinstance(gpu, dict) else None
+        if isinstance(arch, str) and isinstance(listed, list) and listed and arch not in listed:
+            yield Line(None, f"reading: torch has no code for {arch} (it was built for {' '.join(map(str, listed))})")
+
+
+def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list) and path != "torch.arch_list":
+        for value in tree:
+            yield from _leaves(value, path)
+    elif tree is not None:
+        yield path, tree

@@ -1,0 +1,117 @@
+"""One test for every card of every kind: the card proves itself. Adding a card edits no other file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.book import cards_of, shelves
+from holdfast.core.catalog import Card, Remedy
+from holdfast.core.config import Config
+from holdfast.core.errors import USAGE, Stop
+from holdfast.core.failure import Failure
+from holdfast.core.logtext import Evidence, clean_lines
+from holdfast.mind.diagnose import diagnose, lines_as_seen
+
+ALL = [(shelf, card) for shelf in shelves() for card in cards_of(shelf).values()]
+EACH = pytest.mark.parametrize(("shelf", "card"), ALL, ids=[f"{shelf}/{card.id}" for shelf, card in ALL])
+
+
+@EACH
+def test_a_card_proves_itself(shelf: str, card: Card) -> None:
+    for hit in card.hits:
+        assert card.matches(seen(shelf, hit)), f"it should match {hit!r}"
+    for miss in card.misses:
+        assert not card.matches(seen(shelf, miss)), f"it should not match {miss!r}"
+
+
+def evidence_of(hit: Any) -> Evidence:
+    """A log, or a log with what else was known: {log, exit, machine}."""
+    known = hit if isinstance(hit, dict) else {"log": hit}
+    return Evidence(tuple(clean_lines(known["log"])), known.get("exit"), known.get("machine", {}))
+
+
+def seen(shelf: str, hit: Any) -> Any:
+    """The evidence as cards of this kind meet it."""
+    return lines_as_seen(evidence_of(hit))[1] if shelf == "failures" else hit
+
+
+@pytest.mark.parametrize("card", cards_of("failures").values(), ids=lambda card: card.id)
+def test_the_whole_book_finds_the_cause_of_a_cards_hits(card: Failure) -> None:
+    book = cards_of("failures")
+    for hit in card.hits:
+        found = diagnose(evidence_of(hit), book)
+        assert found.cause == card.cause or found.confidence < 0.5, f"{hit!r}: {found}"
+
+
+@EACH
+def test_a_card_says_why(shelf: str, card: Card) -> None:
+    sentences = card.why.count(". ") + card.why.strip().endswith(".")
+    assert 1 <= sentences <= 3, f"{sentences} sentences"
+    for remedy in card.remedies:
+        assert_valid_patch(remedy)
+
+
+def assert_valid_patch(remedy: Remedy) -> None:
+    """A patch is made of config keys and values a config takes."""
+    tree: dict[str, object] = {"model": "m", "data": {"files": ["f"]}}
+    for key, value in remedy.patch.items():
+        section, _, name = key.rpartition(".")
+        place = tree.setdefault(section, {}) if section else tree
+        assert isinstance(place, dict)
+        place[name] = value
+    Config.model_validate(tree)
+
+
+def test_ids_are_unique_over_all_shelves() -> None:
+    names = [card.id for _, card in ALL]
+    assert len(names) == len(set(names))
+
+
+CARD = """
+title: t
+cause: disk_full
+sure: 0.5
+why: One. Two.
+patterns: [gremlin]
+source: [https://example.org/1]
+hits: [a gremlin]
+misses: [a goblin]
+"""
+
+
+def test_a_users_own_cards_are_read_and_replace_ours(tmp_path: Path) -> None:
+    (tmp_path / "failures").mkdir()
+    (tmp_path / "failures" / "our-gremlin.yaml").write_text(CARD)
+    cards = cards_of("failures", tmp_path)
+    assert cards["our-gremlin"].matches("a gremlin")
+    assert set(cards_of("failures")) < set(cards)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (CARD.replace("disk_full", "gremlins"), "cause"),
+        (CARD.replace("gremlin]", "'(']"), "patterns.0"),
+        (CARD + "colour: red\n", "colour"),
+        (CARD.replace("https://example.org/1", "a friend"), "source.0"),
+        ("- a\n- b\n", "mapping"),
+        ("a: [", "cannot be read"),
+        ("\0\1", "cannot be read"),
+    ],
+)
+def test_a_card_that_is_none_is_told_with_file_and_field(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "failures").mkdir()
+    (tmp_path / "failures" / "odd.yaml").write_text(text)
+    with pytest.raises(Stop) as stop:
+        cards_of("failures", tmp_path)
+    assert stop.value.code == USAGE
+    assert told in stop.value.message
+    assert "odd.yaml" in stop.value.message
+
+
+def test_a_book_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Stop, match="no folder"):
+        cards_of("failures", tmp_path / "none")
