@@ -14,6 +14,7 @@ from holdfast import __version__
 from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
 
 VERBS = {
+    "doctor": "look at the machine: what would fail, what is risky, what mends it",
     "train": "train a model from a config, or go on with an unfinished run",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "chat": "talk to the base and the tuned model of a run side by side",

@@ -21,7 +21,7 @@ from holdfast.core.run import RunFolder
 from holdfast.supervise import Outcome, View, supervise
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.finish import finish, keep_newest, write_summary
-from holdfast.verbs.launch import trainer_launch
+from holdfast.verbs.launch import advised, trainer_launch
 from holdfast.verbs.prepare import held, open_run
 from holdfast.verbs.start import with_start
 from holdfast.verbs.trackers import refuse_missing_trackers, tracked
@@ -81,6 +81,8 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
         "faults": faults_file,
         "keep": config.save.keep,
     }
+    for advice in advised(run):
+        terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
     terminal.begin(run, config)
     view = View(terminal.tick, terminal.tell, stop.asked_for)
     stop.training = True
