@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from holdfast.core.files import Json
+from holdfast.core.hostmemory import host_memory
 from holdfast.world.place import Place
 
 _DEVICES = ("/dev/kfd", "/dev/nvidiactl")  # told whether they are there or not
@@ -40,7 +41,7 @@ _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "_KEY", "CREDENTIAL")
 
 def read_system(place: Place, run: Path | None) -> Json:
     """The keys os, python, memory_bytes, swap_bytes, shm_bytes, disk_free_bytes, cpu, devices and env of a machine file."""
-    memory = _meminfo(place)
+    memory = host_memory(place.path("/proc/meminfo"))
     return {
         "os": _os(place),
         "python": platform.python_version(),
@@ -116,16 +117,6 @@ def _groups() -> list[str]:
         except KeyError:
             names.append(str(number))
     return sorted(names)
-
-
-def _meminfo(place: Place) -> dict[str, int]:
-    found = {}
-    for line in (place.text("/proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        number = value.split()[:1]
-        if number and number[0].isdecimal():
-            found[name] = int(number[0]) * 1024
-    return found
 
 
 def _cgroup_memory(place: Place) -> int | None:
