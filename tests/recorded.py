@@ -198,7 +198,7 @@ AMD: list[Row] = [
         machine("2.9.1+rocm6.4", "gfx1100", wsl=True, kernel="6.6.87.2-microsoft-standard-WSL2", devices=GONE),
         "ready",
         set(),
-        {"operating-system"},
+        {"windows-subsystem"},
         {},
     ),
     ("RX 7800 XT", machine("2.9.1+rocm6.4", "gfx1101"), "ready", set(), {"fused-attention"}, {}),

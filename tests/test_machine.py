@@ -141,6 +141,8 @@ def test_a_desktop_with_an_integrated_gpu_and_a_card(tmp_path: Path) -> None:
             "/proc/meminfo": "MemTotal:       32505856 kB\nSwapTotal: rubbish\nnothing\n",
             "/etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
             "/dev/kfd": "",
+            "/etc/apt/sources.list.d/rocm.list": "# repo.radeon.com/rocm/apt/5.7\ndeb [arch=amd64] https://repo.radeon.com/rocm/apt/6.2 noble main\n",
+            "/etc/modprobe.d/x.conf": "blacklist nouveau\n  blacklist amdgpu \n#blacklist nvidia\n",
         },
     )
     facts = recorded(tmp_path, HSA_XNACK="1", AWS_SECRET_ACCESS_KEY="x", HSA_TOKEN="x", HOME="/home/me")
@@ -148,7 +150,8 @@ def test_a_desktop_with_an_integrated_gpu_and_a_card(tmp_path: Path) -> None:
     assert (card["arch"], card["name"], card["memory_bytes"]) == ("gfx1100", "Navi 31 [Radeon RX 7900 XT]", 21458059264)
     assert (card["integrated"], card["driver"], card["pci"]) == (False, "amdgpu", "0000:03:00.0")
     assert (small["arch"], small["integrated"], small["shared_bytes"]) == ("gfx1036", True, 16642998272)
-    assert facts["rocm"] == {"version": "6.2.0", "driver": "6.8.5", "firmware": {"mes": "0x00000052"}}
+    assert facts["rocm"] == {"version": "6.2.0", "driver": "6.8.5", "firmware": {"mes": "0x00000052"}, "repositories": ["rocm/apt/6.2"]}
+    assert facts["os"]["blacklisted"] == ["amdgpu"]
     assert (facts["os"]["kernel"], facts["os"]["distro"]) == ("6.8.0-45-generic", "Ubuntu 24.04.1 LTS")
     assert facts["os"]["command_line"] == "iommu=pt", "what does not concern GPUs is nobody's business"
     assert (facts["memory_bytes"], facts["swap_bytes"]) == (32505856 * 1024, None)

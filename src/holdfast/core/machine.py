@@ -78,6 +78,8 @@ class Machine:
     kernel_command_line: str | None = None
     numa_balancing: bool | None = None
     groups: tuple[str, ...] | None = None
+    wsl_libraries: tuple[str, ...] | None = None
+    blacklisted: tuple[str, ...] | None = None
     python: str | None = None
     memory_bytes: int | None = None
     swap_bytes: int | None = None
@@ -90,6 +92,7 @@ class Machine:
     rocm: str | None = None
     amd_driver: str | None = None
     firmware: dict[str, str] = field(default_factory=dict)
+    repositories: tuple[str, ...] | None = None
     cuda_driver: str | None = None
     gpus: tuple[Gpu, ...] = ()
     gpus_known: bool = False
@@ -132,6 +135,8 @@ def read(facts: Mapping[str, Any]) -> Machine:
         kernel_command_line=at.text("os", "command_line"),
         numa_balancing=at.truth("os", "numa_balancing"),
         groups=at.texts("os", "groups"),
+        wsl_libraries=at.texts("os", "wsl_libraries"),
+        blacklisted=at.texts("os", "blacklisted"),
         python=at.text("python"),
         memory_bytes=at.size("memory_bytes"),
         swap_bytes=at.size("swap_bytes"),
@@ -144,6 +149,7 @@ def read(facts: Mapping[str, Any]) -> Machine:
         rocm=at.text("rocm", "version"),
         amd_driver=at.text("rocm", "driver"),
         firmware=at.table("rocm", "firmware"),
+        repositories=at.texts("rocm", "repositories"),
         cuda_driver=at.text("cuda", "driver"),
         gpus=at.gpus("gpus"),
         gpus_known=isinstance(facts.get("gpus"), list),

@@ -111,7 +111,7 @@ def _pci_name(place: Place, vendor: int, device: int) -> str | None:
 
 
 def read_drivers(place: Place, told: Json) -> Json:
-    """{rocm: {version, driver, firmware}, cuda: {driver}} as in a machine file."""
+    """{rocm: {version, driver, firmware, repositories}, cuda: {driver}} as in a machine file."""
     proc = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", place.text("/proc/driver/nvidia/version") or "")
     smi = next((card["driver"] for card in told.get("nvidia", []) if re.match(r"\d", card.get("driver") or "")), None)
     firmware: dict[str, str] = {}
@@ -119,9 +119,21 @@ def read_drivers(place: Place, told: Json) -> Json:
         if value := place.text(file):
             firmware.setdefault(file.name.removesuffix("_fw_version"), value)
     return {
-        "rocm": {"version": _rocm_version(place), "driver": place.text("/sys/module/amdgpu/version"), "firmware": firmware},
+        "rocm": {
+            "version": _rocm_version(place),
+            "driver": place.text("/sys/module/amdgpu/version"),
+            "firmware": firmware,
+            "repositories": _repositories(place),
+        },
         "cuda": {"driver": proc[1] if proc else smi},
     }
+
+
+def _repositories(place: Place) -> list[str]:
+    """ROCm's package sources that apt or dnf is told of: rocm/apt/6.2, amdgpu/6.2/ubuntu, ..."""
+    files = [*place.entries("/etc/apt/sources.list.d"), *place.entries("/etc/yum.repos.d")]
+    texts = [line for file in files for line in (place.text(file) or "").splitlines() if not line.lstrip().startswith("#")]
+    return sorted({match for line in texts for match in re.findall(r"repo\.radeon\.com/(rocm/[\w/.-]+|amdgpu/[\w/.-]+)", line)})
 
 
 def _rocm_version(place: Place) -> str | None:

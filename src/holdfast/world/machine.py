@@ -15,7 +15,18 @@ from holdfast.world.torchbuild import read_torch
 
 _PACKAGES = (
     *("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "numpy", "bitsandbytes", "flash-attn", "xformers"),
-    *("torchao", "torchtune", "amdsmi", "triton", "triton-rocm", "pytorch-triton-rocm", "rocm-sdk-core", "deepspeed", "trl"),
+    *(
+        "torchao",
+        "torchtune",
+        "amdsmi",
+        "triton",
+        "triton-rocm",
+        "pytorch-triton-rocm",
+        "rocm-sdk-core",
+        "deepspeed",
+        "trl",
+        "torch-c-dlpack-ext",
+    ),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import platform
+import re
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from holdfast.core.files import Json
 from holdfast.core.hostmemory import host_memory
 from holdfast.world.place import Place
 
-_DEVICES = ("/dev/kfd", "/dev/nvidiactl")  # told whether they are there or not
-_FURTHER_DEVICES = ("/dev/dxg", "/dev/nvidia-uvm")
+_DEVICES = ("/dev/kfd", "/dev/dxg", "/dev/nvidiactl")  # told whether they are there or not
+_FURTHER_DEVICES = ("/dev/nvidia-uvm",)
 _DEVICE_PATTERNS = ("dri/renderD*", "nvidia[0-9]*")
 # Variables that steer drivers, runtimes and torch; nothing else of the user's environment is written down.
 _PREFIXES = (
@@ -22,6 +23,7 @@ _PREFIXES = (
     *("OMP_", "MKL_", "ACCELERATE_", "XLA_"),
 )
 _NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "MALLOC_ARENA_MAX", "TOKENIZERS_PARALLELISM")
+_WSL_LIBRARIES = ("/usr/lib/wsl/lib/libdxcore.so", "/opt/rocm/lib/librocdxg.so", "/usr/lib/librocdxg.so")
 _PARAMETERS = (
     "iommu",
     "amd_iommu",
@@ -82,6 +84,8 @@ def _os(place: Place) -> Json:
         "distro": _distro(place),
         "system": platform.system(),
         "wsl": "microsoft" in kernel.lower(),
+        "wsl_libraries": [path for path in _WSL_LIBRARIES if place.exists(path)],
+        "blacklisted": _blacklisted(place),
         "container": _in_container(place),
         "command_line": _command_line(place),
         "numa_balancing": None if balancing is None else bool(balancing),
@@ -93,6 +97,12 @@ def _command_line(place: Place) -> str | None:
     """The kernel's parameters that concern GPUs; the others are nobody's business."""
     text = place.text("/proc/cmdline")
     return None if text is None else " ".join(word for word in text.split() if word.startswith(_PARAMETERS))
+
+
+def _blacklisted(place: Place) -> list[str]:
+    """GPU drivers that modprobe is told not to load."""
+    texts = [place.text(file) or "" for file in place.entries("/etc/modprobe.d") if file.suffix == ".conf"]
+    return sorted({name for text in texts for name in re.findall(r"^\s*blacklist\s+(amdgpu|nvidia)\s*$", text, re.M)})
 
 
 def _distro(place: Place) -> str | None:

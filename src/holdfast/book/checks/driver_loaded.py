@@ -10,6 +10,10 @@ _WHY = {"none": "no driver", "vfio-pci": "vfio-pci, which hands it to a virtual 
 
 
 def look(case: Case) -> Iterator[Finding]:
+    for name in case.machine.blacklisted or ():
+        if any(_DRIVERS.get(gpu.vendor or "") == name for gpu in case.machine.gpus):
+            fix = f"grep -rn 'blacklist {name}' /etc/modprobe.d, remove the line, sudo update-initramfs -u, reboot"
+            yield warn(f"the driver {name} is blacklisted, so it is not loaded by itself", fix)
     for gpu in case.machine.gpus:
         wanted = _DRIVERS.get(gpu.vendor or "")
         if wanted and gpu.driver and gpu.driver != wanted and not gpu.driver[0].isdigit():
@@ -27,7 +31,11 @@ CARD = Check(
         "virtual machines are the usual reasons."
     ),
     source=["https://github.com/ROCm/legacy-rocm-build/issues/1850"],
-    hits=[{"gpus": [{"vendor": "nvidia", "name": "GA102", "driver": "nouveau"}]}, {"gpus": [{"vendor": "amd", "driver": "none"}]}],
+    hits=[
+        {"gpus": [{"vendor": "nvidia", "name": "GA102", "driver": "nouveau"}]},
+        {"gpus": [{"vendor": "amd", "driver": "none"}]},
+        {"gpus": [{"arch": "gfx1100"}], "os": {"blacklisted": ["amdgpu"]}},
+    ],
     misses=[
         {"gpus": [{"vendor": "nvidia", "driver": "nvidia"}]},
         {"gpus": [{"vendor": "nvidia", "driver": "550.54.14"}]},

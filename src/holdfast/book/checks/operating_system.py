@@ -13,14 +13,10 @@ def look(case: Case) -> Iterator[Finding]:
         yield block("native Windows is not supported", "use WSL 2, where everything works as on Linux", _WSL)
     elif "darwin" in named or "macos" in named:
         yield info("macOS is supported on the CPU as far as it goes; it is not tested", "", _MPS)
-    elif machine.wsl and machine.of("amd"):
-        message = "ROCm under WSL goes through /dev/dxg and the Windows driver; there is no /dev/kfd, and rocm-smi cannot work"
-        yield info(message, "keep the Radeon driver of Windows up to date", _WSL_AMD)
 
 
 _WSL = "https://learn.microsoft.com/windows/wsl/install"
 _MPS = "https://pytorch.org/docs/stable/notes/mps.html"
-_WSL_AMD = "https://rocm.docs.amd.com/projects/radeon/en/latest/docs/install/wsl/install-radeon.html"
 CARD = Check(
     title="The operating system",
     why="holdfast's supervision rests on Linux: process groups, /proc, shared memory. WSL has all of it, native Windows does not.",
@@ -28,8 +24,9 @@ CARD = Check(
     hits=[
         {"os": {"system": "Windows"}},
         {"os": {"distro": "macOS 15.1"}},
-        {"os": {"wsl": True, "system": "Linux"}, "gpus": [{"arch": "gfx1100"}]},
     ],
-    misses=[{"os": {"system": "Linux", "distro": "Ubuntu 24.04"}}, {"os": {"wsl": True, "system": "Linux"}, "gpus": [{"arch": "sm_89"}]}],
+    misses=[
+        {"os": {"system": "Linux", "distro": "Ubuntu 24.04"}},
+    ],
     look=look,
 )
