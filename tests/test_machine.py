@@ -141,7 +141,7 @@ def test_a_desktop_with_an_integrated_gpu_and_a_card(tmp_path: Path) -> None:
             "/proc/meminfo": "MemTotal:       32505856 kB\nSwapTotal: rubbish\nnothing\n",
             "/etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
             "/dev/kfd": "",
-            "/etc/apt/sources.list.d/rocm.list": "# repo.radeon.com/rocm/apt/5.7\ndeb [arch=amd64] https://repo.radeon.com/rocm/apt/6.2 noble main\n",
+            "/etc/apt/sources.list.d/rocm.list": "# repo.radeon.com/rocm/apt/5.7\ndeb https://repo.radeon.com/rocm/apt/6.2 noble main\n",
             "/etc/modprobe.d/x.conf": "blacklist nouveau\n  blacklist amdgpu \n#blacklist nvidia\n",
         },
     )

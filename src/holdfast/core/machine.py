@@ -67,6 +67,16 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """What a small calculation on the device came to. `rates`: bytes a second by path; `bf16_speed`: times fp32's."""
+
+    outcome: str | None = None
+    detail: str | None = None
+    bf16_speed: float | None = None
+    rates: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Machine:
     """Facts of a machine; None and absent keys are unknown. `odd`: keys whose values were not understood."""
 
@@ -100,6 +110,7 @@ class Machine:
     packages: dict[str, str | None] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
+    probes: dict[str, Probe] = field(default_factory=dict)
     odd: tuple[str, ...] = ()
 
     def of(self, vendor: Vendor) -> tuple[Gpu, ...]:
@@ -157,6 +168,7 @@ def read(facts: Mapping[str, Any]) -> Machine:
         packages=at.packages("packages"),
         env=at.table("env"),
         tools=at.table("tools"),
+        probes=at.probes("probes"),
     )
     return replace(machine, odd=tuple(dict.fromkeys(at.odd)))
 
@@ -215,6 +227,13 @@ class _Reader:
         self._strange(path)
         return None
 
+    def number(self, *path: str) -> float | None:
+        value = self._value(path)
+        if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            return value
+        self._strange(path)
+        return None
+
     def texts(self, *path: str) -> tuple[str, ...] | None:
         value = self._value(path)
         if value is None:
@@ -255,6 +274,15 @@ class _Reader:
         for name in self.section(*path):
             entry = _Reader(self.section(*path, name))
             found[str(name)] = Node(entry.truth("exists"), entry.truth("readable"))
+            self._take(entry, (*path, str(name)))
+        return found
+
+    def probes(self, *path: str) -> dict[str, Probe]:
+        found = {}
+        for name in self.section(*path):
+            entry = _Reader(self.section(*path, name))
+            rates = {place: int(rate) for place, rate in entry.table("bytes_per_second").items() if rate.isdecimal()}
+            found[str(name)] = Probe(entry.text("outcome"), entry.text("detail"), entry.number("bf16_speed"), rates)
             self._take(entry, (*path, str(name)))
         return found
 

@@ -17,16 +17,15 @@ from holdfast.core.load import load_config
 from holdfast.mind.contrast import contrast, only_in
 from holdfast.ui.checkup import Checkup
 from holdfast.world.machine import read_machine
+from holdfast.world.probes import read_probes
 
 EXAMPLE = "holdfast doctor my-run.yaml --save-env machine.env"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a run's YAML file, to judge the machine for that run")
-    parser.add_argument(
-        "--machine", type=Path, metavar="FILE", help="judge a recorded machine (doctor --json prints one); this one is not looked at"
-    )
-    parser.add_argument("--no-probe", action="store_true", help="start no child that imports torch; its build is read from its files (1 s)")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="judge a recorded machine; nothing of this one is looked at")
+    parser.add_argument("--no-probe", action="store_true", help="start no child that imports torch, and calculate nothing")
     parser.add_argument(
         "--save-env", type=Path, metavar="FILE", help="write the variables that suit this machine, with the reason for each"
     )
@@ -43,9 +42,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         first, second = arguments.compare
         return _compare(first, second, checkup)
     config = load_config(arguments.config, []) if arguments.config else None
-    facts = (
-        recorded(arguments.machine) if arguments.machine else read_machine(_run_folder(config, arguments.config), not arguments.no_probe)
-    )
+    if arguments.machine:
+        facts = recorded(arguments.machine)
+    else:
+        facts = _here(_run_folder(config, arguments.config), not arguments.no_probe)
     findings, advised = examine(facts, config), profile(facts)
     judged = verdict(findings)
     if not arguments.json:
@@ -66,6 +66,13 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     return BLOCKED if judged == "blocked" else DONE, answer
 
 
+def _here(folder: Path, probe: bool) -> Json:
+    facts = read_machine(folder, ask_torch=probe)
+    if probe and facts["torch"] and "torch_error" not in facts:
+        facts["probes"] = read_probes(facts, folder)
+    return facts
+
+
 def recorded(file: Path) -> Json:
     """The machine in a file: a machine file, or what doctor --json printed. Raises Stop(2)."""
     hint = "record one with: holdfast doctor --json > machine.json"
@@ -81,8 +88,8 @@ def recorded(file: Path) -> Json:
     return machine
 
 
-def _run_folder(config: Config | None, file: Path | None) -> Path | None:
-    return Path("runs") / (config.run.name or file.stem) if config and file else None
+def _run_folder(config: Config | None, file: Path | None) -> Path:
+    return Path("runs") / (config.run.name or file.stem) if config and file else Path.cwd()
 
 
 def _named(facts: Json) -> str:
