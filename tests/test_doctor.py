@@ -180,6 +180,13 @@ def test_story_python_3_13_without_a_wheel() -> None:
     assert "download.pytorch.org/whl/rocm" in finding.fix
 
 
+@pytest.mark.parametrize("torch", ["2.13.0+cpu", "2.9.1+cu128"])
+def test_a_variable_without_a_reader_is_told_as_that(torch: str) -> None:
+    finding = told(machine(torch, env={"HSA_DISABLE_CACHE": "1"}), "hsa-disable-cache")
+    assert finding.severity == "info"
+    assert "no effect" in finding.message
+
+
 def test_the_users_own_variables_win_over_the_profile() -> None:
     facts = machine("2.9.1+rocm6.4", "gfx1036", "gfx1100")
     assert [advice.name for advice in confirmed(facts)] == ["ROCR_VISIBLE_DEVICES"]
@@ -233,10 +240,10 @@ def test_rubbish_in_place_of_a_machine_is_refused(tmp_path: Path, content: str) 
 
 
 def test_the_doctor_speaks_plainly_without_a_terminal() -> None:
-    done = holdfast("doctor", "--no-probe", env={"HSA_DISABLE_CACHE": "1"})
+    done = holdfast("doctor", "--no-probe", env={"ROCM_ALLOW_HIDDEN_KERNEL_FLAGS": "1"})
     assert done.returncode == 0, done.stderr
-    assert "warn   hsa-disable-cache: " in done.stdout
-    assert "       -> unset HSA_DISABLE_CACHE" in done.stdout
+    assert "warn   rocm-allow-hidden-kernel-flags: " in done.stdout
+    assert "       -> unset ROCM_ALLOW_HIDDEN_KERNEL_FLAGS" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stdout.rstrip().endswith("risky: a run can start; look at the warnings first")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,10 +45,14 @@ class Recommendation(BaseModel):
 
 
 class Variable(Card):
-    """One environment variable. When it is set, the first of `rules` that holds is told; `advise` and `recommend` say where to set it."""
+    """One environment variable. When it is set where nothing reads it, that is told, else the first of its `rules` that holds.
+
+    `advise` and `recommend` say where to set it.
+    """
 
     name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
     reads: str = Field(min_length=1, description="the program or library that looks at it")
+    backend: Literal["rocm", "cuda"] | None = Field(None, description="the builds of torch that its reader belongs to")
     since: str = ""
     until: str = ""
     does: str = Field(min_length=1)
@@ -57,7 +61,11 @@ class Variable(Card):
     advise: Callable[[Case], Iterator[Advice]] | None = Field(None, exclude=True)
 
     def findings(self, case: Case) -> Iterator[Finding]:
-        value = case.machine.env.get(self.name)
+        value, torch = case.machine.env.get(self.name), case.machine.torch
+        if value is not None and self.backend and torch and torch.backend not in (None, self.backend):
+            message = f"{self.name} has no effect: it is read by {self.reads}, which torch {torch.version} does not use"
+            yield Finding(self.id, "info", message, f"unset {self.name}", self.source[0])
+            return
         for rule in self.rules if value is not None else ():
             told = list(rule.findings(case)) if re.fullmatch(rule.value, value or "") else []
             if told:

@@ -27,6 +27,7 @@ CARD = Variable(
     name=_NAME,
     title="HSA_OVERRIDE_GFX_VERSION as advice",
     reads="libhsakmt, for every GPU of the process",
+    backend="rocm",
     does=(
         "It changes the architecture that is reported, not the one that computes. From ROCm 6.2 on "
         "HSA_OVERRIDE_GFX_VERSION_<node> does so for one GPU."

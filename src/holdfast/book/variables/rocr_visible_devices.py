@@ -23,6 +23,7 @@ CARD = Variable(
     name="ROCR_VISIBLE_DEVICES",
     title="ROCR_VISIBLE_DEVICES",
     reads="ROCR, below HIP; torch looks at it since 2.6",
+    backend="rocm",
     does="Hidden GPUs are not initialised at all. Numbers or UUIDs are taken, and an empty value hides everything.",
     why="Torch looks at every visible GPU when it chooses its BLAS library. Choosing cuda:1 later does not undo that.",
     source=["https://github.com/ROCm/legacy-rocm-build/issues/4437"],
