@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from conftest import holdfast
 from holdfast.book.examine import examine, verdict
 from holdfast.book.profile import as_file, confirmed, profile
-from holdfast.core.machine import training_devices
+from holdfast.core.machinefile import training_devices
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import add_entry
 from holdfast.core.types import Finding
@@ -185,6 +185,11 @@ def test_a_variable_without_a_reader_is_told_as_that(torch: str) -> None:
     finding = told(machine(torch, env={"HSA_DISABLE_CACHE": "1"}), "hsa-disable-cache")
     assert finding.severity == "info"
     assert "no effect" in finding.message
+
+
+@pytest.mark.parametrize(("torch", "driver", "wheel"), [("2.13.0+cu130", "535.183.01", "2.13 of"), ("2.9.1+cu128", "470.256.02", "cu118")])
+def test_an_old_driver_is_shown_the_newest_wheel_it_can_serve(torch: str, driver: str, wheel: str) -> None:
+    assert wheel in told(machine(torch, "sm_80", cuda={"driver": driver}), "nvidia-driver").fix
 
 
 def test_the_users_own_variables_win_over_the_profile() -> None:

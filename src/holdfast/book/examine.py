@@ -11,7 +11,7 @@ from holdfast.book import cards_of
 from holdfast.core.check import Case
 from holdfast.core.config import Config
 from holdfast.core.files import Json
-from holdfast.core.machine import read
+from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 
 Verdict = Literal["ready", "risky", "blocked"]

@@ -7,7 +7,7 @@ import shlex
 from holdfast.book.examine import cards
 from holdfast.core.check import Case
 from holdfast.core.files import Json
-from holdfast.core.machine import read
+from holdfast.core.machinefile import read
 from holdfast.core.variable import Advice
 
 

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from holdfast.core.catalog import Card, Standing
 from holdfast.core.config import Config
 from holdfast.core.files import Json
-from holdfast.core.machine import Gpu, Machine, read
+from holdfast.core.machine import Gpu, Machine
+from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 
@@ -61,17 +62,13 @@ class Case:
         return tuple(gpu for gpu in self.visible if not gpu.integrated) or self.visible
 
     def words(self, gpu: Gpu | None = None) -> dict[str, str]:
-        """What a message may name: {torch} {rocm} {cuda} {python} {kernel} {gpu} {arch} {amd_driver} {cuda_driver} and packages by name."""
+        """What a message may name: {torch} {rocm} {kernel} {gpu} {arch} and packages by name."""
         machine, card = self.machine, gpu or (self.cards[0] if self.cards else Gpu())
         torch = machine.torch
         told: dict[str, str | None] = {
             "torch": torch.version if torch else None,
             "rocm": torch.rocm if torch else None,
-            "cuda": torch.cuda if torch else None,
-            "python": machine.python,
             "kernel": machine.kernel,
-            "amd_driver": machine.amd_driver,
-            "cuda_driver": machine.cuda_driver,
             "gpu": card.words(),
             "arch": card.arch,
             **{name.replace("-", "_"): value for name, value in machine.packages.items()},
@@ -87,47 +84,34 @@ class When(BaseModel):
     backend: Literal["rocm", "cuda", "cpu"] | None = Field(None, description="what torch was built for")
     torch: str | None = None
     rocm: str | None = Field(None, description="the ROCm torch was built with")
-    cuda: str | None = Field(None, description="the CUDA torch was built with")
-    python: str | None = None
     kernel: str | None = None
-    amd_driver: str | None = None
-    cuda_driver: str | None = None
-    vendor: Literal["amd", "nvidia"] | None = None
     arch: tuple[str, ...] | None = Field(
         None, description="patterns: gfx11*, sm_90; one of the GPUs one would train on has such an architecture"
     )
     at_least: int | None = Field(None, description="so many such GPUs")
-    only_integrated: bool | None = None
     package: dict[str, str] = Field(default_factory=dict, description="installed packages and their ranges; * for any version")
-    env: dict[str, str] = Field(default_factory=dict, description="variables and a pattern their whole value has")
     firmware: dict[str, str] = Field(default_factory=dict, description="firmware and a pattern its version has")
-    wsl: bool | None = None
-    container: bool | None = None
-    precision: Literal["fp32", "bf16"] | None = Field(None, description="train.precision of the config")
 
     def gpu(self, case: Case) -> Gpu | None:
         """The first GPU the condition is about; one without facts when it is about none; None when it does not hold."""
-        if not (self._versions(case) and self._tables(case) and self._flags(case)):
+        if not (self._versions(case) and self._tables(case)):
             return None
-        if self.arch is None and self.vendor is None and self.at_least is None:
+        if self.arch is None and self.at_least is None:
             return case.cards[0] if case.cards else Gpu()
         fitting = [gpu for gpu in case.cards if self._fits(gpu)]
         return fitting[0] if len(fitting) >= (self.at_least or 1) else None
 
     def _fits(self, gpu: Gpu) -> bool:
-        of_arch = self.arch is None or any(fnmatch(gpu.arch or "", pattern) for pattern in self.arch)
-        return of_arch and (self.vendor is None or gpu.vendor == self.vendor)
+        return self.arch is None or any(fnmatch(gpu.arch or "", pattern) for pattern in self.arch)
 
     def _versions(self, case: Case) -> bool:
         machine, torch = case.machine, case.machine.torch
+        if self.backend and (torch is None or torch.backend != self.backend):
+            return False
         asked = (
             (self.torch, torch.version if torch else None),
             (self.rocm, torch.rocm if torch else None),
-            (self.cuda, torch.cuda if torch else None),
-            (self.python, machine.python),
             (self.kernel, machine.kernel),
-            (self.amd_driver, machine.amd_driver),
-            (self.cuda_driver, machine.cuda_driver),
         )
         return all(wanted is None or within(value, wanted) for wanted, value in asked)
 
@@ -137,19 +121,7 @@ class When(BaseModel):
             machine.package(name) is not None if wanted == "*" else within(machine.package(name), wanted)
             for name, wanted in self.package.items()
         )
-        return installed and _all_match(self.env, machine.env) and _all_match(self.firmware, machine.firmware)
-
-    def _flags(self, case: Case) -> bool:
-        machine = case.machine
-        integrated = bool(case.cards) and all(gpu.integrated for gpu in case.cards)
-        found = {
-            "backend": machine.torch.backend if machine.torch else None,
-            "wsl": machine.wsl,
-            "container": machine.container,
-            "only_integrated": integrated,
-            "precision": case.config.train.precision if case.config else None,
-        }
-        return all(getattr(self, name) is None or getattr(self, name) == value for name, value in found.items())
+        return installed and _all_match(self.firmware, machine.firmware)
 
 
 def _all_match(wanted: Mapping[str, str], found: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.core.catalog import Card, Standing
 from holdfast.core.check import Case, Rule, When
-from holdfast.core.machine import read
+from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 
 

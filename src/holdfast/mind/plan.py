@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
-from holdfast.core.machine import training_devices
+from holdfast.core.machinefile import training_devices
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.mind.memory import WIDTHS, Footprint, footprint, trainable_parameters
 

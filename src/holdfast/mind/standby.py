@@ -6,7 +6,7 @@ from typing import Literal
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
-from holdfast.core.machine import training_devices
+from holdfast.core.machinefile import training_devices
 from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES
 
 _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")

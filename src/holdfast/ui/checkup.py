@@ -8,7 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.core.files import Json
-from holdfast.core.machine import Machine, read
+from holdfast.core.machine import Machine
+from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 from holdfast.core.variable import Advice
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from holdfast import __version__
 from holdfast.core.evaluations import best_of, read_evaluations
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
-from holdfast.core.machine import training_devices
+from holdfast.core.machinefile import training_devices
 from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline

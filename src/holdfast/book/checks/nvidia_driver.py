@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import WHEELS, row_of
+from holdfast.book.knowledge import WHEELS, row_of, table
 from holdfast.core.check import Case, Check, block
 from holdfast.core.types import Finding
-from holdfast.core.versions import version
+from holdfast.core.versions import release, version
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -13,9 +13,18 @@ def look(case: Case) -> Iterator[Finding]:
     cuda = torch.cuda or _of_name(torch.version) if torch else None
     row = row_of("drivers", "nvidia", cuda=cuda) if torch and torch.vendor == "nvidia" else None
     if torch and row and driver and version(driver) and version(driver) < version(row["driver"]):
-        older = "cu126" if version(driver) >= (525,) else "cu118"
-        fix = f"update the driver to {row['driver']} or newer, or install a torch of {WHEELS}/{older}"
+        fix = f"update the driver to {row['driver']} or newer, or install {_fitting(torch.version, driver)}"
         yield block(f"the NVIDIA driver {driver} is older than the {row['driver']} that CUDA {cuda} of torch {torch.version} needs", fix)
+
+
+def _fitting(torch: str, driver: str) -> str:
+    """The official build of this release for the newest CUDA the driver serves, else of an older release."""
+    made = next((row["cuda"] for row in table("cuda_wheels")["wheels"] if release(row["torch"]) == release(torch)), [])
+    floors = {cuda: row_of("drivers", "nvidia", cuda=cuda) for cuda in made}
+    usable = [cuda for cuda, floor in floors.items() if floor and version(floor["driver"]) <= version(driver)]
+    if usable:
+        return f"the torch {'.'.join(map(str, release(torch)))} of {WHEELS}/cu{usable[-1].replace('.', '')}"
+    return f"torch 2.7 or older of {WHEELS}/cu118"
 
 
 def _of_name(torch: str) -> str | None:
