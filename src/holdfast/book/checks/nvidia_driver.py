@@ -19,7 +19,7 @@ def look(case: Case) -> Iterator[Finding]:
 
 def _fitting(torch: str, driver: str) -> str:
     """The official build of this release for the newest CUDA the driver serves, else of an older release."""
-    made = next((row["cuda"] for row in table("cuda_wheels")["wheels"] if release(row["torch"]) == release(torch)), [])
+    made: list[str] = next((row["cuda"] for row in table("cuda_wheels")["wheels"] if release(row["torch"]) == release(torch)), [])
     floors = {cuda: row_of("drivers", "nvidia", cuda=cuda) for cuda in made}
     usable = [cuda for cuda, floor in floors.items() if floor and version(floor["driver"]) <= version(driver)]
     if usable:
