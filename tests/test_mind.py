@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.book import cards_of
+from holdfast.book.examine import examine
 from holdfast.core.config import Config
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
+from holdfast.core.versions import version
 from holdfast.mind.decide import BARREN, REPEATS, REPEATS_OTHERWISE, Past, decide
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.plan import make_plan, settings_of
-from holdfast.mind.preflight import preflight, version
 from holdfast.mind.summarise import summarise, wall_seconds
 
 LAUNCH = Launch(("python",), {}, {"attention": "sdpa"})
@@ -178,14 +179,14 @@ def test_determinism_is_the_default_on_the_cpu_only(gpus: list[Any], chosen: boo
     ],
 )
 def test_what_cannot_work_blocks_with_the_command_that_mends_it(facts: dict[str, Any], identifier: str) -> None:
-    findings = {finding.id: finding for finding in preflight(CONFIG, facts, None)}
+    findings = {finding.id: finding for finding in examine(facts, CONFIG)}
     assert findings[identifier].severity == "block"
     assert findings[identifier].fix
 
 
 def test_a_healthy_machine_has_nothing_to_block() -> None:
     facts = {"torch": {"version": "2.13.0+cpu"}, "packages": {"transformers": "5.23.0", "peft": "0.21.2"}, "disk_free_bytes": 9 << 30}
-    assert {finding.severity for finding in preflight(CONFIG, facts, None)} == {"info"}
+    assert {finding.severity for finding in examine(facts, CONFIG)} == {"info"}
 
 
 def test_versions_compare_as_numbers() -> None:

@@ -38,13 +38,14 @@ EXIT_KINDS: dict[int, EndingKind] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the doctor or a check saw. `fix` is the command or edit that mends it."""
+    """Something the doctor or a check saw. `fix` is the command or edit that mends it, `standing` how sure we are."""
 
     id: str
     severity: Literal["block", "warn", "info"]
     message: str
     fix: str = ""
     source: str = ""
+    standing: Literal["confirmed", "reported", "folk", "refuted"] = "confirmed"
 
 
 @dataclass(frozen=True)

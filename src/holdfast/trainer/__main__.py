@@ -41,6 +41,10 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.probe import probe
 
         return probe()
+    if job == "probes":
+        from holdfast.trainer.probes.host import probe_functions
+
+        return probe_functions(Path(rest[0]), int(rest[1]))
     raise SystemExit(f"unknown job {job!r}")
 
 
