@@ -153,7 +153,10 @@ def poisoned(config_of: Write, assets: SimpleNamespace, tmp_path: Path) -> Calla
     return make
 
 
-@pytest.mark.parametrize("effect", ["abort", "nan_loss", "hang", "oom", "raise"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("effect", ["abort", "nan_loss", *(pytest.param(name, marks=LONG) for name in ("hang", "oom", "raise"))])
 def test_a_poisoned_row_is_found_and_nothing_else_is_lost(
     poisoned: Callable[..., tuple[Path, Path, int, int]], tmp_path: Path, effect: str
 ) -> None:
