@@ -19,13 +19,13 @@ import numpy as np
 import orjson
 
 from holdfast.core.cache import cache_folder
-from holdfast.core.config import Config
+from holdfast.core.config import Config, Train
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.run import RunFolder, differences
-from holdfast.core.table import run_length
+from holdfast.core.table import learning_rate, run_length
 from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan, settings_of
@@ -254,9 +254,17 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
         reason = f"extended from {early['step'] if early else now['steps']} steps"
         settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1}
         add_entry(run.timeline_file, run.committed() + 1, settings, reason)
-        run.event("extended", steps=steps, before=now["steps"])
+        rates = _rate_jump(old.train, run.committed(), now["steps"], steps)
+        run.event("extended", steps=steps, before=now["steps"], learning_rate=rates)
     run.write_config(old.model_copy(update={"train": new.train}))
     run.summary_file.unlink(missing_ok=True)
+
+
+def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:
+    """What extending does to the learning rate, whose schedule now ends later."""
+    at = committed + 1
+    old, new = (learning_rate(min(at, end), end, train.lr, train.schedule, train.warmup) for end in (before, steps))
+    return f"{old:.2e} -> {new:.2e} at step {at}, because the {train.schedule} schedule now ends at step {steps}"
 
 
 def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None:
