@@ -180,7 +180,7 @@ def test_a_poisoned_row_is_found_and_nothing_else_is_lost(
     child.send_signal(15)
     child.communicate()
     with (never / "timeline.jsonl").open("a") as timeline:
-        timeline.write(json.dumps({"from_step": at, "settings": {"quarantine": [row]}, "reason": "a test"}) + "\n")
+        timeline.writelines(json.dumps(entry) + "\n" for entry in lines(run / "timeline.jsonl")[1:])
     other = holdfast("train", config, "--run", never, "--json")
     assert other.returncode == 0, other.stderr
     assert json.loads(other.stdout)["artifact_sha256"] == summary["artifact_sha256"]

@@ -230,6 +230,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         evaluation={},
         evaluations=[{"step": 2, "loss": 1.5, "seconds": 0.5}, {"step": 3, "loss": None, "seconds": 0.25}],
         stopped_early=None,
+        quarantined=[{"file": "rows.jsonl", "line": 3, "reason": "killed", "evidence": "seen", "step": 2}],
         artifact_step=2,
         artifact_sha256="x",
     )
@@ -238,6 +239,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
     assert summary["evaluations"] == {"count": 2, "last_loss": None, "best_step": 2, "best_loss": 1.5, "seconds": 0.75}
     assert summary["goodput"] == pytest.approx(6 / 40)
     assert summary["tokens_per_second"] == 50.0
+    assert summary["quarantined"][0]["line"] == 3
     incident = summary["incidents"][0]
     assert (incident["lost_steps"], incident["seconds_to_recover"]) == (1, 9.0)
     assert incident["evidence"] == "attempt 1: killed by SIGKILL; went on from the checkpoint of step 1, 1 step computed again"

@@ -117,7 +117,7 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         history = [*read_history(run), _past(wreck, diagnosis, launch)]
         decision = decide(wreck, diagnosis, history, launch)
         verdict = None
-        if wants_experiments(wreck, diagnosis, history):
+        if run.config().run.trials and wants_experiments(wreck, diagnosis, history):
             view.tell(f"attempt {attempt.number}: {wreck.ending.words()} at step {wreck.step} again; trying it with one change at a time")
             verdict = hands.investigate(launch, run, wreck, diagnosis, deaths_in_step(history), view)
             decision = decide_after(verdict, wreck, decision, launch)

@@ -13,7 +13,6 @@ from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change, Host, conclude, new_trial, with_env
 from holdfast.lab.search import guilty, smallest_failing
 
-MOST_TRIALS = 60
 MOST_SECONDS = 3600.0
 _START_S = 900.0
 _CULPRITS = 4  # rows of one step that are searched for
@@ -39,7 +38,7 @@ class Lab:
     ) -> None:
         self.run, self.step, self.environment, self.settings = run, step, environment, settings
         self.deadline_s, self.tell, self.stop = deadline_s, tell, stop
-        self.trials = 0
+        self.trials, self.most_trials = 0, run.config().run.trials
         self.began = time.monotonic()
         self.known: dict[str, Json] = {}
         self.hosts: dict[str, Host] = {}
@@ -65,7 +64,7 @@ class Lab:
         return time.monotonic() - self.began
 
     def _replay(self, change: Change) -> Json:
-        if self.trials >= MOST_TRIALS or self.seconds() > MOST_SECONDS or self.stop():
+        if self.trials >= self.most_trials or self.seconds() > MOST_SECONDS or self.stop():
             raise Spent
         self.trials += 1
         began = time.monotonic()
@@ -141,6 +140,8 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
 
 def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     """The rows that are to blame, or None where the failure does not follow rows."""
+    if _everything_fails(lab, suspects):
+        return None
     blamed: list[int] = []
     seen = ""
     left = suspects
@@ -162,6 +163,12 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     rest = "the step goes through without it" if left else "it is all the step has"
     text = f"{seen}, {rest}{where}; {_failure(failed)}"
     return _verdict(lab, "rows", text, remedy="quarantine", rows=tuple(blamed), sources=tuple(places))
+
+
+def _everything_fails(lab: Lab, suspects: list[int]) -> bool:
+    """Whether samples as unlike as the shortest and the longest fail alone, both: then it is not a row that is to blame."""
+    by_length = sorted(suspects, key=lambda one: _length(lab, one))
+    return len(suspects) > 2 and all(lab.fails(Change((one,))) for one in (by_length[0], by_length[-1]))
 
 
 def _company(lab: Lab, others: list[int]) -> list[int]:

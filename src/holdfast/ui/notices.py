@@ -11,6 +11,7 @@ _WORDS = {
     "snapshot_place_refused": "the snapshot went to another place",
     "remedy_applied": "the run goes on with what was seen to help",
     "disk_full_over": "the disk has room again: the steps it did not take are journalled, checkpoints go on",
+    "snapshot_file_made_again": "somebody removed the file of the snapshots; it was made again",
     "snapshot_interval": "snapshots are taken further apart, or closer",
     "setting_changed": "a setting of the model was changed",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
