@@ -274,6 +274,9 @@ def test_a_torn_torch_is_none(tmp_path: Path, text: str) -> None:
         ({"torch": {"version": "2.9.1+rocm6.4"}, "gpus": [{"vendor": "amd"}, {"vendor": "nvidia"}]}, 1),
         ({"torch": {"version": "2.9.1+rocm6.4", "devices": []}, "gpus": [{"vendor": "amd"}]}, 0),
         ({"gpus": [{"vendor": "amd"}]}, 1),
+        ({"torch": {"version": "2.9.1+rocm6.4", "devices": [{"arch": "gfx1036"}, {"arch": "gfx1100"}, {"integrated": True}]}}, 1),
+        ({"torch": {"version": "2.9.1+rocm6.4", "devices": [{"arch": "gfx1151"}]}}, 1),
+        ({"torch": {"version": "2.11.0+rocm7.2"}, "gpus": [{"vendor": "amd", "arch": "gfx1151"}, {"vendor": "nvidia"}]}, 1),
         ({"torch": "rubbish", "gpus": "rubbish"}, 0),
     ],
 )

@@ -11,16 +11,26 @@ from holdfast.core.machine import INTEGRATED, VENDORS, Gpu, Machine, Node, Probe
 
 
 def training_devices(facts: Json) -> list[Json]:
-    """The GPUs that the installed torch can be expected to train on: those it sees, else those its build is for. Empty: the CPU."""
+    """The GPUs a run will use: those torch sees, else those its build is for; the discrete ones, where there are any. Empty: the CPU.
+
+    An integrated GPU beside a card is hidden from the trainer (book/variables/rocr_visible_devices.py).
+    """
     torch = facts.get("torch", {})
     seen = torch.get("devices") if isinstance(torch, Mapping) else None
     if isinstance(seen, list):
-        return [gpu for gpu in seen if isinstance(gpu, dict)]
+        return _discrete(seen)
     if torch is None:
         return []
     gpus, found = facts.get("gpus"), read(facts).torch
     listed = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-    return listed if found is None or found.backend is None else [gpu for gpu in listed if gpu.get("vendor") == found.vendor]
+    if found is not None and found.backend is not None:
+        listed = [gpu for gpu in listed if gpu.get("vendor") == found.vendor]
+    return _discrete(listed)
+
+
+def _discrete(entries: list[Any]) -> list[Json]:
+    gpus = [gpu for gpu in entries if isinstance(gpu, dict)]
+    return [gpu for gpu in gpus if not (gpu.get("integrated") or str(gpu.get("arch")) in INTEGRATED)] or gpus
 
 
 def read(facts: Mapping[str, Any]) -> Machine:

@@ -10,7 +10,8 @@ def look(case: Case) -> Iterator[Finding]:
     torch = case.machine.torch
     if torch is None or case.machine.torch_error:
         return
-    cards = torch.devices if torch.devices is not None else case.visible if torch.vendor else ()
+    seen = torch.devices if torch.devices is not None else case.visible if torch.vendor else ()
+    cards = [gpu for gpu in seen if not gpu.integrated] or seen
     threads = f", {case.machine.threads} threads" if case.machine.threads else ""
     yield info(f"torch {torch.version} trains on {cards[0].words() if cards else f'the CPU{threads}'}")
 
