@@ -17,7 +17,7 @@ VERBS = {
     "train": "train a model from a config, or go on with an unfinished run",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "chat": "talk to the base and the tuned model of a run side by side",
-    "data": "make rows from a recipe",
+    "data": "check rows, clean them, or make them from a recipe",
     "report": "write a run's one-file report again",
     "schema": "print the JSON schema of a config file",
 }

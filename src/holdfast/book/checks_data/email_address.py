@@ -1,0 +1,33 @@
+"""E-mail addresses of somebody."""
+
+import re
+
+from holdfast.core.datacheck import DataCheck, RowView
+
+_ADDRESS = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
+_NOBODY = re.compile(
+    r"(?i)^git@|@(?:[\w.-]+\.)?(?:example|test|localhost|invalid|domain|server|host|email|mail|company|yourdomain|foo|bar)\b"
+    r"|@.*\.(?:service|socket|target|git|timer|so)$"
+)
+
+
+def look(row: RowView) -> str:
+    found = [address for address in _ADDRESS.findall(row.text) if not _NOBODY.search(address)]
+    return f"{len(found)} e-mail addresses, the first {found[0]}" if found else ""
+
+
+CARD = DataCheck(
+    title="An e-mail address in a text",
+    why=("Personal data in a training set can come out of the model again. Addresses made up for examples are not counted."),
+    source=["https://arxiv.org/abs/2012.07805"],
+    verdict="note",
+    screen=lambda text: "@" in text,
+    look=look,
+    hits=[{"answer": "write to jane.doe@mailbox.org"}],
+    misses=[
+        {"answer": "write to user@example.com"},
+        {"answer": "ssh root@10.0.0.1"},
+        {"answer": "git clone git@github.com:a/b.git"},
+        {"answer": "getty@tty1.service"},
+    ],
+)

@@ -1,0 +1,42 @@
+"""By what rules rows are read, checked and cut; the same for `train` and for `data check`. Holds them; applies none."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from holdfast.book import cards_of
+from holdfast.core.datacheck import DataCheck
+
+NO_LIMIT = sys.maxsize
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`."""
+
+    layout: str = "auto"
+    max_tokens: int = NO_LIMIT
+    fields: tuple[tuple[str, str], ...] = ()
+    too_long: Literal["cut", "reject"] = "cut"
+
+
+@functools.cache
+def checks() -> tuple[DataCheck, ...]:
+    """All data checks: those that mend first, so that the others see what is left."""
+    order = ("mend", "reject", "note")
+    return tuple(sorted(cards_of("checks_data").values(), key=lambda card: order.index(card.verdict)))
+
+
+@functools.cache
+def checks_version() -> str:
+    """A hash of the data checks as they stand: rows judged by others have to be judged again."""
+    digest = hashlib.sha256()
+    for file in sorted(files("holdfast.book.checks_data").iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".py"):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
