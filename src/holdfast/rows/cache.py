@@ -16,7 +16,7 @@ import orjson
 import tokenizers
 
 from holdfast.core.files import write_bytes
-from holdfast.rows.rules import Rules, checks_version
+from holdfast.rows.rules import Rules, rules_version
 from holdfast.rows.shard import Shard, read_shard
 from holdfast.rows.tokens import Codec
 
@@ -65,6 +65,8 @@ def cache_key(codec: Codec, rules: Rules) -> str:
     """What rows are tokenised with, as one hash: tokenizer and its package, chat template and special tokens, rules and data checks."""
     template = codec.template
     settings = [tokenizers.__version__, version("ftfy"), template.source, template.bos, template.eos, codec.bos, codec.specials]
-    digest = hashlib.sha256(orjson.dumps([*settings, asdict(rules), checks_version()]))
-    digest.update(codec.tokenizer.to_str().encode())
+    digest = hashlib.sha256(orjson.dumps([*settings, asdict(rules), rules_version()]))
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        file = codec.folder / name
+        digest.update(file.read_bytes() if file.is_file() else b"-")
     return digest.hexdigest()[:32]

@@ -120,7 +120,7 @@ class Findings:
         counted = {reason: count for reason, count in self.verdicts.by_reason.most_common() if count > 0}
         layouts = sum(self.layouts.values(), Counter[str]())
         return {
-            "rows": self.verdicts.kept + self.verdicts.mended + self.verdicts.rejected,
+            "rows": self.verdicts.rows,
             "kept": self.verdicts.kept,
             "mended": self.verdicts.mended,
             "rejected": self.verdicts.rejected,

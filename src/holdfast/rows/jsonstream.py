@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from holdfast.rows.rawrow import LARGEST_ROW, Unparsed, too_large
+from holdfast.rows.rawrow import LARGEST_ROW, Unparsed, overlong
 
+_LONGEST_LITERAL = 64  # characters in which the decoder has told a damaged literal from one that the window cuts off
 WINDOW = 1 << 20  # bytes that are looked at together
 _EXTENT = json.JSONDecoder(parse_int=len, parse_float=len)  # asked for the end of a value, not for the value itself
 _FIRST_KEY = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"')
@@ -56,17 +57,17 @@ class JsonStream:
         if self._again is None:
             start = _FIRST_KEY.match(self.text, self.at)
             key = re.escape(start[0][1:].strip()) if start else None
-            self._again = re.compile(rf"(?<=[\s,\]}}])\{{\s*{key}" if key else r"(?!)")
+            self._again = re.compile(rf"[\s,\]}}](\{{\s*{key})" if key else r"(?!)")
 
     def _damaged(self, wrong: str) -> Unparsed:
         """Everything up to the next value that begins like the first one, as one row; of a long stretch only the start is kept."""
         line, kept, size = self.line, "", 0
         self._remember()
         assert self._again is not None
-        begin = self.at + 1
+        begin = self.at
         while True:
             found = self._again.search(self.text, begin)
-            to = found.start() if found else max(self.at, len(self.text) - (0 if self.ended else 1 << 10))
+            to = found.start(1) if found else max(self.at, len(self.text) - (0 if self.ended else 1 << 10))
             size += to - self.at
             kept += self.text[self.at : to][: LARGEST_ROW - len(kept)]
             self._move(to)
@@ -77,7 +78,7 @@ class JsonStream:
         self._lost = not found
         lost = "nothing after this point can be read" if not found else f"reading goes on in line {self.line}"
         raw = kept.rstrip(" \t\r\n,").encode("latin-1")
-        return Unparsed(line, raw, too_large(size)) if size > len(kept) else Unparsed(line, raw, ("parse_error", f"{wrong}; {lost}"))
+        return overlong(line, raw, size) if size > len(kept) else Unparsed(line, raw, ("parse_error", f"{wrong}; {lost}"))
 
     def _cut_off(self, between: str) -> bool:
         """Move to the next character that is not one of `between`; whether the stream ends before it."""
@@ -100,8 +101,8 @@ class JsonStream:
                 _, end = _EXTENT.raw_decode(self.text, self.at)
             except json.JSONDecodeError as error:
                 wrong = f"{error.msg} in line {self.line + self.text.count(chr(10), self.at, error.pos)}"
-                if error.pos + WINDOW // 2 < len(self.text):  # far from the window's end: reading on would not mend it
-                    return wrong
+                if not error.msg.startswith("Unterminated") and error.pos + _LONGEST_LITERAL < len(self.text):
+                    return wrong  # reading on would not mend it
             except RecursionError:
                 return "nested too deeply"
             if self.ended or (not wrong and end + len("e+") < len(self.text)):

@@ -62,10 +62,7 @@ class Unparsed(NamedTuple):
     json: bytes | None = None
 
 
-def too_large(size: int) -> tuple[str, str]:
-    return "too_large", f"the row has {size:,} bytes, {LARGEST_ROW:,} at most are read; its first {_START_KEPT:,} are kept here"
-
-
 def overlong(line: int, start: bytes, size: int) -> Unparsed:
     """The damaged row that stands for one that is too large."""
-    return Unparsed(line, start[:_START_KEPT], too_large(size))
+    detail = f"the row has {size:,} bytes, {LARGEST_ROW:,} at most are read; its first {_START_KEPT:,} are kept here"
+    return Unparsed(line, start[:_START_KEPT], ("too_large", detail))

@@ -13,6 +13,7 @@ from holdfast.book import cards_of
 from holdfast.core.datacheck import DataCheck
 
 NO_LIMIT = sys.maxsize
+_VERSION = 2  # of everything that turns a row into tokens: reader, formats, template, cut
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ def checks() -> tuple[DataCheck, ...]:
 
 
 @functools.cache
-def checks_version() -> str:
-    """A hash of the data checks as they stand: rows judged by others have to be judged again."""
-    digest = hashlib.sha256()
+def rules_version() -> str:
+    """A hash of how rows are read and of the data checks as they stand: rows judged otherwise have to be judged again."""
+    digest = hashlib.sha256(b"%d" % _VERSION)
     for file in sorted(files("holdfast.book.checks_data").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".py"):
             digest.update(file.name.encode() + file.read_bytes())

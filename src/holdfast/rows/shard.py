@@ -26,7 +26,7 @@ from holdfast.rows.skeleton import Piece
 from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Codec, Tokens
 
-_VERSION = 2  # of a shard's form and of everything that turns a row into tokens: reader, formats, template, cut
+_VERSION = 1  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
 _ARRAYS = ("ids", "learned", "lengths", "lines", "rejects")
 
@@ -76,6 +76,10 @@ class Verdicts:
     by_reason: Counter[str] = field(default_factory=Counter)
     learned: int = 0
     largest: int = -1
+
+    @property
+    def rows(self) -> int:
+        return self.kept + self.mended + self.rejected
 
     def take(self, row: Judged, cut: int) -> None:
         """Count a row that is trained on, `cut` tokens of it left out."""

@@ -25,6 +25,7 @@ _UTF8_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|
 _LATIN_IN_WORD = re.compile(rb"(?<=[A-Za-z ])[\xc0-\xd6\xd8-\xf6\xf8-\xff](?=[A-Za-z ,.])")
 _LATIN_ENOUGH = 3  # letters that speak for Latin-1, with nothing against it
 _CHUNK = 1 << 18
+_PACKED_AT_ONCE = 1 << 12  # bytes of zstd; at worst they unpack to 128 MiB
 
 
 class Head(NamedTuple):
@@ -107,8 +108,33 @@ def _decompressed(handle: BinaryIO, compression: str) -> BinaryIO:
     elif compression == "bz2":
         opened = bz2.BZ2File(handle)
     elif compression == "zstd":
-        opened = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(handle, read_across_frames=True)
+        opened = _Zstd(handle)
     return cast(BinaryIO, opened)
+
+
+class _Zstd:
+    """Frames of zstd one after the other; unlike the library's own reader it tells a file that ends inside of a frame."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle, self._frame, self._begun = handle, _frame(), False
+
+    def read(self, _: int) -> bytes:
+        while packed := self._handle.read(_PACKED_AT_ONCE):
+            found = []
+            while packed:
+                found.append(self._frame.decompress(packed))
+                packed, self._begun = self._frame.unused_data, not self._frame.eof
+                if self._frame.eof:
+                    self._frame = _frame()
+            if data := b"".join(found):
+                return data
+        if self._begun:
+            raise EOFError("it ends in the middle")
+        return b""
+
+
+def _frame() -> zstandard.ZstdDecompressionObj:
+    return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
 
 
 def _encoding(raw: bytes) -> str:

@@ -118,7 +118,8 @@ def _notes(kept: list[tuple[Judged, Fit]]) -> tuple[Counter[str], list[Json]]:
     """How many rows each note was made of, and the first few of them."""
     rows = [row for row, _ in kept]
     for row, size in kept:
-        row.view = RowView(*row.view[:-1], size.tokens + size.cut)
+        tools = row.example.tools or any(turn.calls for turn in row.view.turns)  # their tokens are not in the text
+        row.view = RowView(*row.view[:-1], None if tools else size.tokens + size.cut)
     found: Counter[str] = Counter()
     quoted: list[Json] = []
     for card in active([card for card in checks() if card.verdict == "note"], joined_text(rows), rows):

@@ -128,8 +128,8 @@ def load_codec(folder: Path) -> Codec:
 
 
 def plain_codec(codec: Codec) -> Codec:
-    """The same tokenizer without a chat template: it counts the tokens of the texts alone."""
-    return dataclasses.replace(codec, template=Template(None, "", "", None), bos=())
+    """The same tokenizer with the plain instruction form instead of a chat template: for counting, when the model is not known."""
+    return dataclasses.replace(codec, template=Template(None, "", codec.template.eos, None), bos=())
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
