@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import orjson
 
 from holdfast.core.config import Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
 from holdfast.rows.cache import TokenCache
+from holdfast.rows.rawrow import json_line
 from holdfast.rows.shard import Block, Shard, Verdicts, blocks, read_shard
 from holdfast.rows.tokenset import Part, TokenSet
 from holdfast.rows.workers import Workers, finished
@@ -47,7 +47,7 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
             checked.verdicts.add(shard.verdicts)
             checked.reused += found
             for reject in shard.rejected(file, block.first_line):
-                rejects.write(orjson.dumps(reject, option=orjson.OPT_APPEND_NEWLINE))
+                rejects.write(json_line(reject))
                 checked.first_reject = checked.first_reject or reject
         if checked.verdicts.rows == before:
             size = Path(file).stat().st_size

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import orjson
 
 from holdfast.core.files import Json, replacing, write_bytes
 from holdfast.rows.findings import Findings
+from holdfast.rows.rawrow import json_line
 from holdfast.rows.shard import Block, blocks
 from holdfast.rows.similar import Mask
 from holdfast.rows.survey import Survey, read_survey
@@ -117,4 +117,4 @@ def _write(survey: Survey, left: Mask, handle: BinaryIO) -> None:
 
 
 def _write_lines(entries: list[Json], handle: BinaryIO) -> None:
-    handle.writelines(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in entries)
+    handle.writelines(map(json_line, entries))

@@ -6,10 +6,13 @@ import base64
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import orjson
+
 from holdfast.core.files import Json
 
 LARGEST_ROW = 1 << 24  # bytes; a longer row is rejected, and only its start is kept
 _START_KEPT = 1 << 16
+_SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
 class Source(NamedTuple):
@@ -51,6 +54,14 @@ def raw_json(raw: bytes) -> Json:
         return {"raw": raw.decode()}
     except UnicodeDecodeError:
         return {"raw_base64": base64.b64encode(raw).decode()}
+
+
+def json_line(entry: Json) -> bytes:
+    """One line of a journal of rows, whatever a reader takes for the end of a line: others than \\n are escaped."""
+    line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
+    for separator, escape in _SEPARATORS:
+        line = line.replace(separator, escape)
+    return line
 
 
 class Unparsed(NamedTuple):

@@ -19,7 +19,7 @@ from holdfast.core.files import Json
 from holdfast.rows.arrays import Array, pack, unpack
 from holdfast.rows.formats import BadRow
 from holdfast.rows.judge import Judged, judge
-from holdfast.rows.rawrow import Reject, Unparsed
+from holdfast.rows.rawrow import Reject, Unparsed, json_line
 from holdfast.rows.read import read_unparsed
 from holdfast.rows.rules import Rules
 from holdfast.rows.skeleton import Piece
@@ -156,7 +156,7 @@ def as_lines(rejects: list[Reject]) -> npt.NDArray[np.uint8]:
     """Rejects as JSON lines, by line of the file."""
     rejects.sort(key=lambda reject: reject.source.line)
     objects = ({key: value for key, value in reject.as_json().items() if key != "file"} for reject in rejects)
-    return np.frombuffer(b"".join(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in objects), np.uint8)
+    return np.frombuffer(b"".join(json_line(entry) for entry in objects), np.uint8)
 
 
 def shard_bytes(shard: Shard) -> bytes:

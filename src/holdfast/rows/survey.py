@@ -19,7 +19,7 @@ from holdfast.core.files import Json
 from holdfast.rows.arrays import Array, pack, unpack
 from holdfast.rows.formats import BadRow
 from holdfast.rows.judge import Judged, active, joined_text
-from holdfast.rows.rawrow import Reject, raw_json
+from holdfast.rows.rawrow import Reject, json_line, raw_json
 from holdfast.rows.read import json_of
 from holdfast.rows.rules import Rules, checks
 from holdfast.rows.shard import Block, Verdicts, as_lines, readable
@@ -141,7 +141,7 @@ def _clean_line(row: Judged, block: Block) -> bytes:
 
 
 def _json_lines(entries: list[Json]) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(b"".join(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in entries), np.uint8)
+    return np.frombuffer(b"".join(json_line(entry) for entry in entries), np.uint8)
 
 
 def _bytes(survey: Survey) -> bytes:
