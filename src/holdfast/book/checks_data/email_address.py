@@ -6,8 +6,10 @@ from holdfast.core.datacheck import DataCheck, RowView
 
 _ADDRESS = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
 _NOBODY = re.compile(
-    r"(?i)^git@|@(?:[\w.-]+\.)?(?:example|test|localhost|invalid|domain|server|host|email|mail|company|yourdomain|foo|bar)\b"
-    r"|@.*\.(?:service|socket|target|git|timer|so)$"
+    r"(?i)^(?:git|users?|usr|username|login|me|you|name|my\w*|who\w*|some\w*|root|ubuntu|ec2-user|pi|admin|alias|abc|foo|bar|test|e?mail)@"
+    r"|@(?:[\w.-]+\.)?(?:ex[ea]mple|ejemplo|beispiel|test|localhost|invalid|\w*domain|\w*server|\w*host|email|mail|\w*company|foo|bar|abc"
+    r"|what\w*|dest|source|remote|sub|compute|your\w*|my\w*)\b"
+    r"|@\d|@.*\.(?:service|socket|target|git|timer|so)$"
 )
 
 
@@ -18,7 +20,7 @@ def look(row: RowView) -> str:
 
 CARD = DataCheck(
     title="An e-mail address in a text",
-    why=("Personal data in a training set can come out of the model again. Addresses made up for examples are not counted."),
+    why=("Personal data in a training set can come out of the model again. Addresses that are plainly made up are not counted."),
     source=["https://arxiv.org/abs/2012.07805"],
     verdict="note",
     screen=lambda text: "@" in text,
@@ -27,6 +29,7 @@ CARD = DataCheck(
     misses=[
         {"answer": "write to user@example.com"},
         {"answer": "ssh root@10.0.0.1"},
+        {"answer": "scp user@dest.com:/tmp/x ."},
         {"answer": "git clone git@github.com:a/b.git"},
         {"answer": "getty@tty1.service"},
     ],

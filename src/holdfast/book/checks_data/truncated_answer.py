@@ -5,14 +5,15 @@ import re
 from holdfast.core.datacheck import DataCheck, RowView
 
 _OPEN_END = re.compile(r"(?:[,(\[{]|\b(?:and|or|the|a|an|of|to|with|for|in|is|are|that|which|because))\s*\Z")
+_ENDED = re.compile(r"[.!?`)\]}。！？]\s*\Z")
 _SHORTEST = 200  # characters of an answer that is expected to be prose
 
 
 def look(row: RowView) -> str:
-    end = row.answer[-40:]
-    if len(row.answer) < _SHORTEST or not (found := _OPEN_END.search(end)):
-        return "the last code fence is not closed" if row.answer.count("```") % 2 else ""
-    return f"the answer ends with {found[0].strip()!r}"
+    if "```" in row.answer and row.answer.count("```") % 2 and not _ENDED.search(row.answer[-40:]):
+        return "the last code fence is not closed"
+    found = _OPEN_END.search(row.answer[-40:]) if len(row.answer) >= _SHORTEST else None
+    return f"the answer ends with {found[0].strip()!r}" if found else ""
 
 
 CARD = DataCheck(
@@ -21,6 +22,12 @@ CARD = DataCheck(
     source=["https://arxiv.org/abs/2305.11206"],
     verdict="note",
     look=look,
-    hits=[{"answer": "It is a long story " * 20 + "and then the"}, {"answer": "```python\nprint(1)"}],
-    misses=[{"answer": "It is a long story. " * 20}, {"answer": "what for"}, {"answer": "```\nx\n```"}, {"answer": "ls -la ("}],
+    hits=[{"answer": "It is a long story " * 20 + "and then the"}, {"answer": "```python\nprint(1)\nx ="}],
+    misses=[
+        {"answer": "It is a long story. " * 20},
+        {"answer": "what for"},
+        {"answer": "```\nx\n```"},
+        {"answer": "Put ``` around it."},
+        {"answer": "ls -la ("},
+    ],
 )
