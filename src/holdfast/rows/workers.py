@@ -22,7 +22,7 @@ from holdfast.rows.shard import Block, shard_bytes, tokenise
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
 
 Make = Callable[[Block, Rules, Codec], bytes]
-_BLOCKS_HERE = 8
+_BLOCKS_HERE = 16  # two more processes cost two seconds to start
 _MOST_WORKERS = 16  # each holds the tokenizer: some 100 MB
 
 
@@ -37,6 +37,7 @@ class Workers:
         self._codec, self._rules, self._make = codec, rules, make
         self.count = min(threads, _MOST_WORKERS)
         self._begun = 0
+        gc.freeze()  # what is there now stays; looking through it again and again costs a tenth of the time
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
@@ -87,7 +88,7 @@ def _enter(folder: Path, plain: bool, rules: Rules, make: Make) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
     codec = load_codec(folder)
-    gc.freeze()  # what is there now stays; looking through it again and again costs a tenth of the time
+    gc.freeze()
     _here = plain_codec(codec) if plain else codec, rules, make
 
 
