@@ -120,9 +120,8 @@ def main() -> None:
         print(json.dumps(CONTENDERS[arguments.one](arguments.files[0], arguments.tokenizer)))
         return
     names = [name for name in CONTENDERS if name != "datasets.map" or importlib.util.find_spec("datasets")]
-    print(
-        "| rows of | contender | s | CPU s | rows/s | MB/s | tokens/s | of the tokenizer's rate | of its CPU time |\n|---|---|---|---|---|---|---|---|---|"
-    )
+    columns = ("rows of", "contender", "s", "CPU s", "rows/s", "MB/s", "tokens/s", "of the tokenizer's rate", "of its CPU time")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for file in arguments.files:
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for _ in range(arguments.rounds):

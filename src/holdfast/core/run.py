@@ -98,6 +98,11 @@ class RunFolder:
         return self.path / "trials"
 
     @property
+    def standby_file(self) -> Path:
+        """What the nurse of a standby is to start."""
+        return self.path / "standby.json"
+
+    @property
     def supervisor_lock(self) -> Path:
         return self.path / "supervisor.lock"
 

@@ -9,6 +9,8 @@ _WORDS = {
     "checkpoint_failed": "a checkpoint could not be saved; training goes on",
     "checkpoint_skipped": "a checkpoint was left out",
     "snapshot_place_refused": "the snapshot went to another place",
+    "disk_full_over": "the disk has room again: the steps it did not take are journalled, checkpoints go on",
+    "snapshot_interval": "snapshots are taken further apart, or closer",
     "setting_changed": "a setting of the model was changed",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",

@@ -34,6 +34,7 @@ class Terminal:
         self._bar: TaskID | None = None
         self._looked = self._printed = 0.0
         self._told = 0
+        self._disk_is_full = False
         self._mean_loss: float | None = None
 
     def say(self, text: str) -> None:
@@ -66,6 +67,7 @@ class Terminal:
             return
         self._looked = now
         self._tell_events(self._run)
+        self._tell_full_disk(self._run, attempt.unwritten())
         row = None if self.quiet else last_line(self._run.steps_file, window=1 << 18)
         if row is None:
             return
@@ -102,6 +104,15 @@ class Terminal:
                 self.say(evaluated(event))
             elif found:
                 self.tell(f"{found[0]} ({found[1]})")
+
+    def _tell_full_disk(self, run: RunFolder, unwritten: int) -> None:
+        """Once, when the disk takes no more; that it takes rows again is an event of the trainer's."""
+        if unwritten and not self._disk_is_full:
+            self.tell(
+                f"the disk of {run.path} is full: training goes on, its state is kept in memory, checkpoints wait until there is room"
+                f" (since step {run.committed() + 1})"
+            )
+        self._disk_is_full = unwritten > 0
 
     def end(self) -> None:
         """Stop showing progress, after the last that was journalled is said."""

@@ -18,13 +18,15 @@ from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.load import load_config, load_faults
 from holdfast.core.memoryfile import memory_places, sweep
 from holdfast.core.run import RunFolder
-from holdfast.supervise import Outcome, View, supervise
+from holdfast.mind.standby import standby_mode
+from holdfast.supervise import Outcome, RealWorld, View, supervise
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.finish import finish, keep_newest, write_summary
 from holdfast.verbs.launch import trainer_launch
 from holdfast.verbs.prepare import held, open_run
 from holdfast.verbs.start import with_start
 from holdfast.verbs.trackers import refuse_missing_trackers, tracked
+from holdfast.world.standby import Standby
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
 
@@ -73,13 +75,12 @@ def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
 
 
 def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: _StopSignals) -> tuple[int, Json]:
-    places = memory_places(run.path, run.id(), config.save.snapshot_dir)
+    places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
     sweep(places[0].parent)
     orders: Json = {
         "session": uuid.uuid4().hex,
         "memory_places": [str(place) for place in places],
         "faults": faults_file,
-        "keep": config.save.keep,
     }
     terminal.begin(run, config)
     view = View(terminal.tick, terminal.tell, stop.asked_for)
@@ -87,7 +88,8 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
     try:
         run.summary_file.unlink(missing_ok=True)
         with tracked(run, config):
-            outcome = supervise(trainer_launch(run), run, orders, view)
+            with _standby(run, config) as standby:
+                outcome = supervise(trainer_launch(run), run, orders, view, RealWorld(standby))
             terminal.end()
             return _conclude(run, config, places, outcome, terminal, stop.asked_for)
     except OSError as error:
@@ -96,6 +98,11 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
         raise _disk_full(run, places) from None
     finally:
         terminal.end()
+
+
+def _standby(run: RunFolder, config: Config) -> Standby:
+    mode = standby_mode(config, run.plan(), read_json(run.machine_file) or {})
+    return Standby(run, mode, always=bool(config.run.standby))
 
 
 class _StopSignals:
