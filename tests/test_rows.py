@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,3 +195,64 @@ def test_the_template_of_qwen_is_rendered_as_transformers_renders_it() -> None:
     turns = (USER, ANSWER, Message("user", "and?"), Message("assistant", "{'x': \"ü\"}"))
     ours = "".join(text for text, _ in pieces(Example(messages=turns), load_template(folder)))
     assert ours == theirs.apply_chat_template([{"role": m.role, "content": m.content} for m in turns], tokenize=False)
+
+
+CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ TEXT }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+TEMPLATES = {
+    "as it stands": CHATML.replace("TEXT", "m.content"),
+    "joined": CHATML.replace("TEXT", "'\\n' + m.content + '\\n'"),
+    "trimmed": CHATML.replace("TEXT", "m.content | trim"),
+    "asked and trimmed": CHATML.replace("TEXT", "('thought ' if '</think>' in m['content'] else '') + m['content'].strip()"),
+    "cut at a literal": CHATML.replace("TEXT", "m.content.split('</think>')[-1]"),
+    "compared": CHATML.replace("TEXT", "'empty' if m.content == '' else m.content"),
+    "measured": CHATML.replace("TEXT", "m.content | length"),
+    "joined, then trimmed": CHATML.replace("TEXT", "(m.content + ' ') | trim"),
+    "concatenated, then asked": CHATML.replace("TEXT", "(m.content ~ 'x').startswith('a')"),
+    "in capitals": CHATML.replace("TEXT", "m.content | upper"),
+    "through a macro": "{% macro say(x) %}{{ x | trim }}{% endmacro %}" + CHATML.replace("TEXT", "say(m.content)"),
+    "bound to a name": "{% for m in messages %}{% set c = m.content %}{% if c.startswith('a') %}A{% endif %}{{ c }}{% endfor %}",
+    "the last one alone": "{% for m in messages %}{% if loop.last or m.role == 'user' %}{{ m.content }}{% endif %}|{% endfor %}",
+}
+TEXTS = st.one_of(st.sampled_from(["", " a ", "a\n", "x</think>y", "</think>", "a", "\ue0000\ue001", "A b"]), st.text(max_size=5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(turns=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3))
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_conversation_by_its_shape_is_what_the_template_writes(
+    tmp_path_factory: pytest.TempPathFactory, name: str, turns: list[tuple[str, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("template")
+    (folder / "chat_template.jinja").write_text(TEMPLATES[name])
+    template = load_template(folder)
+    said = [Message(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+    example = Example(messages=tuple(said))
+    assert written(example, template) == written(example, dataclasses.replace(template, shapes=None))
+
+
+def written(example: Example, template: Template) -> list[tuple[str, bool]] | str:
+    try:
+        return pieces(example, template)
+    except BadRow as bad:
+        return bad.detail
+
+
+def test_ordinary_templates_are_rendered_once_for_a_shape(tmp_path: Path) -> None:
+    shaped = {}
+    for name, source in TEMPLATES.items():
+        (tmp_path / "chat_template.jinja").write_text(source)
+        template = load_template(tmp_path)
+        pieces(Example(messages=(USER, ANSWER)), template)
+        shaped[name] = bool(template.shapes and template.shapes["user", "assistant"])
+    assert [name for name, found in shaped.items() if found][:4] == ["as it stands", "joined", "trimmed", "asked and trimmed"]
+    assert not any(shaped[name] for name in ("cut at a literal", "compared", "measured", "in capitals", "through a macro"))
+
+
+@needs_shared
+def test_a_qwen_tokenizer_without_tokenizer_json_gives_the_tokens_of_transformers() -> None:
+    from transformers import AutoTokenizer
+
+    folder = SHARED / "data" / "tokenizers" / "qwen2.5"
+    theirs, ours = AutoTokenizer.from_pretrained(folder), load_codec(folder).tokenizer
+    for text in ("Größe 123, it's\n\n  two <|im_start|>user\n", "日本語 \u00e9 e\u0301", "def f(x):\n\treturn x ** 2  # ok\r\n"):
+        assert ours.encode(text, add_special_tokens=False).ids == theirs(text, add_special_tokens=False)["input_ids"]

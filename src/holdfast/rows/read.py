@@ -17,7 +17,7 @@ import orjson
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.rows.jsonstream import JsonStream
 from holdfast.rows.rawrow import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
-from holdfast.rows.stream import HEAD, Head, bare_suffix, open_stream, read_head
+from holdfast.rows.stream import HEAD, Head, bare_suffix, from_latin_1, open_stream, read_head
 from holdfast.rows.tables import read_columns, read_csv
 
 _SUFFIX_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".md": "text"}
@@ -109,7 +109,8 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
     if form.kind == "none":
         yield Unparsed(1, form.head.text[:64], ("not_rows", f"the file is {form.what}; its first bytes are kept here"))
         return
-    stream, guarded = open_stream(handle, form.head)
+    by_row = form.head.encoding == "latin-1" and form.kind in ("lines", "array", "values")  # so that a row's bytes stay as they are
+    stream, guarded = open_stream(handle, form.head._replace(encoding="") if by_row else form.head)
     line = 0
     if form.kind in ("array", "values"):
         rows = JsonStream(stream, form.kind == "array").rows()
@@ -119,7 +120,7 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
         rows = _lines(stream, form.kind == "text")
     for row in rows:
         line = row.line
-        yield row
+        yield row if not by_row or row.damage or row.raw.isascii() else row._replace(json=from_latin_1(row.raw))
     if guarded.damage:
         yield Unparsed(line + 1, b"", ("damaged_file", f"the {form.head.compression} data is damaged: {guarded.damage}"))
 

@@ -152,6 +152,11 @@ def _encoding(raw: bytes) -> str:
     return "latin-1" if len(_LATIN_IN_WORD.findall(raw)) >= _LATIN_ENOUGH else ""
 
 
+def from_latin_1(raw: bytes) -> bytes:
+    """Bytes of Latin-1, or of Windows-1252 which holds it, as UTF-8."""
+    return raw.decode("cp1252", "replace").encode()
+
+
 def bare_suffix(file: str) -> str:
     """The suffix of a file's name without that of its compression: .csv of rows.csv.gz."""
     path = Path(file)
