@@ -22,7 +22,7 @@ from holdfast.rows.shard import Block, shard_bytes, tokenise
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
 
 Make = Callable[[Block, Rules, Codec], bytes]
-_BLOCKS_HERE = 16  # two more processes cost two seconds to start
+_BLOCKS_HERE = 32  # two more processes cost two seconds to start
 _MOST_WORKERS = 16  # each holds the tokenizer: some 100 MB
 
 

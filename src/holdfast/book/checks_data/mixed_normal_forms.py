@@ -5,6 +5,7 @@ import unicodedata
 
 from holdfast.core.datacheck import DataCheck, RowView
 
+_MARK = re.compile("[\u0300-\u0328]")
 _ACCENT = re.compile("[A-Za-z][\u0300-\u0304\u0306-\u030c\u0327\u0328]")
 
 
@@ -20,7 +21,7 @@ CARD = DataCheck(
     ),
     source=["https://www.unicode.org/reports/tr15/"],
     verdict="note",
-    screen=lambda text: not text.isascii() and _ACCENT.search(text),
+    screen=lambda text: not text.isascii() and _MARK.search(text),
     look=look,
     hits=[{"answer": "scho\u0308n"}],
     misses=[{"answer": "schön"}, {"answer": "x\u0304"}],
