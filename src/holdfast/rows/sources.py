@@ -22,6 +22,8 @@ def expand(paths: Iterable[str]) -> list[str]:
             if not inside:
                 raise Stop(USAGE, f"{path} is a folder without row files", f"looked for {', '.join(sorted(_OF_ROWS))}, also compressed")
             found += inside
+        elif place.exists() and not place.is_file():
+            raise Stop(USAGE, f"{path} is a pipe or a device; rows are read more than once", "write them to a file first")
         elif place.exists():
             found.append(str(place))
         else:
