@@ -275,10 +275,10 @@ def test_a_state_that_is_not_finite_never_counts(trained: Path, tmp_path: Path) 
     for entry in (trained / "checkpoints").iterdir():
         entry.rename(tmp_path / entry.name)
     found = committed_in_process(trained, tmp_path / "memory", upto=3, every=1)
-    for spoil in (float("nan"), float("inf")):
+    for step, spoil in ((4, float("nan")), (5, float("inf"))):
         next(iter(found.bench.optimizer.parameters.values())).data.view(-1)[-1] = spoil
-        found.snapshots.commit(4, lines(trained / "steps.jsonl")[-1] | {"step": 4}, durable=False)
-        with pytest.raises(FloatingPointError, match="step 4: weights or optimizer state are not finite"):
+        found.snapshots.commit(step, lines(trained / "steps.jsonl")[-1] | {"step": step}, durable=False)
+        with pytest.raises(FloatingPointError, match=f"step {step}: weights or optimizer state are not finite"):
             found.snapshots.settle()
     assert found.snapshots.memory.newest_header().step == 3
     assert committed(trained) == 3
@@ -292,7 +292,7 @@ def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
     job = open_job(RunFolder(trained), 1, trained, {})
     bench = build(job, job.settings(1))
     assert len(bench.artifact.stage()) == 1
-    assert len(bench.state.stage()) == 2, "the moments, and the number of updates"
+    assert len(bench.state.stage()) == 3, "two moments, and the number of updates"
     with torch.no_grad():
         bench.optimizer.weights.fill_(3.0)
     assert all(bool((parameter == 3.0).all()) for parameter in bench.optimizer.parameters.values()), "the optimizer moves the model's own"
@@ -352,7 +352,7 @@ def test_everything_killed_while_the_disk_is_full_loses_no_step(
     child.communicate()
     wait_until(lambda: not processes_of(run))
     newest = memory.newest_header()
-    assert newest is not None and newest.step > committed(run) + 30
+    assert newest is not None and newest.step > committed(run) + 15
     filler.unlink()
     done = holdfast("train", config, "--run", run)
     assert done.returncode == 0, done.stderr
@@ -378,8 +378,9 @@ def test_a_reboot_goes_on_from_the_newest_state_on_disk(config_of: Write, undist
         file.unlink()
     done = holdfast("train", config, "--run", run)
     assert done.returncode == 0, done.stderr
-    restored = events(run, "restored")[-1]["step"]
-    assert restored >= before if flushed else restored % 20 == 0 and before - restored <= 40
+    restored = events(run, "restored")[-1]
+    assert restored["state"] == f"the {'snapshot' if flushed else 'checkpoint'} of step {restored['step']}"
+    assert restored["step"] > 0 and (flushed or before - restored["step"] <= 40)
     assert finished(run) == undisturbed
 
 

@@ -82,9 +82,10 @@ _here: tuple[Codec, Rules, Make] | None = None  # what this worker process works
 
 
 def _enter(folder: Path, plain: bool, rules: Rules, make: Make) -> None:
-    """Prepare a worker: it leaves Ctrl-C to its parent and does not outlive it."""
+    """Prepare a worker: it leaves Ctrl-C and a closed terminal to its parent and does not outlive it."""
     global _here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
     codec = load_codec(folder)

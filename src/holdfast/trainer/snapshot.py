@@ -42,7 +42,7 @@ class Snapshots:
         self._side = torch.cuda.Stream(bench.device) if bench.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._unwritten: list[Json] = []
         self._costs: deque[float] = deque(maxlen=_MEASURED)
-        self._last = 0
+        self._last: int | None = None
         self._newest_is_pinned = False
         self._gave_up_on: int | None = None
 
@@ -76,7 +76,8 @@ class Snapshots:
         """
         began = time.perf_counter()
         self.settle()
-        if not durable and step - self._last < self.every:
+        waited, busy = time.perf_counter() - began, time.thread_time()
+        if not durable and self._last is not None and step - self._last < self.every:
             self._journal(row)
             return
         while len(self.memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
@@ -91,7 +92,7 @@ class Snapshots:
             self._side.wait_stream(torch.cuda.current_stream(self.bench.device))
         self._last = step
         self._sealing = self._thread.submit(self._seal, slot, step, row, durable, staged)
-        self._pace(time.perf_counter() - began, row["seconds"])
+        self._pace(waited + time.thread_time() - busy, row["seconds"])
 
     def settle(self) -> None:
         """Wait until the newest snapshot counts and its step is journalled. Raises what went wrong with it."""

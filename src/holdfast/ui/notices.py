@@ -30,3 +30,15 @@ def notice(event: Json) -> tuple[str, str] | None:
     if words is None:
         return None
     return words, ", ".join(f"{key}: {value}" for key, value in event.items() if key not in ("event", "time", "attempt"))
+
+
+def turn(event: Json) -> str | None:
+    """What the supervisor says itself when it happens, in words for whoever looks on from elsewhere; None for all else."""
+    kind = event["event"]
+    if kind == "attempt_ended" and "decision" in event:
+        return f"attempt {event['attempt']}: {event['decision']['reason']}"
+    if kind == "attempt_ended":
+        return f"attempt {event['attempt']}: {event['ending']}"
+    if kind == "attempt_adopted":
+        return f"attempt {event['attempt']} was adopted by another supervisor"
+    return None
