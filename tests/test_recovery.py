@@ -384,6 +384,19 @@ def test_a_reboot_goes_on_from_the_newest_state_on_disk(config_of: Write, undist
     assert finished(run) == undisturbed
 
 
+def test_a_snapshot_file_that_is_taken_away_is_made_again(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    child = start("train", config_of(train=LONG), "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists() and committed(run) > 20)
+    file = memory_of(run).path
+    file.unlink()
+    wait_until(lambda: events(run, "snapshot_file_made_again") != [])
+    kill(processes_of(run)["trainer"])
+    output, _ = child.communicate()
+    assert finished(run, output) == undisturbed
+    assert "the snapshot of step" in events(run, "restored")[1]["state"]
+
+
 def test_a_pulse_leaves_the_counters_alone(tmp_path: Path) -> None:
     memory = MemoryFile.create(tmp_path / "m", tmp_path, 100, 100)
     memory.unwritten, memory.saved_s = 7, 0.25

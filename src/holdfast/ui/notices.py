@@ -10,6 +10,7 @@ _WORDS = {
     "checkpoint_skipped": "a checkpoint was left out",
     "snapshot_place_refused": "the snapshot went to another place",
     "disk_full_over": "the disk has room again: the steps it did not take are journalled, checkpoints go on",
+    "snapshot_file_made_again": "somebody removed the file of the snapshots; it was made again",
     "snapshot_interval": "snapshots are taken further apart, or closer",
     "setting_changed": "a setting of the model was changed",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
