@@ -162,6 +162,29 @@ def fill(folder: Path) -> Path:
 
 
 @pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """Run `data ...` with --json; its object. `code` is what it must end with."""
+
+    def run(*arguments: object, code: int | None = 0) -> dict[str, Any]:
+        from holdfast.cli import main
+
+        ended = main(["data", *map(str, arguments), "--json"])
+        out, err = capsys.readouterr()
+        assert code is None or ended == code, err
+        answer: dict[str, Any] = json.loads(out)
+        return answer
+
+    return run
+
+
+def assert_law(answer: dict[str, Any], clean_bytes: bytes, rejects: list[dict[str, Any]]) -> None:
+    assert answer["rows"] == answer["kept"] + answer["mended"] + answer["rejected"]
+    assert len(clean_bytes.splitlines()) == answer["kept"] + answer["mended"]
+    assert len(rejects) == answer["rejected"]
+    assert all({"file", "line", "reason", "detail"} <= set(row) and ("raw" in row) != ("raw_base64" in row) for row in rejects)
+
+
+@pytest.fixture
 def no_leftovers(tmp_path: Path) -> Iterator[None]:
     """Kill what a failed test left running."""
     yield

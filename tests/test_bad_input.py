@@ -95,13 +95,14 @@ def test_a_data_path_that_is_a_folder(config_of: Write, tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"", "is empty (0 bytes)"),
-        (b"\n\n  \n", "is empty"),
-        (b"{}\x00\x01\x02", "is binary: a NUL byte at offset 2"),
-        (b"PAR1abcdef", "is a Parquet file"),
-        (b"\x1f\x8b\x08abc", "is gzip data"),
-        ('{"a": 1}'.encode("utf-16"), "is UTF-16 text"),
+        (b"\n\n  \n", "holds no row"),
+        (b"{}\x00\x01\x02", "all 1 rejected (parse_error 1)"),
+        (b"PAR1abcdef", "all 1 rejected (damaged_file 1)"),
+        (b"PK\x03\x04abcdef", "the file is a zip archive"),
+        (b"\x1f\x8b\x08abc", "all 1 rejected (damaged_file 1)"),
+        ('{"a": 1}'.encode("utf-16"), "all 1 rejected (missing_field 1)"),
     ],
-    ids=["empty", "blank", "binary", "parquet", "gzip", "utf-16"],
+    ids=["empty", "blank", "binary", "parquet", "zip", "gzip", "utf-16"],
 )
 def test_a_data_file_that_holds_no_rows(config_of: Write, tmp_path: Path, content: bytes, says: str) -> None:
     file = tmp_path / "data.jsonl"

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "mind": {"core"},
     "world": {"core"},
     "book": {"core"},
-    "rows": {"core"},
+    "rows": {"core", "book"},
     "lab": {"core", "mind", "world", "book"},
     "ship": {"core", "mind", "world", "book"},
     "ui": {"core", "mind", "world", "book"},

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.core.modelfolder import EMBEDDED, read_model
 from holdfast.rows.formats import Example, Message
+from holdfast.rows.rules import Rules
 from holdfast.rows.template import load_template, pieces
 from holdfast.rows.tokens import Tokens, load_codec
 
@@ -37,7 +38,7 @@ def test_its_padding_is_not_its_end_of_text() -> None:
 def test_transformers_and_holdfast_cut_and_frame_text_alike() -> None:
     codec, theirs = load_codec(FOLDER), AutoTokenizer.from_pretrained(FOLDER)
     example = Example(messages=tuple(Message(turn["role"], turn["content"]) for turn in TURNS))
-    tokens = codec.encode([pieces(example, load_template(FOLDER))], 512)[0]
+    tokens = codec.encode([pieces(example, load_template(FOLDER))], Rules(max_tokens=512))[0]
     text = theirs.apply_chat_template(TURNS, tokenize=False)
     assert isinstance(tokens, Tokens)
     assert tokens.ids == theirs(text, add_special_tokens=False)["input_ids"]

@@ -27,6 +27,7 @@ from holdfast.rows import shard, workers
 from holdfast.rows.cache import TokenCache, cache_key
 from holdfast.rows.check import Checked, check_rows, report
 from holdfast.rows.read import read_rows, read_unparsed
+from holdfast.rows.rules import Rules
 from holdfast.rows.shard import blocks, shard_bytes, tokenise
 from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import join_parts, load_tokens
@@ -42,8 +43,8 @@ def build(
     codec = load_codec(model)
     out.mkdir(exist_ok=True)
     data = Config(model="x", data={"files": [str(file) for file in files]})
-    store = TokenCache(cache, out / "spare", cache_key(codec, "auto", max_tokens))
-    with (out / "rejects.jsonl").open("wb") as rejects, Workers(codec, "auto", max_tokens, threads) as hands:
+    store = TokenCache(cache, out / "spare", cache_key(codec, Rules(max_tokens=max_tokens)))
+    with (out / "rejects.jsonl").open("wb") as rejects, Workers(codec, Rules(max_tokens=max_tokens), threads) as hands:
         checked = check_rows(data, store, hands, rejects)
     return checked, store, join_parts(out / "data.safetensors", checked.parts, data.data, codec.pad)
 
@@ -124,7 +125,7 @@ def test_processes_give_the_same_bytes_as_one(assets: SimpleNamespace, rows: Pat
 
 def test_a_killed_worker_is_told(assets: SimpleNamespace, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_BLOCKS_HERE", 0)
-    with Workers(load_codec(assets.model), "auto", 96, 2) as hands:
+    with Workers(load_codec(assets.model), Rules(max_tokens=96), 2) as hands:
         begun = [hands.begin(block) for block in blocks(str(rows))]
         for process in multiprocessing.active_children():
             kill(process.pid)
@@ -157,13 +158,13 @@ def test_rows_are_tokenised_once_whatever_their_file_is_called(assets: SimpleNam
 def test_another_tokenizer_template_layout_or_length_is_another_key(assets: SimpleNamespace, tmp_path: Path) -> None:
     import shutil
 
-    keys = {cache_key(load_codec(assets.model), layout, size) for layout in ("auto", "chat") for size in (96, 97)}
+    keys = {cache_key(load_codec(assets.model), Rules(layout, size)) for layout in ("auto", "chat") for size in (96, 97)}
     shutil.copytree(assets.model, tmp_path / "m")
-    same = cache_key(load_codec(tmp_path / "m"), "auto", 96)
+    same = cache_key(load_codec(tmp_path / "m"), Rules(max_tokens=96))
     (tmp_path / "m" / "tokenizer.json").write_text((assets.model / "tokenizer.json").read_text() + "\n")
-    tokenizer = cache_key(load_codec(tmp_path / "m"), "auto", 96)
+    tokenizer = cache_key(load_codec(tmp_path / "m"), Rules(max_tokens=96))
     (tmp_path / "m" / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    template = cache_key(load_codec(tmp_path / "m"), "auto", 96)
+    template = cache_key(load_codec(tmp_path / "m"), Rules(max_tokens=96))
     assert same in keys
     assert len({*keys, tokenizer, template}) == 6
 
@@ -340,7 +341,7 @@ def test_where_a_window_ends_makes_no_difference(tmp_path: Path, window: int, mo
         file.write_bytes(content)
         expected = list(read_rows(str(file)))
         with monkeypatch.context() as small:
-            small.setattr("holdfast.rows.read._WINDOW", max(window, 5 if content.startswith(b"\xef") else 1))
+            small.setattr("holdfast.rows.jsonstream.WINDOW", max(window, 5 if content.startswith(b"\xef") else 1))
             assert list(read_rows(str(file))) == expected
 
 
@@ -359,7 +360,7 @@ def test_the_token_set_is_mapped_and_its_file_is_what_safetensors_writes(assets:
     theirs = load_file(path)
     assert all(np.array_equal(theirs[name], arrays[name]) for name in names)
     block = next(iter(blocks(str(rows))))
-    first = tokenise(block, "auto", load_codec(assets.model), 96)
+    first = tokenise(block, Rules(max_tokens=96), load_codec(assets.model))
     assert np.array_equal(tokens.ids[: len(first.ids)], first.ids)
     assert shard.read_shard(shard_bytes(first)).verdicts == first.verdicts
 

@@ -24,7 +24,7 @@ VERBS = {
     "stop": "let a run finish its step, save and end, as Ctrl-C does",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "chat": "talk to the base and the tuned model of a run side by side",
-    "data": "make rows from a recipe",
+    "data": "check rows, clean them, or make them from a recipe",
     "report": "write a run's one-file report again",
     "schema": "print the JSON schema of a config file",
 }

@@ -19,10 +19,16 @@ class Section(BaseModel):
 class Data(Section):
     """Where the rows come from."""
 
-    files: Annotated[list[str], Field(min_length=1)] = Field(description="JSONL or JSON files, read in this order")
-    format: Literal["auto", "alpaca", "prompt-completion", "chat", "text"] = Field(
+    files: Annotated[list[str], Field(min_length=1)] = Field(
+        description="JSON Lines, JSON, CSV, Parquet, Arrow or text files, also compressed, read in this order"
+    )
+    format: Literal["auto", "alpaca", "prompt-completion", "chat", "question-answer", "text"] = Field(
         "auto", description="layout of a row; auto looks at the fields of each row"
     )
+    fields: dict[str, str] = Field(
+        default_factory=dict, description="names of fields where they differ: {instruction: the file's name for it, output: ...}"
+    )
+    too_long: Literal["cut", "reject"] = Field("cut", description="a row of more than train.max_tokens loses its end, or is rejected")
     held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
     held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
     rows_per_epoch: int | None = Field(

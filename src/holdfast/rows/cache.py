@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
 import orjson
 import tokenizers
 
 from holdfast.core.files import write_bytes
+from holdfast.rows.rules import Rules, rules_version
 from holdfast.rows.shard import Shard, read_shard
 from holdfast.rows.tokens import Codec
 
@@ -58,10 +61,12 @@ class TokenCache:
         shutil.rmtree(self._spare, ignore_errors=True)
 
 
-def cache_key(codec: Codec, layout: str, max_tokens: int) -> str:
-    """What rows are tokenised with, as one hash: tokenizer and its package, chat template and special tokens, layout, length."""
+def cache_key(codec: Codec, rules: Rules) -> str:
+    """What rows are tokenised with, as one hash: tokenizer and its package, chat template and special tokens, rules and data checks."""
     template = codec.template
-    settings = [tokenizers.__version__, template.source, template.bos, template.eos, codec.bos, layout, max_tokens]
-    digest = hashlib.sha256(orjson.dumps(settings))
-    digest.update((codec.folder / "tokenizer.json").read_bytes())
+    settings = [tokenizers.__version__, version("ftfy"), template.source, template.bos, template.eos, codec.bos, codec.specials]
+    digest = hashlib.sha256(orjson.dumps([*settings, asdict(rules), rules_version()]))
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        file = codec.folder / name
+        digest.update(file.read_bytes() if file.is_file() else b"-")
     return digest.hexdigest()[:32]

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import orjson
 
 from holdfast.core.config import Config
+from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
 from holdfast.rows.cache import TokenCache
+from holdfast.rows.rawrow import json_line
 from holdfast.rows.shard import Block, Shard, Verdicts, blocks, read_shard
 from holdfast.rows.tokenset import Part, TokenSet
 from holdfast.rows.workers import Workers, finished
@@ -40,13 +41,19 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
     began = time.perf_counter()
     checked = Checked()
     for number, file in enumerate((*config.data.files, *config.data.held_out_files)):
+        before = checked.verdicts.rows
         for path, shard, block, found in _shards(file, cache, workers):
             checked.parts.append(Part(path, number, block.first_line, len(shard.lengths), len(shard.ids)))
             checked.verdicts.add(shard.verdicts)
             checked.reused += found
             for reject in shard.rejected(file, block.first_line):
-                rejects.write(orjson.dumps(reject, option=orjson.OPT_APPEND_NEWLINE))
+                rejects.write(json_line(reject))
                 checked.first_reject = checked.first_reject or reject
+        if checked.verdicts.rows == before:
+            size = Path(file).stat().st_size
+            raise Stop(
+                BLOCKED, f"{file} {f'holds no row ({size:,} bytes)' if size else 'is empty (0 bytes)'}", "give a file with rows in it"
+            )
     checked.seconds = time.perf_counter() - began
     return checked
 
@@ -78,7 +85,7 @@ def report(checked: Checked, tokens: TokenSet) -> Json:
     spread = dict(zip(("min", "p50", "p90", "p99", "max"), map(int, np.percentile(lengths, [0, 50, 90, 99, 100])), strict=True))
     counts, edges = np.histogram(lengths, bins=min(40, int(lengths.max()))) if len(lengths) else (np.zeros(0), np.zeros(0))
     return {
-        "rows": found.kept + found.mended + found.rejected,
+        "rows": found.rows,
         "kept": found.kept,
         "mended": found.mended,
         "rejected": found.rejected,

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-LAYOUTS = {
-    "alpaca": ("instruction", "output"),
-    "prompt-completion": ("prompt", "completion"),
-    "chat": ("messages",),
-    "text": ("text",),
+
+class _Pair(NamedTuple):
+    """A question and its answer in fields of their own; `extra` is put behind the question."""
+
+    layout: str
+    question: str
+    extra: str
+    answer: str
+
+
+_PAIRS = (
+    _Pair("alpaca", "instruction", "input", "output"),
+    _Pair("alpaca", "instruction", "context", "response"),
+    _Pair("prompt-completion", "prompt", "", "completion"),
+    _Pair("question-answer", "question", "context", "answer"),
+    _Pair("question-answer", "prompt", "", "response"),
+    _Pair("question-answer", "input", "", "output"),
+)
+LAYOUTS = ("alpaca", "prompt-completion", "chat", "question-answer", "text")
+_KNOWN = (
+    "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
+    "question-answer: question + answer; text: text"
+)
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+    "function_call": "call",
+    "tool_call": "call",
 }
-_SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "tool": "tool"}
+_ROLES = {"developer": "system", "function": "tool"}
+_PART_TEXTS = ("text", "value", "content")
 
 
 class BadRow(Exception):
@@ -22,55 +53,84 @@ class BadRow(Exception):
         self.reason, self.detail = reason, detail
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
+    """One turn. `calls`: the tool calls it makes, each {"type": "function", "function": {"name", "arguments"}}."""
+
     role: str
     content: str
+    calls: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
-    """One row: a conversation (assistant turns are learned), or plain text with an optional given part (the rest is learned)."""
+    """One row: a conversation (assistant turns are learned), or plain text with an optional given part (the rest is learned).
+
+    `tools`: what the conversation's tools are, as its chat template takes them.
+    """
 
     messages: tuple[Message, ...] = ()
     given: str = ""
     learned: str = ""
+    tools: tuple[Any, ...] = ()
+    layout: str = field(default="", compare=False)
 
 
-def parse_example(value: Any, layout: str) -> Example:
-    """Read one parsed row in `layout` ("auto": by its fields). Raises BadRow."""
+def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = None) -> Example:
+    """Read one parsed row in `layout` ("auto": by its fields). `fields`: names of ours and those the file uses. Raises BadRow."""
+    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value):
+        value = {"messages": value}
     if not isinstance(value, dict):
         raise BadRow("not_an_object", f"a JSON object is needed, this is {_kind(value)}")
-    name = _recognise(value) if layout == "auto" else layout
-    if name == "alpaca":
-        question, extra = _text(value, "instruction"), _text(value, "input", optional=True)
-        prompt = f"{question}\n{extra}" if extra.strip() else question
-        return Example(messages=(Message("user", _filled(prompt, "instruction")), Message("assistant", _answer(value, "output"))))
-    if name == "prompt-completion":
-        return Example(given=_filled(_text(value, "prompt"), "prompt"), learned=_answer(value, "completion"))
+    if fields:
+        value = value | {ours: value[theirs] for ours, theirs in fields.items() if theirs in value}
+    name, pair = _recognise(value) if layout == "auto" else (layout, _pair(value, layout))
+    if pair:
+        return _from_pair(value, pair)
     if name == "text":
-        return Example(learned=_answer(value, "text"))
-    return Example(messages=_conversation(value))
+        return Example(learned=_answer(value, "text"), layout="text")
+    return Example(messages=_conversation(value), tools=_tools(value), layout="chat")
 
 
-def _recognise(value: dict[str, Any]) -> str:
+def _recognise(value: dict[str, Any]) -> tuple[str, _Pair | None]:
     if "conversations" in value:
-        return "chat"
-    for name, fields in LAYOUTS.items():
-        if all(field in value for field in fields):
-            return name
-    known = "; ".join(f"{name}: {' + '.join(fields)}" for name, fields in LAYOUTS.items())
-    raise BadRow("missing_field", f"fields {sorted(map(str, value))} fit no known layout ({known})")
+        return "chat", None
+    for pair in _PAIRS[:3]:
+        if pair.question in value and pair.answer in value:
+            return pair.layout, pair
+    if "messages" in value:
+        return "chat", None
+    for pair in _PAIRS[3:]:
+        if pair.question in value and pair.answer in value:
+            return pair.layout, pair
+    if "text" in value:
+        return "text", None
+    raise BadRow("missing_field", f"fields {sorted(map(str, value))[:20]} fit no known layout ({_KNOWN})")
+
+
+def _pair(value: dict[str, Any], layout: str) -> _Pair | None:
+    mine = [pair for pair in _PAIRS if pair.layout == layout]
+    return next((pair for pair in mine if pair.question in value and pair.answer in value), mine[0] if mine else None)
+
+
+def _from_pair(value: dict[str, Any], pair: _Pair) -> Example:
+    question = _text(value, pair.question)
+    if pair.layout == "prompt-completion":
+        return Example(given=_filled(question, pair.question), learned=_answer(value, pair.answer), layout=pair.layout)
+    extra = _text(value, pair.extra, optional=True) if pair.extra else ""
+    prompt = f"{question}\n{extra}" if extra.strip() else question
+    turns = (Message("user", _filled(prompt, pair.question)), Message("assistant", _answer(value, pair.answer)))
+    return Example(messages=turns, layout=pair.layout)
 
 
 def _text(value: dict[str, Any], field: str, optional: bool = False) -> str:
-    if field not in value or value[field] is None:
+    text = value.get(field)
+    if isinstance(text, str):
+        return text
+    if text is None:
         if optional:
             return ""
         raise BadRow("missing_field", f"{field} is {'null' if field in value else 'missing'}")
-    if not isinstance(value[field], str):
-        raise BadRow("wrong_type", f"{field} must be text, it is {_kind(value[field])}")
-    return str(value[field])
+    raise BadRow("wrong_type", f"{field} must be text, it is {_kind(text)}")
 
 
 def _filled(text: str, field: str) -> str:
@@ -92,13 +152,17 @@ def _conversation(value: dict[str, Any]) -> tuple[Message, ...]:
     turns = value.get(field)
     if not isinstance(turns, list):
         raise BadRow("missing_field" if turns is None else "wrong_type", f"{field} must be a list of turns, it is {_kind(turns)}")
+    share = share and not any(isinstance(turn, dict) and "role" in turn for turn in turns)
     messages = tuple(_turn(turn, number, share) for number, turn in enumerate(turns))
+    system = value.get("system")
+    if isinstance(system, str) and system.strip() and (not messages or messages[0].role != "system"):
+        messages = (Message("system", system), *messages)
     if not any(message.role == "user" for message in messages):
         raise BadRow("no_user_turn", f"none of {len(messages)} turns is the user's")
     answers = [message for message in messages if message.role == "assistant"]
     if not answers:
         raise BadRow("no_assistant_turn", f"none of {len(messages)} turns is the assistant's, so there is nothing to learn")
-    if not any(answer.content.strip() for answer in answers):
+    if not any(answer.content.strip() or answer.calls for answer in answers):
         raise BadRow("empty_answer", "every assistant turn is empty")
     return messages
 
@@ -107,6 +171,11 @@ def _turn(turn: Any, number: int, share: bool) -> Message:
     if not isinstance(turn, dict):
         raise BadRow("wrong_type", f"turn {number} must be an object, it is {_kind(turn)}")
     role, content = (turn.get("from"), turn.get("value")) if share else (turn.get("role"), turn.get("content"))
+    calls = _calls(turn.get("tool_calls"), number)
+    if isinstance(content, list):
+        content = _joined(content, number)
+    if content is None and calls:
+        content = ""
     if not isinstance(role, str) or not isinstance(content, str):
         wanted = "from and value" if share else "role and content"
         raise BadRow("wrong_type", f"turn {number} needs {wanted} as text, it has {_kind(role)} and {_kind(content)}")
@@ -114,7 +183,51 @@ def _turn(turn: Any, number: int, share: bool) -> Message:
         if role not in _SHAREGPT_ROLES:
             raise BadRow("wrong_role", f"turn {number} has role {role!r}; known are {sorted(_SHAREGPT_ROLES)}")
         role = _SHAREGPT_ROLES[role]
-    return Message(role, content)
+    if role == "call":
+        return Message("assistant", "", _calls(_loaded(content), number)) if _loaded(content) is not None else Message("assistant", content)
+    return Message(_ROLES.get(role, role), content, calls)
+
+
+def _joined(parts: list[Any], number: int) -> str:
+    """The text of a turn that is written as a list of parts."""
+    texts = []
+    for part in parts:
+        text = next((part[key] for key in _PART_TEXTS if key in part), None) if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            kind = part.get("type") if isinstance(part, dict) else _kind(part)
+            raise BadRow("wrong_type", f"turn {number} has a part that is not text ({kind}); only text is trained on")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _calls(calls: Any, number: int) -> tuple[Any, ...]:
+    """Tool calls in the form chat templates take: arguments as an object, not as its text."""
+    if calls is None:
+        return ()
+    found = []
+    for call in calls if isinstance(calls, list) else [calls]:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadRow("wrong_type", f"turn {number} has a tool call without the name of a function")
+        given = function.get("arguments", {})
+        arguments = _loaded(given) if isinstance(given, str) else given
+        found.append({"type": "function", "function": {"name": function["name"], "arguments": given if arguments is None else arguments}})
+    return tuple(found)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _tools(value: dict[str, Any]) -> tuple[Any, ...]:
+    tools = value.get("tools")
+    if isinstance(tools, str):
+        tools = _loaded(tools)
+    return tuple(tools) if isinstance(tools, list) else ()
 
 
 def _kind(value: Any) -> str:

@@ -1,224 +1,235 @@
-"""Read rows from JSON Lines and JSON files, one by one, losing none: what cannot be parsed comes out as a reject with its bytes."""
+"""Read the rows of a file one by one, whatever its form, losing none: what cannot be parsed comes out as a reject with its bytes.
+
+Constant memory: one row, or a window of a stream, is held at a time.
+"""
 
 from __future__ import annotations
 
-import base64
+import functools
 import json
+import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
 from holdfast.core.errors import BLOCKED, Stop
-from holdfast.core.files import Json
+from holdfast.rows.jsonstream import JsonStream
+from holdfast.rows.rawrow import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
+from holdfast.rows.stream import HEAD, Head, bare_suffix, from_latin_1, open_stream, read_head
+from holdfast.rows.tables import read_columns, read_csv
 
-_BOM = b"\xef\xbb\xbf"
-_WINDOW = 1 << 20  # bytes of an array that are looked at together
-_EXTENT = json.JSONDecoder(parse_int=len, parse_float=len)  # asked for the end of an element, not for its value
-_MAGIC = {
-    b"\x1f\x8b": "gzip data; unpack it first (gunzip)",
-    b"\x28\xb5\x2f\xfd": "zstd data; unpack it first (unzstd)",
-    b"PK\x03\x04": "a zip archive; unpack it first",
-    b"PAR1": "a Parquet file; write it out as JSON Lines first",
-    b"\xff\xfe": "UTF-16 text; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)",
-    b"\xfe\xff": "UTF-16 text; save it as UTF-8 (iconv -f UTF-16 -t UTF-8)",
+_SUFFIX_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".md": "text"}
+_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+_NO_ROWS = {  # (what a file is that holds no rows at all)
+    b"PK\x03\x04": "a zip archive",
+    b"\x7fELF": "a program",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"%PDF-": "a PDF document",
+    b"\x80\x02": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"GGUF": "a GGUF model",
+    b"SQLite format 3": "an SQLite database",
 }
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a row stood: file as given, line counted from 1."""
+class Form(NamedTuple):
+    """How a file is written: lines, array, values, csv, text, parquet, arrow, or none (`what` then says what it is)."""
 
-    file: str
-    line: int
+    kind: str
+    head: Head
+    what: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
-@dataclass(frozen=True)
-class RawRow:
-    """One row as it stood in the file; `value` is what was parsed from `raw`."""
-
-    source: Source
-    raw: bytes
-    value: Any
+    @property
+    def words(self) -> str:
+        names = {"lines": "JSON Lines", "array": "a JSON array", "values": "JSON objects one after the other", "text": "plain text"}
+        undone = [self.head.compression, self.head.encoding.removesuffix("-sig").upper() if self.head.encoding != "utf-8-sig" else ""]
+        return ", ".join([names.get(self.kind, self.kind), *filter(None, undone)])
 
 
-@dataclass(frozen=True)
-class Reject:
-    """A row that is not trained on: reason is a short name that can be counted, detail says what and where."""
+def form_of(file: str) -> Form:
+    """How `file` is written, by its first bytes, then by its name. Raises Stop(1) for what cannot be opened."""
+    head = read_head(file)
+    for magic, kind in _MAGIC.items():
+        if head.text.startswith(magic) and not head.compression:
+            return Form(kind, head)
+    for magic, what in _NO_ROWS.items():
+        if head.text.startswith(magic):
+            return Form("none", head, what)
+    kind = _SUFFIX_FORMS.get(bare_suffix(file), "")
+    if kind in ("parquet", "arrow"):
+        return Form(kind, head)
+    if kind and not _first_line_is_an_object(head.text):
+        return Form(kind, head)
+    return Form(_json_kind(head.text), head)
 
-    source: Source
-    reason: str
-    detail: str
-    raw: bytes
 
-    def as_json(self) -> Json:
-        entry: Json = {"file": self.source.file, "line": self.source.line, "reason": self.reason, "detail": self.detail}
-        try:
-            return entry | {"raw": self.raw.decode()}
-        except UnicodeDecodeError:
-            return entry | {"raw_base64": base64.b64encode(self.raw).decode()}
+def _first_line_is_an_object(text: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(text.lstrip().split(b"\n", 1)[0]), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
-class Unparsed(NamedTuple):
-    """One row before parsing: its line, its bytes, and (reason, detail) where the file cannot be read past it."""
-
-    line: int
-    raw: bytes
-    damage: tuple[str, str] | None = None
+def _json_kind(head: bytes) -> str:
+    """One array, objects over several lines, or one row a line. Rows may be arrays themselves: those end with their lines."""
+    text = head.lstrip()
+    first_line = text.split(b"\n", 1)[0].strip()
+    if text.startswith(b"["):
+        alone = not first_line.endswith(b"]") or b"\n" not in text.rstrip() or first_line == b"[]"
+        return "array" if alone else "lines"
+    pretty = first_line.endswith((b"{", b"[", b",")) and first_line.startswith(b"{") and b"\n" in text
+    return "values" if pretty and text.split(b"\n", 2)[1][:1] in (b" ", b"\t", b'"', b"\r") else "lines"
 
 
 def read_rows(file: str) -> Iterator[RawRow | Reject]:
     """Every row of `file`, in order; blank lines are not rows.
 
-    Raises Stop(1) for what is no row file at all (empty, unreadable or binary) and for a file that changes meanwhile.
+    Raises Stop(1) for a file that cannot be opened and for one that changes meanwhile.
     """
     for row in read_unparsed(file):
         yield parse(file, row)
 
 
 def read_unparsed(file: str) -> Iterator[Unparsed]:
-    """Every row of `file` as it stands there; otherwise like read_rows. Holds one row at a time, or a window of an array."""
-    head = _head(file)
+    """Every row of `file` as it stands there; otherwise like read_rows."""
+    form = form_of(file)
     with open(file, "rb") as handle:
         before = os.fstat(handle.fileno())
-        yield from _Array(handle).rows() if _is_array(head) else _lines(handle)
+        yield from read_columns(file, form.kind) if form.kind in ("parquet", "arrow") else _stream(handle, form)
         after = os.fstat(handle.fileno())
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         sizes = f"{before.st_size:,} bytes before, {after.st_size:,} now"
         raise Stop(BLOCKED, f"{file} changed while it was read ({sizes})", "start again once nothing writes to it any more")
 
 
-def parse(file: str, row: Unparsed) -> RawRow | Reject:
-    """The row's JSON value, or why there is none."""
-    source = Source(file, row.line)
-    return Reject(source, *row.damage, row.raw) if row.damage else _parse(source, row.raw)
+def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
+    if form.kind == "none":
+        yield Unparsed(1, form.head.text[:64], ("not_rows", f"the file is {form.what}; its first bytes are kept here"))
+        return
+    by_row = form.head.encoding == "latin-1" and form.kind in ("lines", "array", "values")  # so that a row's bytes stay as they are
+    stream, guarded = open_stream(handle, form.head._replace(encoding="") if by_row else form.head)
+    line = 0
+    if form.kind in ("array", "values"):
+        rows = JsonStream(stream, form.kind == "array").rows()
+    elif form.kind == "csv":
+        rows = read_csv(stream, form.head.text)
+    else:
+        rows = _lines(stream, form.kind == "text")
+    for row in rows:
+        line = row.line
+        yield row if not by_row or row.damage or row.raw.isascii() else row._replace(json=from_latin_1(row.raw))
+    if guarded.damage:
+        yield Unparsed(line + 1, b"", ("damaged_file", f"the {form.head.compression} data is damaged: {guarded.damage}"))
 
 
-def _head(file: str) -> bytes:
-    try:
-        with open(file, "rb") as handle:
-            head = handle.read(1 << 16)
-    except IsADirectoryError:
-        raise Stop(BLOCKED, f"{file} is a folder", "name the files in it under data.files") from None
-    except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", f"check it with: ls -l {file}") from None
-    if not head.removeprefix(_BOM).strip():
-        raise Stop(BLOCKED, f"{file} is empty ({Path(file).stat().st_size} bytes)", "give a file with one JSON object a line")
-    for magic, meaning in _MAGIC.items():
-        if head.startswith(magic):
-            raise Stop(BLOCKED, f"{file} is {meaning.split(';')[0]}, not JSON text", meaning.split("; ")[-1])
-    if b"\0" in head:
-        at = head.index(b"\0")
-        raise Stop(BLOCKED, f"{file} is binary: a NUL byte at offset {at:,}", "data files are JSON Lines or JSON text")
-    return head
-
-
-def _is_array(head: bytes) -> bool:
-    """Whether the file is one JSON array. A row file whose first row is an array is not: it goes on after the line's bracket."""
-    text = head.removeprefix(_BOM).lstrip()
-    if not text.startswith(b"["):
-        return False
-    first_line = text.split(b"\n", 1)[0].strip()
-    return not first_line.endswith(b"]") or b"\n" not in text.rstrip() or first_line == b"[]"
-
-
-def _lines(handle: BinaryIO) -> Iterator[Unparsed]:
-    for number, line in enumerate(handle, 1):
+def _lines(handle: BinaryIO, is_text: bool) -> Iterator[Unparsed]:
+    for number, line in enumerate(iter(functools.partial(handle.readline, LARGEST_ROW + 1), b""), 1):
+        if len(line) > LARGEST_ROW and not line.endswith(b"\n"):
+            yield overlong(number, line, len(line) + _skip_line(handle))
+            continue
         raw = line.rstrip(b"\r\n")
-        if number == 1:
-            raw = raw.removeprefix(_BOM)
-        if raw.strip():
+        if not raw or raw.isspace():
+            continue
+        if is_text:
+            yield _text(number, raw)
+        elif (b"}{" in raw or b"} {" in raw) and len(parts := _several(raw)) > 1:
+            yield from (Unparsed(number, part) for part in parts)
+        else:
             yield Unparsed(number, raw)
 
 
-def _parse(source: Source, raw: bytes) -> RawRow | Reject:
+def _skip_line(handle: BinaryIO) -> int:
+    size = 0
+    while part := handle.readline(HEAD):
+        size += len(part)
+        if part.endswith(b"\n"):
+            break
+    return size
+
+
+def _text(number: int, raw: bytes) -> Unparsed:
     try:
-        return RawRow(source, raw, orjson.loads(raw))
+        return Unparsed(number, raw, None, orjson.dumps({"text": raw.decode()}))
+    except UnicodeDecodeError:
+        return Unparsed(number, raw)  # parsing says where
+
+
+def _several(raw: bytes) -> list[bytes]:
+    """The objects of a line that is made of objects alone; empty when it is not."""
+    text, at, parts = raw.decode("latin-1"), 0, []
+    try:
+        while at < len(text):
+            if text[at] != "{":
+                return []
+            _, end = _DECODER.raw_decode(text, at)
+            parts.append(text[at:end].encode("latin-1"))
+            at = next((n for n in range(end, len(text)) if text[n] not in " \t"), len(text))
+    except (json.JSONDecodeError, RecursionError):
+        return []
+    return parts
+
+
+def parse(file: str, row: Unparsed, first_line: int = 0) -> RawRow | Reject:
+    """The row's JSON value, or why there is none; its line is counted from `first_line`."""
+    source = Source(file, row.line - first_line)
+    if row.damage:
+        return Reject(source, *row.damage, row.raw)
+    text = row.raw if row.json is None else row.json
+    try:
+        return RawRow(source, row.raw, orjson.loads(text))
     except orjson.JSONDecodeError as error:
+        return _second_look(source, row.raw, text, error)
+
+
+def _second_look(source: Source, raw: bytes, text: bytes, error: orjson.JSONDecodeError) -> RawRow | Reject:
+    """What orjson refuses may be bytes that are not UTF-8, or literals that other programs write; everything else has a likely cause."""
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as damage:
+        return Reject(source, "bad_encoding", f"not UTF-8: byte 0x{text[damage.start]:02x} at offset {damage.start}", raw)
+    if "NaN" in decoded or "Infinity" in decoded:
         try:
-            raw.decode()
-        except UnicodeDecodeError as damage:
-            return Reject(source, "bad_encoding", f"not UTF-8: byte 0x{raw[damage.start]:02x} at offset {damage.start}", raw)
-        return Reject(source, "parse_error", f"{error} (the row has {len(raw)} bytes){_hint(raw)}", raw)
+            value = exact_value(decoded)
+            json_of(value)
+            return RawRow(source, raw, value, ("nan_literal", "NaN or Infinity, which JSON does not have, became null"))
+        except (ValueError, RecursionError):  # half of a surrogate pair cannot be written again
+            pass
+    return Reject(source, "parse_error", f"{error} (the row has {len(raw)} bytes){_hint(raw)}", raw)
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
 
 
 def _hint(raw: bytes) -> str:
     text = raw.strip()
+    if b"\\ud" in text.lower() and text.endswith(b"}"):
+        return "; half of a surrogate pair stands alone in it"
     if not text.startswith(b"{"):
         return ""
     if text.startswith((b"{'", b"{ '")):
         return "; single quotes are not JSON"
     if text.endswith((b",}", b", }")):
         return "; a comma before the closing bracket"
+    if b"//" in text and text.endswith(b"}") and b"://" not in text:
+        return "; comments are not JSON"
+    if any(word in text for word in (b": None", b": True", b": False")):
+        return "; None, True and False are Python, JSON has null, true and false"
     return "" if text.endswith(b"}") else "; the row looks cut off"
 
 
-class _Array:
-    """Elements of one JSON array, with the line each begins on. After damage the rest of the file is one reject.
+def exact_value(text: str) -> Any:
+    """The JSON value with whole numbers of any size, and null for NaN and infinities. Raises ValueError or RecursionError."""
+    return _DECODER.decode(text)
 
-    Bytes are looked at as Latin-1, one character each: where an element ends does not depend on the letters in it.
-    """
 
-    def __init__(self, handle: BinaryIO) -> None:
-        self.handle = handle
-        self.text = handle.read(_WINDOW).removeprefix(_BOM).decode("latin-1")
-        self.at, self.line, self.ended = 0, 1, False
-        self._move(self.text.index("[") + 1)
-
-    def rows(self) -> Iterator[Unparsed]:
-        between = " \t\r\n"
-        while not self._cut_off(between):
-            if self.text[self.at] == "]":
-                return
-            end = self._element_end()
-            if isinstance(end, str):
-                rest = self.text[self.at :].encode("latin-1") + self.handle.read()
-                yield Unparsed(self.line, rest, ("parse_error", f"{end}; nothing after this point of the array can be read"))
-                return
-            yield Unparsed(self.line, self.text[self.at : end].encode("latin-1"))
-            self._move(end)
-            between = " \t\r\n,"
-        yield Unparsed(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
-
-    def _cut_off(self, between: str) -> bool:
-        """Move to the next character that is not one of `between`; whether the file ends before it."""
-        while True:
-            at = self.at
-            while at < len(self.text) and self.text[at] in between:
-                at += 1
-            self._move(at)
-            if at < len(self.text):
-                return False
-            if self.ended:
-                return True
-            self._grow()
-
-    def _element_end(self) -> int | str:
-        """Where the element at hand ends, or what is wrong with it. At the window's end only a longer window can tell."""
-        while True:
-            wrong = ""
-            try:
-                _, end = _EXTENT.raw_decode(self.text, self.at)
-            except json.JSONDecodeError as error:
-                wrong = f"{error.msg} in line {self.line + self.text.count(chr(10), self.at, error.pos)}"
-            except RecursionError:
-                return "nested too deeply"
-            if self.ended or (not wrong and end + len("e+") < len(self.text)):
-                return wrong or end
-            self._grow()
-
-    def _move(self, to: int) -> None:
-        self.line += self.text.count("\n", self.at, to)
-        self.at = to
-
-    def _grow(self) -> None:
-        """Read on, twice as far for an element that does not fit; what lies behind is dropped."""
-        kept = self.text[self.at :]
-        fresh = self.handle.read(max(_WINDOW, len(kept)))
-        self.text, self.at, self.ended = kept + fresh.decode("latin-1"), 0, not fresh
+def json_of(value: Any) -> bytes:
+    """One line of JSON that keeps whole numbers of any size. Raises ValueError for half of a surrogate pair, or RecursionError."""
+    return json.dumps(value, ensure_ascii=False).encode()

@@ -17,12 +17,16 @@ import orjson
 
 from holdfast.core.files import Json
 from holdfast.rows.arrays import Array, pack, unpack
-from holdfast.rows.formats import BadRow, parse_example
-from holdfast.rows.read import RawRow, Reject, Unparsed, parse, read_unparsed
-from holdfast.rows.template import Piece, pieces
+from holdfast.rows.formats import BadRow
+from holdfast.rows.judge import Judged, judge
+from holdfast.rows.rawrow import Reject, Unparsed, json_line
+from holdfast.rows.read import read_unparsed
+from holdfast.rows.rules import Rules
+from holdfast.rows.skeleton import Piece
+from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Codec, Tokens
 
-_VERSION = 1  # of a shard's form and of everything that turns a row into tokens: reader, formats, template, cut
+_VERSION = 1  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
 _ARRAYS = ("ids", "learned", "lengths", "lines", "rejects")
 
@@ -41,8 +45,10 @@ class Block:
     def name(self) -> str:
         digest = hashlib.sha256()
         for row in self.rows:
-            digest.update(b"%d %d %r\n" % (row.line - self.first_line, len(row.raw), row.damage))
+            sizes = len(row.raw), -1 if row.json is None else len(row.json)
+            digest.update(b"%d %d %d %r\n" % (row.line - self.first_line, *sizes, row.damage))
             digest.update(row.raw)
+            digest.update(row.json or b"")
         return digest.hexdigest()
 
 
@@ -70,6 +76,21 @@ class Verdicts:
     by_reason: Counter[str] = field(default_factory=Counter)
     learned: int = 0
     largest: int = -1
+
+    @property
+    def rows(self) -> int:
+        return self.kept + self.mended + self.rejected
+
+    def take(self, row: Judged, cut: int) -> None:
+        """Count a row that is trained on, `cut` tokens of it left out."""
+        reasons = [reason for reason, _ in row.mended] + (["answer_cut"] if cut else [])
+        self.mended += bool(reasons)
+        self.kept += not reasons
+        self.by_reason.update(reasons)
+
+    def reject(self, rejects: list[Reject]) -> None:
+        self.rejected += len(rejects)
+        self.by_reason.update(reject.reason for reject in rejects)
 
     def add(self, other: Verdicts) -> None:
         self.kept += other.kept
@@ -99,45 +120,43 @@ class Shard:
             yield {"file": file} | reject | {"line": first_line + reject["line"]}
 
 
-def tokenise(block: Block, layout: str, codec: Codec, max_tokens: int) -> Shard:
-    """Check and tokenise a block; rows longer than `max_tokens` lose the end of their answer (mended)."""
+def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
+    """Check and tokenise a block; rows longer than `rules.max_tokens` lose the end of their answer (mended) or are rejected."""
     verdicts = Verdicts()
     kept: list[tuple[int, Tokens]] = []
-    rejects: list[Reject] = []
-    good = list(_examples(block, layout, codec, rejects))
-    for (row, _), tokens in zip(good, codec.encode([text for _, text in good], max_tokens), strict=True):
+    good, rejects = readable(block, rules, codec)
+    for (row, _), tokens in zip(good, codec.encode([text for _, text in good], rules), strict=True):
         if isinstance(tokens, BadRow):
             rejects.append(Reject(row.source, tokens.reason, tokens.detail, row.raw))
             continue
         kept.append((row.source.line, tokens))
-        verdicts.mended += bool(tokens.cut)
-        verdicts.by_reason.update(["answer_cut"] if tokens.cut else [])
-    verdicts.kept, verdicts.rejected = len(kept) - verdicts.mended, len(rejects)
-    verdicts.by_reason.update(reject.reason for reject in rejects)
-    rejects.sort(key=lambda reject: reject.source.line)
+        verdicts.take(row, tokens.cut)
+    verdicts.reject(rejects)
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
     learned = np.fromiter(itertools.chain.from_iterable(tokens.learned for _, tokens in kept), np.uint8)
     verdicts.learned, verdicts.largest = int(learned.sum()), int(ids.max(initial=-1))
     lengths = np.array([len(tokens.ids) for _, tokens in kept], np.int32)
     lines = np.array([line for line, _ in kept], np.int32)
-    return Shard(ids, learned, lengths, lines, _as_lines(rejects), verdicts)
+    return Shard(ids, learned, lengths, lines, as_lines(rejects), verdicts)
 
 
-def _examples(block: Block, layout: str, codec: Codec, rejects: list[Reject]) -> Iterator[tuple[RawRow, list[Piece]]]:
-    for unparsed in block.rows:
-        row = parse("", unparsed._replace(line=unparsed.line - block.first_line))
-        if isinstance(row, Reject):
-            rejects.append(row)
-            continue
+def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judged, list[Piece]]], list[Reject]]:
+    """The rows that pass every check up to the tokens, each as the template writes it; and the rejects."""
+    rows, rejects = judge(block.rows, block.first_line, rules, codec.specials)
+    good = []
+    for row in rows:
         try:
-            yield row, pieces(parse_example(row.value, layout), codec.template)
+            good.append((row, pieces(row.example, codec.template)))
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
+    return good, rejects
 
 
-def _as_lines(rejects: list[Reject]) -> npt.NDArray[np.uint8]:
+def as_lines(rejects: list[Reject]) -> npt.NDArray[np.uint8]:
+    """Rejects as JSON lines, by line of the file."""
+    rejects.sort(key=lambda reject: reject.source.line)
     objects = ({key: value for key, value in reject.as_json().items() if key != "file"} for reject in rejects)
-    return np.frombuffer(b"".join(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in objects), np.uint8)
+    return np.frombuffer(b"".join(json_line(entry) for entry in objects), np.uint8)
 
 
 def shard_bytes(shard: Shard) -> bytes:

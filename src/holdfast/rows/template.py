@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ import jinja2
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.rows.formats import BadRow, Example, Message
+from holdfast.rows.skeleton import Piece, Skeleton, followable, make_skeleton
 
-Piece = tuple[str, bool]
+_MOST_SHAPES = 1000
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Template:
     bos: str
     eos: str
     compiled: jinja2.Template | None
+    shapes: dict[tuple[str, ...], Skeleton | None] | None = field(default=None, compare=False)  # by roles; None: rendered row by row
 
 
 def load_template(folder: Path) -> Template:
@@ -37,8 +40,13 @@ def load_template(folder: Path) -> Template:
     settings = read_json(folder / "tokenizer_config.json") or {}
     file = folder / "chat_template.jinja"
     source = file.read_text(encoding="utf-8") if file.is_file() else _template_of(settings)
-    compiled = _environment().from_string(source) if source else None
-    return Template(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled)
+    environment = _environment()
+    try:
+        compiled = environment.from_string(source) if source else None
+    except jinja2.TemplateSyntaxError as error:
+        raise Stop(BLOCKED, f"the chat template in {folder} is no jinja2 template: {error}", "fetch the model's tokenizer again") from None
+    shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
+    return Template(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes)
 
 
 def pieces(example: Example, template: Template) -> list[Piece]:
@@ -47,10 +55,36 @@ def pieces(example: Example, template: Template) -> list[Piece]:
         return [(example.given, False), (example.learned + template.eos, True)]
     if template.compiled is None:
         return _plain(example.messages, template.eos)
-    return _chat(example.messages, template)
+    return _by_shape(example, template) or _chat(example.messages, example.tools, template)
 
 
-def _chat(messages: tuple[Message, ...], template: Template) -> list[Piece]:
+def _by_shape(example: Example, template: Template) -> list[Piece] | None:
+    """The pieces by the skeleton of the conversation's shape, where there is one that holds for it."""
+    messages = example.messages
+    if template.shapes is None or example.tools or any(message.calls for message in messages):
+        return None
+    roles = tuple([message.role for message in messages])
+    if roles not in template.shapes:
+        template.shapes[roles] = _skeleton(roles, template) if len(template.shapes) < _MOST_SHAPES else None
+    shape = template.shapes[roles]
+    return shape.fill([message.content for message in messages]) if shape else None
+
+
+def _skeleton(roles: tuple[str, ...], template: Template) -> Skeleton | None:
+    """Of conversations whose every answer can be told from what stands before it; others are looked at one by one."""
+    answers = roles.count("assistant")
+
+    def render(contents: list[str]) -> list[Piece]:
+        found = _chat(tuple(map(Message, roles, contents)), (), template)
+        return found if sum(learned for _, learned in found) == answers else []
+
+    try:
+        return make_skeleton(render, len(roles)) if roles[-1] == "assistant" else None
+    except BadRow:
+        return None
+
+
+def _chat(messages: tuple[Message, ...], tools: tuple[Any, ...], template: Template) -> list[Piece]:
     """Render the conversation up to before and after each assistant turn; what such a turn adds is learned.
 
     A template that rewrites earlier turns (dropping their reasoning, say) allows this for the last assistant turn only.
@@ -60,8 +94,8 @@ def _chat(messages: tuple[Message, ...], template: Template) -> list[Piece]:
         found: list[Piece] = []
         done = ""
         for at in chosen:
-            before = _render(template, messages[:at], True)
-            after = _render(template, messages[: at + 1], False)
+            before = _render(template, messages[:at], tools, True)
+            after = _render(template, messages[: at + 1], tools, False)
             if not before.startswith(done) or not after.startswith(before):
                 break
             found += [(before[len(done) :], False), (after[len(before) :], True)]
@@ -71,14 +105,22 @@ def _chat(messages: tuple[Message, ...], template: Template) -> list[Piece]:
     raise BadRow("template_refuses", "the chat template does not write an answer behind its own generation prompt")
 
 
-def _render(template: Template, messages: tuple[Message, ...], open_end: bool) -> str:
+def _render(template: Template, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool) -> str:
     assert template.compiled is not None
-    turns = [{"role": message.role, "content": message.content} for message in messages]
+    turns: list[Json] = [
+        {"role": message.role, "content": message.content} | ({"tool_calls": [*message.calls]} if message.calls else {})
+        for message in messages
+    ]
     try:
         return template.compiled.render(
-            messages=turns, add_generation_prompt=open_end, bos_token=template.bos, eos_token=template.eos, tools=None, documents=None
+            messages=turns,
+            add_generation_prompt=open_end,
+            bos_token=template.bos,
+            eos_token=template.eos,
+            tools=[*tools] or None,
+            documents=None,
         )
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
+    except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
         raise BadRow("template_refuses", f"the chat template refuses these turns: {error}") from error
 
 
@@ -88,7 +130,8 @@ def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
     given = ""
     for message in messages:
         if message.role == "assistant":
-            found += [(given + "### Response:\n", False), (message.content + eos, True)]
+            called = "".join(f"{_to_json(call['function'])}\n" for call in message.calls)
+            found += [(given + "### Response:\n", False), (message.content + called + eos, True)]
             given = "\n\n"
         else:
             given += f"{names.get(message.role, f'### {message.role}:')}{message.content}\n\n"

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from holdfast.core.errors import BLOCKED, Stop
-from holdfast.core.files import read_json
+from holdfast.core.files import Json, read_json
 from holdfast.rows.formats import BadRow
-from holdfast.rows.template import Piece, Template, load_template
+from holdfast.rows.rules import Rules
+from holdfast.rows.skeleton import Piece
+from holdfast.rows.template import Template, load_template
+
+_QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,14 @@ class Tokens:
     ids: list[int]
     learned: list[bool]
     cut: int
+
+
+class Fit(NamedTuple):
+    """What of a row is trained on: tokens, how many did not fit, how many are learned."""
+
+    tokens: int
+    cut: int
+    learned: int
 
 
 @dataclass(frozen=True)
@@ -41,48 +57,108 @@ class Codec:
         number = self.tokenizer.token_to_id(self.template.eos) if self.template.eos else None
         return number if isinstance(number, int) else None
 
-    def encode(self, rows: list[list[Piece]], max_tokens: int) -> list[Tokens | BadRow]:
+    @functools.cached_property
+    def specials(self) -> tuple[str, ...]:
+        """Texts that become special tokens wherever they stand."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return tuple(sorted(token.content for token in added if token.special and len(token.content) > 2))
+
+    def encode(self, rows: list[list[Piece]], rules: Rules) -> list[Tokens | BadRow]:
         """Tokenise rows of pieces; each piece on its own, as a prompt is tokenised on its own when the model is used."""
+        return [self._join(row, parts, rules) for row, parts in zip(rows, self._encoded(rows), strict=True)]
+
+    def measure(self, rows: list[list[Piece]], rules: Rules) -> list[Fit | BadRow]:
+        """What `encode` would make of the rows, without the token numbers."""
+        found: list[Fit | BadRow] = []
+        for row, parts in zip(rows, self._encoded(rows), strict=True):
+            try:
+                found.append(fit(self._lead(row), [(len(part), learned) for part, (_, learned) in zip(parts, row, strict=True)], rules))
+            except BadRow as bad:
+                found.append(bad)
+        return found
+
+    def _encoded(self, rows: list[list[Piece]]) -> Iterator[list[Encoding]]:
         texts = [text for row in rows for text, _ in row]
         encoded = iter(self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
-        return [self._join([(next(encoded).ids, learned) for _, learned in row], row[0][0], max_tokens) for row in rows]
+        return ([next(encoded) for _ in row] for row in rows)
 
-    def _join(self, parts: list[tuple[list[int], bool]], first_text: str, max_tokens: int) -> Tokens | BadRow:
-        ids: list[int] = []
-        learned: list[bool] = []
-        if self.bos and not (self.template.bos and first_text.startswith(self.template.bos)):
-            ids, learned = list(self.bos), [False] * len(self.bos)
-        for numbers, is_learned in parts:
-            ids += numbers
-            learned += [is_learned] * len(numbers)
-        total, targets = len(ids), sum(learned[1:])
-        ids, learned = ids[:max_tokens], learned[:max_tokens]
-        if not any(learned[1:]):
-            cause = f"the answer begins after max_tokens = {max_tokens}" if targets else "the answer has no token"
-            return BadRow("all_labels_masked", f"{cause}; the row has {total} tokens, {targets} of them to be learned")
-        return Tokens(ids, learned, total - len(ids))
+    def _lead(self, row: list[Piece]) -> tuple[int, ...]:
+        return () if self.template.bos and row[0][0].startswith(self.template.bos) else self.bos
+
+    def _join(self, row: list[Piece], parts: list[Encoding], rules: Rules) -> Tokens | BadRow:
+        lead = self._lead(row)
+        try:
+            size = fit(lead, [(len(part), learned) for part, (_, learned) in zip(parts, row, strict=True)], rules)
+        except BadRow as bad:
+            return bad
+        ids, flags = list(lead), [False] * len(lead)
+        for part, (_, learned) in zip(parts, row, strict=True):
+            ids += part.ids
+            flags += [learned] * len(part)
+        return Tokens(ids[: size.tokens], flags[: size.tokens], size.cut)
+
+
+def fit(lead: tuple[int, ...], parts: list[tuple[int, bool]], rules: Rules) -> Fit:
+    """How much of a row is trained on, from the number of tokens of each part. Raises BadRow where nothing of it can be."""
+    total, targets, learned = len(lead), 0, 0
+    for length, is_learned in parts:
+        if is_learned:
+            begin = max(total, 1)  # the first token of a row is never predicted
+            targets += max(0, total + length - begin)
+            learned += max(0, min(total + length, rules.max_tokens) - begin)
+        total += length
+    if total > rules.max_tokens and rules.too_long == "reject":
+        raise BadRow("too_long", f"the row has {total} tokens, max_tokens = {rules.max_tokens}")
+    if not learned:
+        cause = f"the answer begins after max_tokens = {rules.max_tokens}" if targets else "the answer has no token"
+        raise BadRow("all_labels_masked", f"{cause}; the row has {total} tokens, {targets} of them to be learned")
+    return Fit(min(total, rules.max_tokens), max(0, total - rules.max_tokens), learned)
 
 
 def load_codec(folder: Path) -> Codec:
     """Load tokenizer and template of a model folder. Raises Stop(1) when there is none or it is damaged."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise Stop(
-            BLOCKED,
-            f"{folder} has no tokenizer.json",
-            "save the model's fast tokenizer into it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
-        )
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # noqa: BLE001  (tokenizers raises plain Exception for a damaged file; it is reported below)
-        raise Stop(BLOCKED, f"{file} is damaged: {error}", "fetch the model's tokenizer again") from None
+    tokenizer = _load_tokenizer(folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     template = load_template(folder)
     pad, reason = _pad_token(folder, tokenizer, template)
     bos = () if template.compiled else _leading_specials(tokenizer, template)
     return Codec(folder, tokenizer, template, pad, reason, bos, tokenizer.get_vocab_size(with_added_tokens=True))
+
+
+def plain_codec(codec: Codec) -> Codec:
+    """The same tokenizer with the plain instruction form instead of a chat template: for counting, when the model is not known."""
+    return dataclasses.replace(codec, template=Template(None, "", codec.template.eos, None), bos=())
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    file = folder / "tokenizer.json"
+    settings = read_json(folder / "tokenizer_config.json") or {}
+    try:
+        if file.is_file():
+            return Tokenizer.from_file(str(file))
+        if settings.get("tokenizer_class") == "Qwen2Tokenizer" and (folder / "merges.txt").is_file():
+            return _of_qwen2(folder, settings)
+    except Exception as error:  # noqa: BLE001  (tokenizers raises plain Exception for a damaged file; it is reported below)
+        raise Stop(BLOCKED, f"the tokenizer in {folder} is damaged: {error}", "fetch the model's tokenizer again") from None
+    raise Stop(
+        BLOCKED,
+        f"{folder} has no tokenizer.json",
+        "save the model's fast tokenizer into it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
+    )
+
+
+def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
+    """The tokenizer of a Qwen2 folder that has vocabulary and merges only, put together as transformers does."""
+    tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(_QWEN2_WORDS), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    added = sorted((int(number), token) for number, token in settings.get("added_tokens_decoder", {}).items())
+    tokenizer.add_tokens([AddedToken(token["content"], special=token["special"], normalized=False) for _, token in added])
+    return tokenizer
 
 
 def _leading_specials(tokenizer: Tokenizer, template: Template) -> tuple[int, ...]:

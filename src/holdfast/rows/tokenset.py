@@ -18,7 +18,7 @@ from holdfast.core.mixture import Mixture, make_mixture
 from holdfast.core.shuffle import Rows
 from holdfast.core.table import split_rows
 from holdfast.rows.arrays import header_of, in_file_order, map_arrays, read_array
-from holdfast.rows.read import Source
+from holdfast.rows.rawrow import Source
 
 
 @dataclass(frozen=True)

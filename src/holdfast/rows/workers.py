@@ -1,4 +1,4 @@
-"""Tokenise blocks in parallel: the first few here, further ones in processes of their own. Keeps nothing.
+"""Work on blocks in parallel: the first few here, further ones in processes of their own. Keeps nothing.
 
 The tokenizer has threads itself, but reading JSON and rendering the template take a quarter of a row's time and hold the
 interpreter's lock; only processes spread those. They are worth their start from a few seconds of work on.
@@ -6,29 +6,38 @@ interpreter's lock; only processes spread those. They are worth their start from
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, Stop
+from holdfast.rows.rules import Rules
 from holdfast.rows.shard import Block, shard_bytes, tokenise
-from holdfast.rows.tokens import Codec, load_codec
+from holdfast.rows.tokens import Codec, load_codec, plain_codec
 
-_BLOCKS_HERE = 8
+Make = Callable[[Block, Rules, Codec], bytes]
+_BLOCKS_HERE = 32  # two more processes cost two seconds to start
 _MOST_WORKERS = 16  # each holds the tokenizer: some 100 MB
 
 
-class Workers:
-    """Makes shards of blocks, in as many processes as are useful. Close it, or use it in a with statement."""
+def _shard(block: Block, rules: Rules, codec: Codec) -> bytes:
+    return shard_bytes(tokenise(block, rules, codec))
 
-    def __init__(self, codec: Codec, layout: str, max_tokens: int, threads: int) -> None:
-        self._codec, self._layout, self._max_tokens = codec, layout, max_tokens
+
+class Workers:
+    """Makes shards of blocks, or what else `make` makes of them, in as many processes as are useful. Use it in a with statement."""
+
+    def __init__(self, codec: Codec, rules: Rules, threads: int, make: Make = _shard) -> None:
+        self._codec, self._rules, self._make = codec, rules, make
         self.count = min(threads, _MOST_WORKERS)
         self._begun = 0
+        gc.freeze()  # what is there now stays; looking through it again and again costs a tenth of the time
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Workers:
@@ -39,14 +48,14 @@ class Workers:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def begin(self, block: Block) -> Future[bytes]:
-        """Start on a block; the future gives its shard's bytes."""
+        """Start on a block; the future gives what is made of it."""
         self._begun += 1
         if self.count < 2 or self._begun <= _BLOCKS_HERE:
             done: Future[bytes] = Future()
-            done.set_result(shard_bytes(tokenise(block, self._layout, self._codec, self._max_tokens)))
+            done.set_result(self._make(block, self._rules, self._codec))
             return done
         if self._pool is None:
-            arguments = (self._codec.folder, self._layout, self._max_tokens)
+            arguments = (self._codec.folder, self._codec.template.source is None, self._rules, self._make)
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, context, _enter, arguments)
         try:
@@ -56,7 +65,7 @@ class Workers:
 
 
 def finished(future: Future[bytes]) -> bytes:
-    """The shard's bytes. Raises Stop(1) when the process that made it was killed."""
+    """What was made of the block. Raises Stop(1) when the process that made it was killed."""
     try:
         return future.result()
     except BrokenProcessPool:
@@ -69,17 +78,19 @@ def _killed() -> Stop:
     )
 
 
-_here: tuple[Codec, str, int] | None = None  # what this worker process tokenises with
+_here: tuple[Codec, Rules, Make] | None = None  # what this worker process works with
 
 
-def _enter(folder: Path, layout: str, max_tokens: int) -> None:
+def _enter(folder: Path, plain: bool, rules: Rules, make: Make) -> None:
     """Prepare a worker: it leaves Ctrl-C and a closed terminal to its parent and does not outlive it."""
     global _here
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _here = load_codec(folder), layout, max_tokens
+    codec = load_codec(folder)
+    gc.freeze()
+    _here = plain_codec(codec) if plain else codec, rules, make
 
 
 def _end_with_parent() -> None:
@@ -91,5 +102,5 @@ def _end_with_parent() -> None:
 
 def _make(block: Block) -> bytes:
     assert _here is not None
-    codec, layout, max_tokens = _here
-    return shard_bytes(tokenise(block, layout, codec, max_tokens))
+    codec, rules, make = _here
+    return make(block, rules, codec)

@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
 from holdfast.rows.formats import Example, Message
+from holdfast.rows.rules import Rules
 from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Tokens, load_codec
 from holdfast.trainer.answer import answers
@@ -30,7 +31,7 @@ def chat(path: Path) -> int:
             return 0
         example = Example(messages=(Message("user", question), Message("assistant", "x")))
         given = [piece for piece in pieces(example, codec.template) if not piece[1]]
-        tokens = codec.encode([[*given, ("x", True)]], config.train.max_tokens)[0]
+        tokens = codec.encode([[*given, ("x", True)]], Rules(max_tokens=config.train.max_tokens))[0]
         if not isinstance(tokens, Tokens):
             print(f"that is too long: {tokens.detail}", flush=True)
             continue

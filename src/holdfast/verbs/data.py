@@ -1,61 +1,28 @@
-"""`holdfast data make`: write instruction rows from a recipe."""
+"""`holdfast data`: make rows, check them, clean them."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from pathlib import Path
 
-import orjson
+from holdfast.core.files import Json
+from holdfast.verbs import data_check, data_clean, data_make
 
-from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
-from holdfast.core.files import Json, write_bytes
-from holdfast.rows.generate import Row, load_recipe, make_rows
-
-EXAMPLE = "holdfast data make --rows 1500 --out runs/rows.jsonl --held-out runs/held-out.jsonl"
+EXAMPLE = data_check.EXAMPLE
+_KINDS = {
+    "check": (data_check, "say of every row whether it can be trained on, and why not"),
+    "clean": (data_clean, "write the rows that can be trained on, and the others with their reasons"),
+    "make": (data_make, "write rows from a recipe"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    form = argparse.RawDescriptionHelpFormatter
-    make = kinds.add_parser(
-        "make", help="write rows from a recipe", description=__doc__, epilog=f"example:\n  {EXAMPLE}", formatter_class=form
-    )
-    make.add_argument("--rows", type=int, required=True, metavar="N", help="how many rows, held-out ones included")
-    make.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the rows go (JSON Lines)")
-    make.add_argument(
-        "--held-out", type=Path, metavar="FILE", help="where the held-out tenth goes (default: into --out, with a split field)"
-    )
-    make.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe (default: Linux and AI operations, 24 categories)")
-    make.add_argument("--seed", type=int, default=0, help="the same seed gives the same rows")
-    make.add_argument("--json", action="store_true", help="print the counts as JSON")
+    for name, (module, summary) in _KINDS.items():
+        form, example = argparse.RawDescriptionHelpFormatter, f"example:\n  {module.EXAMPLE}"
+        child = kinds.add_parser(name, help=summary, description=module.__doc__, epilog=example, formatter_class=form)
+        module.add_arguments(child)
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    if arguments.rows < 1:
-        raise Stop(USAGE, f"--rows {arguments.rows}: at least 1 is needed", f"for example: {EXAMPLE}")
-    try:
-        rows = make_rows(load_recipe(arguments.recipe), arguments.rows, arguments.seed)
-    except (OSError, ValueError) as error:
-        raise Stop(USAGE, str(error), "the shipped recipe shows the form") from None
-    parts = _by_file(rows, arguments.out, arguments.held_out)
-    try:
-        for file, chosen in parts.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(file, b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in chosen))
-    except OSError as error:
-        raise Stop(BLOCKED, f"{error.filename or arguments.out} cannot be written: {error.strerror}", "choose another --out") from None
-    counts = Counter(row["category"] for row in rows)
-    if not arguments.json:
-        written = ", ".join(f"{file} ({len(chosen):,})" for file, chosen in parts.items())
-        print(f"{len(rows):,} rows in {len(counts)} categories: {written}")
-    return DONE, {"rows": len(rows), "by_category": dict(sorted(counts.items()))}
-
-
-def _by_file(rows: list[Row], out: Path, held_out: Path | None) -> dict[Path, list[Row]]:
-    if held_out is None:
-        return {out: rows}
-    return {
-        out: [row for row in rows if row["split"] == "train"],
-        held_out: [row for row in rows if row["split"] == "held_out"],
-    }
+    code, answer = _KINDS[arguments.kind][0].run(arguments)
+    return code, answer

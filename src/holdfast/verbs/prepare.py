@@ -32,6 +32,7 @@ from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.rows.cache import TokenCache, cache_key
 from holdfast.rows.check import Checked, check_rows, report
+from holdfast.rows.rules import Rules
 from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.rows.workers import Workers
@@ -175,9 +176,10 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     if limit < config.train.max_tokens:
         run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
         terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
-    layout, folder = config.data.format, cache_folder(os.environ)
-    cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, layout, limit))
-    with replacing(run.rejects_file) as rejects, Workers(codec, layout, limit, usable_threads()) as workers:
+    rules = Rules(config.data.format, limit, tuple(config.data.fields.items()), config.data.too_long)
+    folder = cache_folder(os.environ)
+    cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, rules))
+    with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:
         checked = check_rows(config, cache, workers, rejects)
     _tell_of_cache(cache, run, terminal)
     if not sum(part.rows for part in checked.parts):

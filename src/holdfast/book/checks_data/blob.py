@@ -1,0 +1,32 @@
+"""A run of base64 or hexadecimal digits where a text should be."""
+
+import re
+
+from holdfast.core.datacheck import DataCheck, RowView
+
+_BLOB = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{400,}")
+
+_HALF = re.compile(r"[A-Za-z0-9+/=_-]{200}")
+
+
+def _may_hold_one(text: str) -> bool:
+    """A run of 400 covers 200 characters behind some multiple of 200, so the others need not be looked at."""
+    return any(_HALF.match(text, at) for at in range(0, len(text), 200))
+
+
+def look(row: RowView) -> str:
+    found = _BLOB.search(row.text)
+    mixed = found and any(c.isdigit() for c in found[0]) and len(set(found[0])) > 8
+    return f"{len(found[0]):,} characters of encoded data, beginning {found[0][:24]!r}" if found and mixed else ""
+
+
+CARD = DataCheck(
+    title="Encoded data in a text",
+    why=("Base64 and hexadecimal dumps cost a token every two or three characters and cannot be learned. They usually are images or keys."),
+    source=["https://arxiv.org/abs/2306.01116"],
+    verdict="note",
+    screen=_may_hold_one,
+    look=look,
+    hits=[{"answer": "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAA" * 20}],
+    misses=[{"answer": "-" * 500}, {"answer": "word " * 200}],
+)

@@ -1,0 +1,36 @@
+"""E-mail addresses of somebody."""
+
+import re
+
+from holdfast.core.datacheck import DataCheck, RowView
+
+_ADDRESS = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
+_NOBODY = re.compile(
+    r"(?i)^(?:git|users?|usr|username|login|me|you|name|my\w*|who\w*|some\w*|root|ubuntu|ec2-user|pi|admin|alias|abc|foo|bar|test|e?mail)@"
+    r"|@(?:[\w.-]+\.)?(?:ex[ea]mple|ejemplo|beispiel|test|localhost|invalid|\w*domain|\w*server|\w*host|email|mail|\w*company|foo|bar|abc"
+    r"|what\w*|dest|source|remote|sub|compute|your\w*|my\w*)\b"
+    r"|@\d|@.*\.(?:service|socket|target|git|timer|so)$"
+)
+
+
+def look(row: RowView) -> str:
+    found = [address for address in _ADDRESS.findall(row.text) if not _NOBODY.search(address)]
+    return f"{len(found)} e-mail addresses, the first {found[0]}" if found else ""
+
+
+CARD = DataCheck(
+    title="An e-mail address in a text",
+    why=("Personal data in a training set can come out of the model again. Addresses that are plainly made up are not counted."),
+    source=["https://arxiv.org/abs/2012.07805"],
+    verdict="note",
+    screen=lambda text: "@" in text,
+    look=look,
+    hits=[{"answer": "write to jane.doe@mailbox.org"}],
+    misses=[
+        {"answer": "write to user@example.com"},
+        {"answer": "ssh root@10.0.0.1"},
+        {"answer": "scp user@dest.com:/tmp/x ."},
+        {"answer": "git clone git@github.com:a/b.git"},
+        {"answer": "getty@tty1.service"},
+    ],
+)

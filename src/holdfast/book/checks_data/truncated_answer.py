@@ -1,0 +1,33 @@
+"""A long answer that stops in the middle."""
+
+import re
+
+from holdfast.core.datacheck import DataCheck, RowView
+
+_OPEN_END = re.compile(r"(?:[,(\[{]|\b(?:and|or|the|a|an|of|to|with|for|in|is|are|that|which|because))\s*\Z")
+_ENDED = re.compile(r"[.!?`)\]}。！？]\s*\Z")
+_SHORTEST = 200  # characters of an answer that is expected to be prose
+
+
+def look(row: RowView) -> str:
+    if "```" in row.answer and row.answer.count("```") % 2 and not _ENDED.search(row.answer[-40:]):
+        return "the last code fence is not closed"
+    found = _OPEN_END.search(row.answer[-40:]) if len(row.answer) >= _SHORTEST else None
+    return f"the answer ends with {found[0].strip()!r}" if found else ""
+
+
+CARD = DataCheck(
+    title="The answer looks cut off",
+    why=("Answers that were generated with a token limit stop in the middle of a sentence. A model that learns them learns to stop there."),
+    source=["https://arxiv.org/abs/2305.11206"],
+    verdict="note",
+    look=look,
+    hits=[{"answer": "It is a long story " * 20 + "and then the"}, {"answer": "```python\nprint(1)\nx ="}],
+    misses=[
+        {"answer": "It is a long story. " * 20},
+        {"answer": "what for"},
+        {"answer": "```\nx\n```"},
+        {"answer": "Put ``` around it."},
+        {"answer": "ls -la ("},
+    ],
+)

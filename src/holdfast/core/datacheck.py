@@ -1,0 +1,75 @@
+"""A data check: one rule about the texts of a training row, as a card. Sees one row at a time; reads no file, counts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+from holdfast.core.catalog import Card
+
+Verdict = Literal["reject", "mend", "note"]
+
+
+class Turn(NamedTuple):
+    """One turn of a conversation; `calls`: whether it calls tools."""
+
+    role: str
+    content: str
+    calls: bool = False
+
+
+class RowView(NamedTuple):
+    """What a check sees; `text` is prompt and answer. `turns` is empty for a row that is no conversation.
+
+    `specials`: texts that the tokenizer takes for tokens of its own, where a chat template is written around the row.
+    `tokens` is None until they are counted.
+    """
+
+    prompt: str
+    answer: str
+    text: str
+    turns: tuple[Turn, ...] = ()
+    specials: tuple[str, ...] = ()
+    tokens: int | None = None
+
+
+def _anything(_: str) -> bool:
+    return True
+
+
+class DataCheck(Card):
+    """One rule. `screen` is asked first, with the text of many rows at once: what it says no to, `look` never sees.
+
+    `look` gives what is wrong, in words, or an empty text. A rejected row is not trained on; a mended one is, with `mend` applied to
+    all its texts; a note changes nothing.
+    """
+
+    verdict: Verdict
+    screen: Callable[[str], Any] = _anything
+    look: Callable[[RowView], str]
+    mend: Callable[[str], str] | None = None
+    conversations_only: bool = False
+
+    @property
+    def reason(self) -> str:
+        """The name rows are counted under."""
+        return self.id.replace("-", "_")
+
+    def finds(self, row: RowView) -> str:
+        """What is wrong with this row, or an empty text."""
+        if (self.conversations_only and not row.turns) or (self.screen is not _anything and not self.screen(row.text)):
+            return ""
+        return self.look(row)
+
+    def matches(self, evidence: Any) -> bool:
+        """`evidence`: the fields of a RowView; turns as (role, content) or (role, content, calls)."""
+        turns = tuple(Turn(*turn) for turn in evidence.get("turns", ()))
+        given = {"prompt": "", "answer": ""} | evidence
+        return bool(self.finds(RowView(**given | {"turns": turns, "text": f"{given['prompt']}\n{given['answer']}"})))
+
+    def details(self) -> Iterator[str]:
+        yield {
+            "reject": "The row is not trained on.",
+            "mend": "The row is mended and trained on.",
+            "note": "The row is trained on as it is.",
+        }[self.verdict]

@@ -1,0 +1,120 @@
+"""One pass over data files: survey every block, in order, and write the clean rows where that is wanted. Never changes an input.
+
+The work of a cleaning lies block by block in a folder beside the clean file until that is there, so an interrupted one goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from holdfast.core.files import Json, replacing, write_bytes
+from holdfast.rows.findings import Findings
+from holdfast.rows.rawrow import json_line
+from holdfast.rows.shard import Block, blocks
+from holdfast.rows.similar import Mask
+from holdfast.rows.survey import Survey, read_survey
+from holdfast.rows.workers import Workers, finished
+
+_KEPT_AFTER = 32  # blocks; a cleaning of fewer is over before it can be worth going on with
+
+
+class Unfinished:
+    """Surveys of a cleaning that is not done yet, under the names of their blocks."""
+
+    def __init__(self, out: Path, key: str) -> None:
+        self.folder = out.with_name(f".{out.name}.unfinished")
+        self._key = hashlib.sha256(key.encode()).hexdigest()[:16]
+        self.reused = 0
+
+    def find(self, name: str) -> bytes | None:
+        try:
+            data = (self.folder / f"{self._key}-{name}").read_bytes()
+            read_survey(data)
+        except (OSError, ValueError):
+            return None
+        self.reused += 1
+        return data
+
+    def keep(self, name: str, data: bytes) -> None:
+        self.folder.mkdir(exist_ok=True)
+        write_bytes(self.folder / f"{self._key}-{name}", data, durable=False)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def check_files(files: list[str], held_out: list[str], workers: Workers, findings: Findings) -> None:
+    """Survey all rows of `files`; those of `held_out` are only what these are compared with."""
+    _hold_out(held_out, workers, findings)
+    for file in files:
+        for block, survey in _surveys(file, workers, None):
+            findings.take(file, block, survey)
+
+
+def clean_files(
+    files: list[str], held_out: list[str], workers: Workers, findings: Findings, out: Path, rejects: Path, mended: Path, key: str
+) -> int:
+    """The same, and write the three files, each whole or not at all; how many blocks an interrupted cleaning had done. Raises OSError."""
+    unfinished = Unfinished(out, key)
+    _hold_out(held_out, workers, findings)
+    with ExitStack() as stack:
+        handles = [stack.enter_context(replacing(path)) for path in (out, rejects, mended)]
+        for file in files:
+            for block, survey in _surveys(file, workers, unfinished):
+                rejected, left = findings.take(file, block, survey)
+                _write(survey, left, handles[0])
+                _write_lines(rejected, handles[1])
+                changed = {int(line) for line in survey.lines[left]}
+                entries = survey.entries("mended", file, block.first_line)
+                _write_lines([entry for entry in entries if entry["line"] - block.first_line in changed], handles[2])
+    unfinished.clear()
+    return unfinished.reused
+
+
+def _hold_out(files: list[str], workers: Workers, findings: Findings) -> None:
+    for file in files:
+        for _, survey in _surveys(file, workers, None):
+            findings.repetitions.hold_out(survey)
+
+
+def _surveys(file: str, workers: Workers, unfinished: Unfinished | None) -> Iterator[tuple[Block, Survey]]:
+    """The survey of each block of `file`, in order; some are begun ahead."""
+    ahead: deque[tuple[Block, str, Future[bytes] | bytes]] = deque()
+    for number, block in enumerate(blocks(file)):
+        name = block.name if unfinished and number >= _KEPT_AFTER else ""
+        ahead.append((block, name, (unfinished.find(name) if unfinished and name else None) or workers.begin(block)))
+        if len(ahead) > 2 * workers.count:
+            yield _next(ahead, unfinished)
+    while ahead:
+        yield _next(ahead, unfinished)
+
+
+def _next(ahead: deque[tuple[Block, str, Future[bytes] | bytes]], unfinished: Unfinished | None) -> tuple[Block, Survey]:
+    block, name, work = ahead.popleft()
+    if isinstance(work, bytes):
+        return block, read_survey(work)
+    data = finished(work)
+    if unfinished and name:
+        unfinished.keep(name, data)
+    return block, read_survey(data)
+
+
+def _write(survey: Survey, left: Mask, handle: BinaryIO) -> None:
+    if left.all():
+        handle.write(survey.clean.tobytes())
+        return
+    lines = survey.clean.tobytes().splitlines(keepends=True)
+    handle.writelines(lines[number] for number in np.flatnonzero(left))
+
+
+def _write_lines(entries: list[Json], handle: BinaryIO) -> None:
+    handle.writelines(map(json_line, entries))

@@ -1,0 +1,43 @@
+"""By what rules rows are read, checked and cut; the same for `train` and for `data check`. Holds them; applies none."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from holdfast.book import cards_of
+from holdfast.core.datacheck import DataCheck
+
+NO_LIMIT = sys.maxsize
+_VERSION = 2  # of everything that turns a row into tokens: reader, formats, template, cut
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`."""
+
+    layout: str = "auto"
+    max_tokens: int = NO_LIMIT
+    fields: tuple[tuple[str, str], ...] = ()
+    too_long: Literal["cut", "reject"] = "cut"
+
+
+@functools.cache
+def checks() -> tuple[DataCheck, ...]:
+    """All data checks: those that mend first, so that the others see what is left."""
+    order = ("mend", "reject", "note")
+    return tuple(sorted(cards_of("checks_data").values(), key=lambda card: order.index(card.verdict)))
+
+
+@functools.cache
+def rules_version() -> str:
+    """A hash of how rows are read and of the data checks as they stand: rows judged otherwise have to be judged again."""
+    digest = hashlib.sha256(b"%d" % _VERSION)
+    for file in sorted(files("holdfast.book.checks_data").iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".py"):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,144 @@
+"""Which rows stood before, exactly or nearly. Numbers in, verdicts out; knows no files.
+
+Exact: a 64-bit hash of the text in lower case with single spaces. Near: MinHash over runs of six bytes (one permutation, 64 bins of
+8 bits), candidates by 8 bands of 6 bins, each compared with its candidates bin by bin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+BINS = 64
+_RUN = 6  # bytes of text that are hashed together
+_FEWEST_RUNS = 48  # shorter texts are too little to be called nearly equal
+_BANDS, _ROWS = 8, 6
+_ALIKE = 52  # bins of 64 that agree: an estimated likeness of 0.8
+_MOST_KEPT = 1 << 21  # newest rows that later ones are compared with: 128 MiB of bins, 128 MiB of bands
+Keys = npt.NDArray[np.int64]
+Signatures = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+
+def normal(text: str) -> str:
+    """The text as it is compared: in lower case, with single spaces."""
+    return " ".join(text.lower().split())
+
+
+def key_of(text: str) -> int:
+    """64 bits of a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
+
+
+def signatures(texts: Sequence[str]) -> tuple[Signatures, Mask]:
+    """uint8 [texts, BINS], and which texts are long enough to be compared."""
+    data = [text.encode("utf-8", "surrogatepass") for text in texts]
+    sizes = np.array([len(item) for item in data], np.int64)
+    long_enough = sizes >= _FEWEST_RUNS + _RUN - 1
+    if not long_enough.any():
+        return np.zeros((len(texts), BINS), np.uint8), long_enough
+    flat = np.frombuffer(b"".join(data) + b"\0" * 8, np.uint8)
+    ends = np.cumsum(sizes)
+    hashes = np.ndarray(len(flat) - 8, "<u8", flat.tobytes(), strides=(1,)) & np.uint64((1 << 8 * _RUN) - 1)
+    hashes *= np.uint64(0x9E3779B97F4A7C15)
+    hashes ^= hashes >> np.uint64(32)
+    hashes *= np.uint64(0xD6E8FEB86659FD93)
+    bins = (hashes >> np.uint64(58)).astype(np.int64) + np.repeat(np.arange(len(data)) * BINS, sizes)
+    inside = np.arange(len(bins)) + _RUN <= np.repeat(ends, sizes)
+    least = np.full(len(data) * BINS, np.uint32(0xFFFFFFFF))
+    np.minimum.at(least, bins[inside], hashes[inside].astype(np.uint32))
+    return _filled(least.reshape(len(data), BINS)).astype(np.uint8), long_enough
+
+
+def _filled(least: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Empty bins take what the next one to the right has, changed by the distance."""
+    places = np.arange(2 * BINS, dtype=np.int16)
+    full = np.where(np.tile(least != 0xFFFFFFFF, 2), places, np.int16(2 * BINS - 1))
+    nearest = np.minimum.accumulate(full[:, ::-1], axis=1)[:, ::-1][:, :BINS]
+    borrowed = np.take_along_axis(least, nearest % BINS, axis=1)
+    return borrowed + ((nearest - places[:BINS]) * 37).astype(np.uint32)
+
+
+class Seen:
+    """Keys that stood before, 8 bytes each, in sorted stretches that double in length."""
+
+    def __init__(self) -> None:
+        self._stretches: list[Keys] = []
+
+    def __contains__(self, key: int) -> bool:
+        return bool(self.of(np.array([key], np.int64))[0])
+
+    def of(self, keys: Keys) -> Mask:
+        """Which of these were added before."""
+        found = np.zeros(len(keys), np.bool_)
+        for stretch in self._stretches:
+            at = np.searchsorted(stretch, keys)
+            found |= stretch[np.minimum(at, len(stretch) - 1)] == keys
+        return found
+
+    def add(self, keys: Keys) -> Mask:
+        """Add keys in order; which of them stood before, here or earlier among them."""
+        found = self.of(keys)
+        fresh, first = np.unique(keys, return_index=True)
+        again = np.ones(len(keys), np.bool_)
+        again[first] = False
+        fresh = fresh[~found[first]]
+        while self._stretches and len(self._stretches[-1]) <= len(fresh):
+            fresh = np.sort(np.concatenate([self._stretches.pop(), fresh]), kind="stable")
+        if len(fresh):
+            self._stretches.append(fresh)
+        return found | again
+
+
+class Near:
+    """Texts like earlier ones; the newest two million are remembered."""
+
+    def __init__(self, most: int = _MOST_KEPT) -> None:
+        self._most = most
+        self._kept = np.zeros((1 << 10, BINS), np.uint8)
+        self._newest = np.full((_BANDS, 1 << 10), -1, np.int64)  # by band and hash: the newest row with that hash
+        self._count = 0
+
+    def add(self, fresh: Signatures) -> Mask:
+        """Add signatures in order; which of them are like an earlier one."""
+        self._make_room(len(fresh))
+        numbers = np.arange(self._count, self._count + len(fresh))
+        self._kept[numbers % len(self._kept)] = fresh
+        self._count += len(fresh)
+        alike = np.zeros(len(fresh), np.bool_)
+        for band in range(_BANDS):
+            earlier = self._candidates(band, fresh, numbers)
+            asked = np.flatnonzero((earlier >= 0) & (earlier > self._count - len(self._kept)))
+            same = (self._kept[earlier[asked] % len(self._kept)] == fresh[asked]).sum(axis=1)
+            alike[asked[same >= _ALIKE]] = True
+        return alike
+
+    def _candidates(self, band: int, fresh: Signatures, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """For each row the newest earlier one that agrees in this band, -1 without; and note the rows themselves."""
+        table = self._newest[band]
+        slots = _slots(fresh, band, len(table))
+        earlier: npt.NDArray[np.int64] = table[slots]
+        order = np.argsort(slots, kind="stable")
+        follows = np.flatnonzero(slots[order][1:] == slots[order][:-1]) + 1
+        earlier[order[follows]] = numbers[order[follows - 1]]
+        table[slots] = numbers  # of equal slots the last one stays
+        return earlier
+
+    def _make_room(self, more: int) -> None:
+        """Twice as much of everything while there may be, with what was kept put in again."""
+        while self._count + more > len(self._kept) and len(self._kept) < self._most:
+            self._kept = np.concatenate([self._kept, np.zeros_like(self._kept)])
+            self._newest = np.full((_BANDS, len(self._kept)), -1, np.int64)
+            for band in range(_BANDS):
+                self._newest[band][_slots(self._kept[: self._count], band, len(self._kept))] = np.arange(self._count)
+
+
+def _slots(rows: Signatures, band: int, size: int) -> npt.NDArray[np.int64]:
+    part = np.zeros((len(rows), 8), np.uint8)
+    part[:, :_ROWS] = rows[:, band * _ROWS : (band + 1) * _ROWS]
+    hashes: npt.NDArray[np.uint64] = part.view("<u8")[:, 0] * np.uint64(0x9E3779B97F4A7C15)
+    slots: npt.NDArray[np.int64] = (hashes >> np.uint64(64 - size.bit_length() + 1)).astype(np.int64)
+    return slots

@@ -1,0 +1,70 @@
+"""What `data check` shows in a terminal: the counts, the reasons, and the worst rows quoted. Every text of a row is escaped."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from holdfast.core.files import Json
+
+_EXAMPLES = 2
+_WIDTH = 120
+
+
+def show(answer: Json) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(headline(answer), markup=False)
+    for line in facts(answer):
+        console.print(f"  {line}", markup=False)
+    _reasons(console, "what is wrong", answer["by_reason"], answer)
+    _reasons(console, "notes (rows that are kept as they are)", repeated(answer) | answer["notes"], answer)
+    if answer.get("out"):
+        console.print(
+            f"clean rows: {answer['out']}; rejects: {answer['rejects']}; mended as they were: {answer['originals_of_mended']}", markup=False
+        )
+
+
+def headline(answer: Json) -> str:
+    """The law, in one line."""
+    counts = f"{answer['rows']:,} rows = {answer['kept']:,} kept + {answer['mended']:,} mended + {answer['rejected']:,} rejected"
+    return f"{counts}  ({answer['seconds']:.1f} s, {answer['speed']['rows_per_s']:,.0f} rows/s)"
+
+
+def facts(answer: Json) -> list[str]:
+    """Forms, layouts and lengths in sentences."""
+    forms = ", ".join(sorted({file["form"] for file in answer["files"]}))
+    layouts = ", ".join(f"{layout} {count:,}" for layout, count in answer["layouts"].items()) or "none"
+    lines = [f"{len(answer['files'])} file{'s' if len(answer['files']) != 1 else ''} ({forms}); layouts: {layouts}"]
+    if answer["mixed_files"]:
+        lines.append(f"! rows of different layouts in one file: {', '.join(answer['mixed_files'][:3])}")
+    tokens = answer["tokens"]
+    if tokens["max"] is not None:
+        spread = ", ".join(f"{name} {tokens[name]:,}" for name in ("min", "p50", "p90", "p99", "max"))
+        lines.append(f"tokens: {tokens['total']:,} in all; a row: {spread}; counted by {answer['tokenizer']}")
+    return lines
+
+
+def repeated(answer: Json) -> dict[str, int]:
+    """Rows that repeat something, under the names of their kinds."""
+    kinds = {"duplicates": "duplicate", "near_duplicates": "near_duplicate"}
+    counts = {kinds.get(key, key): answer[key] for key in ("duplicates", "near_duplicates", "conflicting_answers", "in_held_out")}
+    return {key.replace("answers", "answer"): count for key, count in counts.items() if count and key not in answer["by_reason"]}
+
+
+def visible(text: str) -> str:
+    """A text of unknown origin on one line, with everything that is not printed as an escape."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in re.sub(r"\s*\n\s*", " ", text))
+
+
+def _reasons(console: Console, title: str, counts: dict[str, int], answer: Json) -> None:
+    if counts:
+        console.print(f"{title}:", markup=False)
+    for reason, count in sorted(counts.items(), key=lambda item: -item[1]):
+        console.print(f"  [bold]{count:>9,}[/bold]  {escape(reason)}")
+        for example in answer["examples"].get(reason, [])[:_EXAMPLES]:
+            place = f"{Path(example['file']).name}:{example['line']}"
+            console.print(f"             [dim]{escape(place)}[/dim]  {escape(visible(example['detail'])[:_WIDTH])}")
+            console.print(f"               [dim]{escape(visible(example['text'])[:_WIDTH])}[/dim]")

@@ -1,0 +1,104 @@
+"""`holdfast data check`: look at every row and say which can be trained on, which cannot, and why. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.files import Json, write_bytes
+from holdfast.core.modelfolder import EMBEDDED
+from holdfast.rows.clean import check_files
+from holdfast.rows.findings import Findings
+from holdfast.rows.read import form_of
+from holdfast.rows.rules import NO_LIMIT, Rules
+from holdfast.rows.sources import expand
+from holdfast.rows.survey import check_block
+from holdfast.rows.tokens import Codec, load_codec, plain_codec
+from holdfast.rows.workers import Workers
+from holdfast.ui.datapage import render
+from holdfast.ui.datatable import show
+from holdfast.world.machine import usable_threads
+
+EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024 --html rows.html"
+REPEATED = ("duplicate", "near_duplicate", "conflicting_answer", "in_held_out")
+
+
+def add_arguments(check: argparse.ArgumentParser) -> None:
+    check.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, or patterns in quotes")
+    check.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the model or its tokenizer (default: the embedded one's)")
+    check.add_argument("--max-tokens", type=int, metavar="N", help="longest row in tokens (default: no limit)")
+    check.add_argument("--too-long", choices=("cut", "reject"), default="cut", help="what becomes of longer rows (default: cut their end)")
+    check.add_argument("--format", default="auto", choices=("auto", "alpaca", "prompt-completion", "chat", "question-answer", "text"))
+    check.add_argument("--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply")
+    check.add_argument("--held-out", action="append", default=[], metavar="PATH", help="rows that must not be among these")
+    check.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores); the result does not depend on it")
+    check.add_argument("--json", action="store_true", help="print the findings as JSON")
+    check.add_argument("--html", type=Path, metavar="FILE", help="write them as one page, too")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    files, held_out = expand(arguments.paths), expand(arguments.held_out)
+    codec = codec_of(arguments)
+    findings = Findings()
+    began = time.perf_counter()
+    with Workers(codec, rules_of(arguments), workers_of(arguments), check_block) as workers:
+        check_files(files, held_out, workers, findings)
+    answer = answer_of(arguments, findings, files, codec, time.perf_counter() - began)
+    tell(arguments, answer)
+    return BLOCKED if answer["rejected"] else DONE, answer
+
+
+def rules_of(arguments: argparse.Namespace) -> Rules:
+    """The rules of the command line. Raises Stop(2) for what is no rule."""
+    fields = [tuple(pair.split("=", 1)) for pair in arguments.field]
+    if wrong := [pair for pair in fields if len(pair) != 2]:
+        raise Stop(USAGE, f"--field {wrong[0][0]}: write NAME=THEIRS", "for example: --field instruction=question --field output=reply")
+    if arguments.max_tokens is not None and arguments.max_tokens < 2:
+        raise Stop(USAGE, f"--max-tokens {arguments.max_tokens}: at least 2 are needed", "for example: --max-tokens 512")
+    limit = NO_LIMIT if arguments.max_tokens is None else arguments.max_tokens
+    return Rules(arguments.format, limit, tuple((ours, theirs) for ours, theirs in fields), arguments.too_long)
+
+
+def codec_of(arguments: argparse.Namespace) -> Codec:
+    """The tokenizer asked for with its chat template, else the embedded one's, which then only counts the tokens of the texts."""
+    if arguments.tokenizer is None:
+        return plain_codec(load_codec(EMBEDDED["tiny"]))
+    folder = arguments.tokenizer.parent if arguments.tokenizer.is_file() else arguments.tokenizer
+    if not folder.is_dir():
+        raise Stop(USAGE, f"--tokenizer {folder}: no such folder", "give the folder of a model in Hugging Face layout")
+    return load_codec(folder)
+
+
+def workers_of(arguments: argparse.Namespace) -> int:
+    """How many processes. Raises Stop(2) for none."""
+    if arguments.workers is not None and arguments.workers < 1:
+        raise Stop(USAGE, f"--workers {arguments.workers}: at least 1 is needed", "leave it out for all cores")
+    return arguments.workers or usable_threads()
+
+
+def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str], codec: Codec, seconds: float) -> Json:
+    """Everything found, as --json gives it."""
+    size = sum(Path(file).stat().st_size for file in files)
+    found = findings.as_json()
+    name = str(arguments.tokenizer) if arguments.tokenizer else "tiny (embedded); give yours with --tokenizer"
+    speed = {"rows_per_s": found["rows"] / seconds, "mb_per_s": size / 1e6 / seconds, "tokens_per_s": found["tokens"]["total"] / seconds}
+    return found | {
+        "seconds": round(seconds, 3),
+        "speed": {what: round(value, 1) for what, value in speed.items()},
+        "files": [{"file": file, "form": form_of(file).words, "bytes": Path(file).stat().st_size} for file in files],
+        "tokenizer": name,
+        "max_tokens": arguments.max_tokens,
+    }
+
+
+def tell(arguments: argparse.Namespace, answer: Json) -> None:
+    """Print the table and write the page, as far as they are wanted."""
+    if arguments.html:
+        try:
+            write_bytes(arguments.html, render(answer).encode("utf-8", "replace"), durable=False)
+        except OSError as error:
+            raise Stop(BLOCKED, f"{arguments.html} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None
+    if not arguments.json:
+        show(answer)

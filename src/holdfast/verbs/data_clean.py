@@ -1,0 +1,78 @@
+"""`holdfast data clean`: write the rows that can be trained on into one file, and the others with their reasons into another.
+
+A row nothing is wrong with comes out byte for byte as it stood; a mended one with its changes, and as it was in FILE.mended.jsonl.
+The result is there whole or not at all; the same command goes on with an interrupted one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import time
+from pathlib import Path
+
+from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.files import Json
+from holdfast.rows.cache import cache_key
+from holdfast.rows.clean import clean_files
+from holdfast.rows.findings import Findings
+from holdfast.rows.sources import expand
+from holdfast.rows.survey import clean_block
+from holdfast.rows.workers import Workers
+from holdfast.verbs import data_check
+
+EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"
+_LINES_OF_JSON = {".jsonl", ".json", ".ndjson", ""}
+
+
+def add_arguments(clean: argparse.ArgumentParser) -> None:
+    data_check.add_arguments(clean)
+    clean.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the clean rows go (JSON Lines)")
+    clean.add_argument("--rejects", type=Path, required=True, metavar="FILE", help="where the others go, each with its reason and bytes")
+    clean.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        choices=[kind.replace("_", "-") for kind in data_check.REPEATED],
+        help="reject what repeats an earlier row, too (may be given again)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    files, held_out = expand(arguments.paths), expand(arguments.held_out)
+    mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
+    _refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])
+    codec, rules = data_check.codec_of(arguments), data_check.rules_of(arguments)
+    findings = Findings(frozenset(kind.replace("-", "_") for kind in arguments.drop))
+    began = time.perf_counter()
+    try:
+        with Workers(codec, rules, data_check.workers_of(arguments), clean_block) as workers:
+            for path in (arguments.out, arguments.rejects):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            places = (arguments.out, arguments.rejects, mended)
+            reused = clean_files(files, held_out, workers, findings, *places, cache_key(codec, rules))
+    except OSError as error:
+        raise _cannot_write(error, arguments.out) from None
+    answer = data_check.answer_of(arguments, findings, files, codec, time.perf_counter() - began)
+    written = {"out": str(arguments.out), "rejects": str(arguments.rejects), "originals_of_mended": str(mended), "blocks_reused": reused}
+    data_check.tell(arguments, answer | written)
+    return DONE, answer | written
+
+
+def _refuse_outputs(outputs: list[Path], inputs: list[str]) -> None:
+    """Raise Stop(2) where an output would replace an input or another output, or is named like another kind of file."""
+    if outputs[0].suffix.lower() not in _LINES_OF_JSON:
+        raise Stop(USAGE, f"--out {outputs[0]}: the clean rows are JSON Lines", f"name it {outputs[0].with_suffix('.jsonl')}")
+    taken = {Path(file).resolve(): file for file in inputs}
+    for output in outputs:
+        if output.is_dir():
+            raise Stop(USAGE, f"{output} is a folder", "name a file in it")
+        if output.resolve() in taken:
+            raise Stop(USAGE, f"{output} is one of the inputs, which are never overwritten", "choose another name")
+        taken[output.resolve()] = str(output)
+
+
+def _cannot_write(error: OSError, out: Path) -> Stop:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Stop(BLOCKED, f"the disk of {out} is full; nothing was written", "make room and give the same command: it goes on")
+    return Stop(BLOCKED, f"{error.filename or out} cannot be written: {error.strerror}", "choose another --out or --rejects")

@@ -1,0 +1,227 @@
+"""`data check` and `data clean`: every row accounted for whatever its bytes, what is mended and counted, what is shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
+from holdfast.cli import main
+from holdfast.core.files import Json
+from holdfast.rows.similar import Near, key_of, signatures
+
+Call = Callable[..., Json]
+GOOD = {"instruction": "Name a tree", "output": "birch"}
+
+
+def cleaned(call: Call, folder: Path, *paths: object, tag: str = "") -> tuple[Json, bytes, list[Json]]:
+    out, rejects = folder / f"clean{tag}.jsonl", folder / f"rejects{tag}.jsonl"
+    answer = call("clean", *paths, "--out", out, "--rejects", rejects)
+    return answer, out.read_bytes(), lines(rejects)
+
+
+# ---- the law
+
+PARTS = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [
+            json.dumps(GOOD).encode(),
+            b'{"text": "sch\xc3\x83\xc2\xb6n"}',
+            b'{"text": "a\\u0000b"}',
+            b'{"prompt": "q", "completion": NaN, "x": 1}',
+            b'{"prompt": "q", "completion": "a", "x": NaN, "y": 123456789012345678901234567890}',
+            b'{"text": "\\u0001", "z": "\\ud800"}',
+            b'{"text": "a"}{"text": "b"} {"text": "c"}',
+            b'{"text": "a", "text": "b"}',
+            b"[" * 2000,
+            b'{"a":' * 2000,
+            b'[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]',
+            b"{\n",
+            b'"output": "x",\n',
+            b"}",
+            b"[",
+            b"]",
+            b",",
+            b"\xff\xfe",
+            b"\xef\xbb\xbf",
+            b"\x1f\x8b\x08",
+            b"\r",
+        ]
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    parts=st.lists(PARTS, max_size=8),
+    between=st.sampled_from([b"\n", b"\r\n", b"", b",\n"]),
+    suffix=st.sampled_from(["jsonl", "csv", "txt"]),
+)
+def test_the_law_holds_and_cleaning_again_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], between: bytes, suffix: str
+) -> None:
+    folder = tmp_path_factory.mktemp("law")
+    file = folder / f"rows.{suffix}"
+    file.write_bytes(between.join(parts))
+    found = [quietly("clean", place, folder, tag) for place, tag in ((file, "1"), (folder / "clean1.jsonl", "2"))]
+    for tag, answer in zip("12", found, strict=True):
+        assert_law(answer, (folder / f"clean{tag}.jsonl").read_bytes(), lines(folder / f"rejects{tag}.jsonl"))
+    assert (folder / "clean2.jsonl").read_bytes() == (folder / "clean1.jsonl").read_bytes()
+    assert (found[1]["rows"], found[1]["rejected"]) == (found[0]["kept"] + found[0]["mended"], 0)
+    assert file.read_bytes() == between.join(parts)
+
+
+def quietly(kind: str, file: Path, folder: Path, tag: str) -> Json:
+    """Call the command line where hypothesis allows no fixture of a function's."""
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(["data", kind, str(file), "--out", f"{folder}/clean{tag}.jsonl", "--rejects", f"{folder}/rejects{tag}.jsonl", "--json"])
+    assert code == 0
+    answer: Json = json.loads(out.getvalue())
+    return answer
+
+
+@needs_shared
+def test_every_broken_file_keeps_the_law(call: Call, tmp_path: Path) -> None:
+    files = sorted(file for file in (SHARED / "data" / "broken").rglob("*") if file.is_file())
+    answer, good, rejects = cleaned(call, tmp_path, *files)
+    assert_law(answer, good, rejects)
+    assert len(files) > 300
+    must_parse = {file.name for file in files if file.name.startswith("y_")}
+    refused = {Path(row["file"]).name for row in rejects if row["reason"] in ("parse_error", "bad_encoding")}
+    assert not must_parse & refused
+
+
+# ---- mending, repetitions, limits
+
+
+def test_a_mended_row_keeps_its_numbers_and_its_original(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    raw = '{"id": 123456789012345678901234567890, "score": NaN, "text": "schÃ¶n\\u0000", "old": 1.50}'
+    file.write_text(f"{raw}\n" + json.dumps(GOOD) + "  \n", encoding="utf-8")
+    answer, good, rejects = cleaned(call, tmp_path, file)
+    assert_law(answer, good, rejects)
+    assert (answer["kept"], answer["mended"]) == (1, 1)
+    assert good.splitlines()[0].decode() == '{"id": 123456789012345678901234567890, "score": null, "text": "schön", "old": 1.5}'
+    assert good.splitlines()[1] == json.dumps(GOOD).encode()
+    originals = lines(tmp_path / "clean.jsonl.mended.jsonl")
+    assert [(row["line"], row["reason"], row["raw"]) for row in originals] == [
+        (1, reason, raw) for reason in ("nan_literal", "control_characters", "mojibake")
+    ]
+
+
+def test_repetitions_are_counted_and_dropped_when_asked(call: Call, tmp_path: Path) -> None:
+    long = " ".join(f"word{n}" for n in range(40))
+    rows = [
+        {"prompt": "Describe it", "completion": long},
+        {"prompt": "describe  IT", "completion": long},
+        {"prompt": "Describe it", "completion": long + "!"},
+        {"prompt": "Another question", "completion": "42"},
+    ]
+    file, held_out = write_rows(tmp_path / "rows.jsonl", rows), write_rows(tmp_path / "held.jsonl", rows[3:])
+    answer = call("check", file, "--held-out", held_out)
+    assert [answer[kind] for kind in ("duplicates", "near_duplicates", "conflicting_answers", "in_held_out")] == [1, 1, 1, 1]
+    assert answer["rejected"] == 0
+    out, rejects = tmp_path / "c.jsonl", tmp_path / "r.jsonl"
+    dropped = call("clean", file, "--out", out, "--rejects", rejects, "--drop", "duplicate", "--drop", "near-duplicate")
+    assert_law(dropped, out.read_bytes(), lines(rejects))
+    assert [(row["line"], row["reason"], json.loads(row["raw"])) for row in lines(rejects)] == [
+        (2, "duplicate", rows[1]),
+        (3, "near_duplicate", rows[2]),
+    ]
+
+
+def test_rows_that_are_too_long(call: Call, tmp_path: Path, assets: SimpleNamespace) -> None:
+    rows = [*make_rows(3), {"instruction": "Say", "output": "amber " * 200}, {"instruction": "amber " * 200, "output": "x"}]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    options = ("check", file, "--tokenizer", assets.model, "--max-tokens", 64)
+    cut = call(*options, code=1)
+    assert (cut["by_reason"], cut["tokens"]["max"]) == ({"answer_cut": 1, "all_labels_masked": 1}, 64)
+    assert call(*options, "--too-long", "reject", code=1)["by_reason"] == {"too_long": 2}
+
+
+def test_train_and_check_agree_on_every_row(call: Call, tmp_path: Path, assets: SimpleNamespace) -> None:
+    from holdfast.rows.rules import Rules
+    from holdfast.rows.shard import blocks, tokenise
+    from holdfast.rows.tokens import load_codec
+
+    odd = [
+        {"instruction": "q", "output": ""},
+        {"text": "a\x00b"},
+        {"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "q"}]},
+        {"instruction": "a", "output": "b " * 99},
+    ]
+    file = write_rows(tmp_path / "rows.jsonl", [*make_rows(50), *odd])
+    answer = call("check", file, "--tokenizer", assets.model, "--max-tokens", 64, code=1)
+    (block,) = blocks(str(file))
+    shard = tokenise(block, Rules(max_tokens=64), load_codec(assets.model))
+    found = shard.verdicts
+    assert (found.kept, found.mended, found.rejected) == (answer["kept"], answer["mended"], answer["rejected"]) == (50, 2, 2)
+    assert dict(found.by_reason) == answer["by_reason"]
+    assert answer["tokens"]["total"] == len(shard.ids)
+
+
+# ---- what is shown
+
+
+def test_the_page_and_the_table_escape_what_rows_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [*make_rows(50), {"instruction": "<script>alert(1)</script>", "output": ""}, {"instruction": "x", "output": None}]
+    file, page = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "rows.html"
+    with file.open("ab") as handle:
+        handle.write(b"[bold]\x1b[2J\x07\n")
+    assert main(["data", "check", str(file), "--max-tokens", "400", "--html", str(page)]) == 1
+    shown, text = capsys.readouterr().out, page.read_text()
+    assert "53 rows = 50 kept + 0 mended + 3 rejected" in shown
+    assert "\x1b" not in shown
+    assert "[bold]\\x1b[2J" in shown
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert 'class="marker"' in text, "the cap is drawn into the lengths"
+    assert not [address for address in ("http://", "https://", "src=") if address in text]
+
+
+def test_the_memory_of_a_check_does_not_grow_with_the_rows(tmp_path: Path) -> None:
+    peaks = []
+    for count in (4_000, 24_000):
+        file = write_rows(tmp_path / f"{count}.jsonl", [{"text": f"{n} " + "amber birch " * 40} for n in range(count)])
+        script = (
+            "import resource, sys; from holdfast.cli import main; main(['data', 'check', sys.argv[1], '--workers', '1', '--json']);"
+            "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0], file=sys.stderr)"
+        )
+        command = [sys.executable, "-c", script, str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        peaks.append(int(done.stderr.split()[-1]) // 1024)
+    assert peaks[1] < peaks[0] + 40, peaks
+
+
+def test_bytes_that_are_not_text_come_back_whole(call: Call, tmp_path: Path) -> None:
+    raw = b'{"text": "\xff\xfe\x80 caf\xc3\xa9"}'
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(json.dumps(GOOD).encode() + b"\n" + raw + b"\n\n")
+    _, _, rejects = cleaned(call, tmp_path, file)
+    assert [(row["line"], row["reason"], base64.b64decode(row["raw_base64"])) for row in rejects] == [(2, "bad_encoding", raw)]
+
+
+def test_near_duplicates_are_remembered_in_bounded_memory() -> None:
+    texts = [" ".join(f"{key_of(f'{n} {word}') % 10**9}" for word in range(8)) for n in range(3000)]
+    found, enough = signatures([*texts, texts[2999] + "!", texts[0] + "!"])
+    assert enough.all()
+    near = Near(most=2048)
+    marks: list[bool] = []
+    for begin in range(0, len(found), 100):
+        marks += near.add(found[begin : begin + 100]).tolist()
+    assert not any(marks[:3000])
+    assert marks[3000:] == [True, False], "the last 2,048 rows are remembered, the first ones are not"

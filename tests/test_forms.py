@@ -1,0 +1,208 @@
+"""Every form a file of rows has: compressed, recoded, damaged, huge, as a table; and every layout of a row."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zstandard
+
+from conftest import make_rows, write_rows
+from holdfast.cli import main
+from holdfast.core.files import Json
+from holdfast.rows.read import form_of, read_rows
+
+Call = Callable[..., Json]
+GOOD = {"instruction": "Name a tree", "output": "birch"}
+
+
+# ---- forms of files
+
+
+def gzipped(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
+
+
+FORMS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": lambda data: data,
+    "gzip": gzipped,
+    "two gzip members": lambda data: gzipped(data[:50]) + gzipped(data[50:]),
+    "bz2": bz2.compress,
+    "zstd": lambda data: zstandard.ZstdCompressor().compress(data),
+    "UTF-8 with a mark": lambda data: b"\xef\xbb\xbf" + data,
+    "UTF-16": lambda data: data.decode().encode("utf-16"),
+    "UTF-16 big-endian, no mark": lambda data: data.decode().encode("utf-16-be"),
+    "Latin-1": lambda data: data.decode().encode("latin-1"),
+    "CRLF": lambda data: data.replace(b"\n", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("shape", ["lines", "array", "pretty array", "pretty objects", "csv"])
+def test_the_same_rows_come_out_of_every_form_of_file(tmp_path: Path, shape: str, name: str) -> None:
+    rows = [{"instruction": f"Größe, Übung {n}?", "output": f'schöne "Antwort" {n}\nin zwei Zeilen'} for n in range(30)]
+    as_text = {
+        "lines": "\n".join(json.dumps(row, ensure_ascii=False) for row in rows),
+        "array": json.dumps(rows, ensure_ascii=False),
+        "pretty array": json.dumps(rows, ensure_ascii=False, indent=2),
+        "pretty objects": "\n".join(json.dumps(row, ensure_ascii=False, indent=1) for row in rows),
+        "csv": "instruction,output\n" + "\n".join(f'"{r["instruction"]}","{r["output"].replace(chr(34), chr(34) * 2)}"' for r in rows),
+    }[shape]
+    file = tmp_path / ("rows.csv" if shape == "csv" else "rows.jsonl")
+    file.write_bytes(FORMS[name](as_text.encode()))
+    found = [row.value for row in read_rows(str(file)) if not hasattr(row, "reason")]
+    if name == "CRLF" and shape == "csv":
+        rows = [row | {"output": row["output"].replace("\n", "\r\n")} for row in rows]
+    assert found == rows
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columns_are_read(tmp_path: Path, kind: str, call: Call) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist([*make_rows(2500), {"instruction": "x", "input": "", "output": None}])
+    file = tmp_path / f"rows.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, file, row_group_size=700)
+    else:
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    answer = call("check", file, code=1)
+    assert (answer["rows"], answer["by_reason"]) == (2501, {"missing_field": 1})
+    file.write_bytes(file.read_bytes()[:-200])
+    assert call("check", file, code=1)["by_reason"]["damaged_file"] == 1
+
+
+@pytest.mark.parametrize("name", ["gzip", "bz2", "zstd"])
+def test_a_torn_archive_gives_what_stands_before_the_tear(tmp_path: Path, name: str) -> None:
+    import random
+
+    draw = random.Random(0)
+    rows = [{"text": "".join(draw.choices("abcdefghijklmnop ", k=900))} for _ in range(2000)]
+    packed = FORMS[name]("\n".join(map(json.dumps, rows)).encode())
+    file = tmp_path / "rows.jsonl.packed"
+    file.write_bytes(packed[: len(packed) // 2])
+    found = list(read_rows(str(file)))
+    good = [row.value for row in found if not hasattr(row, "reason")]
+    assert good == rows[: len(good)]
+    assert len(good) > 100
+    assert found[-1].reason == "damaged_file"
+
+
+def test_a_damaged_array_is_read_on_behind_the_damage(tmp_path: Path) -> None:
+    rows = make_rows(5)
+    texts = [json.dumps(row) for row in rows]
+    texts[2] = texts[2][:-3]  # its closing quote and bracket are missing
+    file = tmp_path / "rows.json"
+    file.write_text("[\n" + ",\n".join(texts) + "\n]")
+    found = list(read_rows(str(file)))
+    assert [getattr(row, "value", None) for row in found] == [rows[0], rows[1], None, rows[3], rows[4]]
+    assert (found[2].reason, found[2].source.line) == ("parse_error", 4)
+    assert found[2].raw.decode() == texts[2]
+
+
+@pytest.mark.parametrize("before", [b"{", b"[{", b"{\n "], ids=["line", "array", "object"])
+def test_a_huge_row_is_refused_in_bounded_memory(tmp_path: Path, before: bytes) -> None:
+    file = tmp_path / "rows.jsonl"
+    with file.open("wb") as handle:
+        handle.write(before + b'"text": "')
+        for _ in range(200):
+            handle.write(b"x" * (1 << 20))
+        handle.write(b'"\n{"text": "after"}\n')
+    tracemalloc.start()
+    found = list(read_rows(str(file)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found[0].reason == "too_large"
+    assert "209,7" in found[0].detail
+    assert len(found[0].raw) == 1 << 16
+    assert peak < 130 << 20, f"{peak:,}"
+    assert found[1].value == {"text": "after"}
+
+
+def test_a_nesting_bomb_is_one_reject(tmp_path: Path) -> None:
+    for number, bomb in enumerate(
+        (b"[" * 3_000_000, b'{"a":' * 1_000_000, b'{"text": "a", "b": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    ):
+        file = tmp_path / f"{number}.json"
+        file.write_bytes(bomb + b"\n")
+        (row,) = read_rows(str(file))
+        assert row.reason in ("parse_error", "too_large")
+
+
+def test_folders_patterns_and_what_is_not_there(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "two.jsonl.gz").write_bytes(gzipped(json.dumps(GOOD).encode()))
+    for name in ("a/one.jsonl", "a/.hidden.jsonl", "a/notes.pdf"):
+        write_rows(tmp_path / name, [GOOD])
+    assert [Path(entry["file"]).name for entry in call("check", tmp_path / "a")["files"]] == ["two.jsonl.gz", "one.jsonl"]
+    assert call("check", f"{tmp_path}/a/*.jsonl", tmp_path / "a" / "one.jsonl")["rows"] == 2
+    assert main(["data", "check", str(tmp_path / "a" / "one.json")]) == 2
+    assert f"did you mean {tmp_path}/a/one.jsonl?" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["data", "check", str(tmp_path / "pipe")]) == 2
+
+
+def test_a_file_says_how_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json.gz"
+    file.write_bytes(gzipped("[]".encode("utf-16")))
+    assert form_of(str(file)).words == "a JSON array, gzip, UTF-16-LE"
+
+
+# ---- layouts
+
+
+TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+RESULT = {"role": "tool", "content": "1"}
+CALLS = [{"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"question": "q", "answer": "a"}, None),
+        ({"instruction": "q", "context": "c", "response": "a"}, None),
+        (TALK, None),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, TALK[1]]}, None),
+        (
+            {"messages": [TALK[0], {"role": "assistant", "content": None, "tool_calls": CALLS}, RESULT, TALK[1]]},
+            None,
+        ),
+        ({"messages": [TALK[0], {"role": "assistant", "content": None, "tool_calls": CALLS}, *TALK]}, "tool_call_without_result"),
+        ({"messages": [TALK[1], *TALK]}, "wrong_order"),
+        ({"messages": [TALK[0], {"role": "assistant", "content": ""}, *TALK]}, "empty_turn"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, TALK[1]]}, "wrong_type"),
+        ({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}]}, None),
+        ({"instruction": "same words here", "output": "same  words here"}, "answer_equals_prompt"),
+        ({"messages": [TALK[0], {"role": "assistant", "content": "a<|im_end|>b"}]}, "special_token_in_text"),
+        ({"text": "rendered<|im_end|>"}, None),
+    ],
+)
+def test_layouts_and_what_is_wrong_with_their_turns(
+    call: Call, tmp_path: Path, assets: SimpleNamespace, row: Any, reason: str | None
+) -> None:
+    file = write_rows(tmp_path / "rows.jsonl", [GOOD, row])
+    answer = call("check", file, "--tokenizer", assets.model, code=1 if reason else 0)
+    assert answer["by_reason"] == ({reason: 1} if reason else {})
+
+
+def test_fields_of_other_names_and_mixed_layouts(call: Call, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "rows.jsonl", [{"frage": "q", "antwort": "a"}, GOOD, {"text": "t"}])
+    mapped = call("check", file, "--field", "instruction=frage", "--field", "output=antwort")
+    assert (mapped["kept"], mapped["layouts"], mapped["mixed_files"]) == (3, {"alpaca": 2, "text": 1}, [str(file)])
+
+
+def test_a_field_that_is_given_twice_is_refused_unless_both_agree(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a", "text": "b"}\n{"text": "c", "text": "c"}\n{"text": "x", "meta": {"text": "y"}}\n')
+    answer = call("check", file, code=1)
+    assert (answer["by_reason"], answer["kept"]) == ({"duplicate_key": 1}, 2)
