@@ -19,7 +19,7 @@ from holdfast.rows.tokens import Codec, load_codec, plain_codec
 from holdfast.rows.workers import Workers
 from holdfast.ui.datapage import render
 from holdfast.ui.datatable import show
-from holdfast.world.machine import usable_threads
+from holdfast.world.system import usable_threads
 
 EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024 --html rows.html"
 REPEATED = ("duplicate", "near_duplicate", "conflicting_answer", "in_held_out")
