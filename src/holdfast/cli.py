@@ -16,6 +16,8 @@ from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
 VERBS = {
     "train": "train a model from a config, or go on with an unfinished run",
     "trial": "replay one step of a run, as it was or with one thing changed",
+    "diagnose": "name what ended a run, from any trainer's log",
+    "explain": "print a card of the book: mechanism, source, remedies",
     "chat": "talk to the base and the tuned model of a run side by side",
     "data": "make rows from a recipe",
     "report": "write a run's one-file report again",

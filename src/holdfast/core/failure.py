@@ -58,6 +58,10 @@ class Failure(Card):
             return None
         return min(places)
 
+    def chapter(self) -> str:
+        """Failures are told by cause."""
+        return str(self.cause)
+
     def details(self) -> Iterator[str]:
         """Cause and patterns, as Markdown."""
         yield f"Cause: `{self.cause}`" + (" (an echo: counts when no root is found)" if self.role == "echo" else "")
