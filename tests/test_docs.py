@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from holdfast.cli import VERBS
 
-PAGES = ("data", "train", "trial", "report", "chat", "schema")
+PAGES = ("data", "train", "trial", "report", "chat", "diagnose", "explain", "schema")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)\)|!\[[^\]]*\]\(([^)]+)\)")
 
 

@@ -35,6 +35,7 @@ LATER = 0.75  # an error after the first one
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
 IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
 ENOUGH = 0.3  # below this the answer is unknown
+UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (measured, benchmarks/RESULTS.md)
 CLUES = 5
 
 
@@ -131,7 +132,7 @@ def _scores(fired: list[_Fired]) -> dict[str, float]:
 def _confidence(scores: dict[str, float], cause: str) -> float:
     others = max((score for other, score in scores.items() if other != cause), default=0.0)
     own = scores[cause]
-    return round(min(0.97, own * (1 - 0.5 * others) if own >= others else own * (1 - others)), 3)
+    return round(min(0.97, own * (1 - 0.5 * others) if own >= others else own * (1 - others)) * UNSEEN, 3)
 
 
 def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:

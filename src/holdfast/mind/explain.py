@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from holdfast.core.failure import Failure
 from holdfast.core.files import Json
@@ -34,6 +35,6 @@ def answer(found: Diagnosis, cards: Mapping[str, Failure]) -> Json:
 
 def wreck_of(tree: Json) -> Wreck:
     """A wreck from its wreck.json."""
-    values = {field.name: tree.get(field.name) for field in fields(Wreck)}
+    values: dict[str, Any] = {field.name: tree.get(field.name) for field in fields(Wreck)}
     ending = Ending(**{field.name: tree["ending"][field.name] for field in fields(Ending) if field.name in tree["ending"]})
     return Wreck(**(values | {"ending": ending, "lines": tuple(tree.get("lines") or ()), "samples": tuple(tree.get("samples") or ())}))
