@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 
 .PHONY: demo test test-long lint clean
 .DEFAULT_GOAL := demo
@@ -16,7 +17,7 @@ demo: $(VENV)/.ready ## train a small model through two real kills, then show th
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.ready ## what CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 test-long: $(VENV)/.ready ## the same and the thousands of kills
 	$(BIN)/python -m pytest -m 'long or not long'

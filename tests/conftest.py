@@ -100,7 +100,7 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def processes_of(run: Path) -> dict[str, int]:
-    """Living processes of a run by role, found by their command lines."""
+    """Living processes of a run by role, found by their command lines; a standby that took an attempt over is its trainer."""
     roles = {"holdfast.world.nurse": "nurse", "holdfast.world.writer": "writer", "holdfast.trainer": "trainer"}
     found = {}
     for entry in Path("/proc").iterdir():
@@ -112,8 +112,15 @@ def processes_of(run: Path) -> dict[str, int]:
             continue
         for module, role in roles.items():
             if module in command and any(part == str(run) or part.startswith(f"{run}/") for part in command):
-                found[role] = int(entry.name)
+                waits = bool({"standby", "--standby"} & set(command)) and int(entry.name) not in _attending(run)
+                found[f"standby {role}" if waits else role] = int(entry.name)
     return found
+
+
+def _attending(run: Path) -> set[int]:
+    """Pids that the attempts' nurses and trainers wrote down."""
+    pids = {json.loads(file.read_text())["pid"] for file in run.glob("attempts/*/nurse.json")}
+    return pids | {json.loads(file.read_text())["identity"]["pid"] for file in run.glob("attempts/*/rank0.json")}
 
 
 def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:

@@ -203,6 +203,24 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
     refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="the model's embedding has 50")
 
 
+# ---- words
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian", "c.yaml"], "there is no verb 'trian'\n  -> did you mean trial?"),
+        (["train"], "required: CONFIG\n  -> `holdfast train --help`"),
+        (["train", "c.yaml", "--extnd"], "unrecognized arguments: --extnd\n  -> did you mean --extend?"),
+        (["data", "mak"], "there is no verb 'mak'\n  -> did you mean make? `holdfast data --help`"),
+    ],
+    ids=["verb", "nothing", "option", "verb of a verb"],
+)
+def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: str) -> None:
+    done = holdfast(*words)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
 # ---- disks and folders
 
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from holdfast.cli import VERBS
 
-PAGES = ("data", "train", "trial", "report", "chat", "diagnose", "explain", "schema")
+PAGES = ("data", "train", "status", "attach", "stop", "trial", "report", "chat", "diagnose", "explain", "schema")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)\)|!\[[^\]]*\]\(([^)]+)\)")
 
 
@@ -28,6 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.xdist_group("newcomer")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_example_of_each_verb_works(page: str, place: Path) -> None:
     found = commands(page)

@@ -199,7 +199,7 @@ def test_the_pulse_is_whole_or_absent(memory: MemoryFile) -> None:
 
 
 def test_a_copied_run_folder_has_a_snapshot_of_its_own() -> None:
-    first, second = (memory_places(Path(f"/runs/{name}"), "0" * 32, None) for name in "ab")
+    first, second = (memory_places(Path(f"/runs/{name}"), "0" * 32, None, False) for name in "ab")
     assert not set(first) & set(second)
 
 

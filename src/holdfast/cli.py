@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import sys
 import traceback
+from typing import Any, NoReturn
 
 import orjson
 
@@ -15,6 +18,9 @@ from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
 
 VERBS = {
     "train": "train a model from a config, or go on with an unfinished run",
+    "status": "show what is running where, how far each run is, and what happened to it",
+    "attach": "look on at a running run, from any terminal",
+    "stop": "let a run finish its step, save and end, as Ctrl-C does",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "diagnose": "name what ended a run, from any trainer's log",
     "explain": "print a card of the book: mechanism, source, remedies",
@@ -25,8 +31,29 @@ VERBS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse, but its errors name the nearest verb or option and the next command."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
+        known = [*(str(choice) for action in self._actions for choice in action.choices or ()), *self._option_string_actions]
+        near = difflib.get_close_matches((wrong[1] or wrong[2] or "").partition("=")[0], known, n=1) if wrong else []
+        if wrong and wrong[1] is not None:
+            message = f"there is no verb {wrong[1]!r}"
+        message = message.replace("required: CONFIG, key=value", "required: CONFIG")
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but words nobody takes are told by the verb they were given to."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            found.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="holdfast", description="holdfast makes fine-tuning runs finish.")
+    parser = Parser(prog="holdfast", description="holdfast makes fine-tuning runs finish.")
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
@@ -34,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         form, example = argparse.RawDescriptionHelpFormatter, f"example:\n  {module.EXAMPLE}"
         child = verbs.add_parser(name, help=summary, description=module.__doc__, epilog=example, formatter_class=form)
         module.add_arguments(child)
-        child.set_defaults(module=module)
+        child.set_defaults(module=module, parser=child)
     return parser
 
 

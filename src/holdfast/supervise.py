@@ -15,6 +15,7 @@ from holdfast.mind.decide import Past, decide
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.world import evidence, process
 from holdfast.world.process import Attempt
+from holdfast.world.standby import Standby
 
 
 class World(Protocol):
@@ -22,6 +23,7 @@ class World(Protocol):
 
     def adopt(self, run: RunFolder) -> Attempt | None: ...
     def start(self, launch: Launch, run: RunFolder, orders: Json) -> Attempt: ...
+    def stand_by(self, launch: Launch) -> None: ...
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending: ...
     def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck: ...
 
@@ -29,11 +31,17 @@ class World(Protocol):
 class RealWorld:
     """Real processes."""
 
+    def __init__(self, standby: Standby) -> None:
+        self.standby = standby
+
     def adopt(self, run: RunFolder) -> Attempt | None:
         return process.adopt(run)
 
     def start(self, launch: Launch, run: RunFolder, orders: Json) -> Attempt:
-        return process.start(launch, run, orders)
+        return process.start(launch, run, orders, self.standby)
+
+    def stand_by(self, launch: Launch) -> None:
+        self.standby.consider(launch)
 
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending:
         return process.watch(attempt, run, tick)
@@ -60,21 +68,20 @@ class View:
     stop: Callable[[], bool]
 
 
-def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, world: World | None = None) -> Outcome:
+def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
     """Bring the run to an end. `orders` is what every attempt's launch.json also holds."""
-    hands = world or RealWorld()
     pause = _Backoff()
     while True:
         attempt = hands.adopt(run)
         ended_before = attempt is not None and not process.living_pids(attempt)
         if attempt is None:
             pause.wait(view.stop)
-            attempt = hands.start(launch, run, orders | {"committed_before": run.committed()})
-            run.event("attempt_started", attempt=attempt.number)
+            attempt = hands.start(launch, run, orders | {"committed_before": run.committed()} | _failures_so_far(run))
+            run.event("attempt_started", attempt=attempt.number, stood_by=attempt.stood_by)
         elif not ended_before:
             view.tell(f"adopted the living attempt {attempt.number} ({_pids(attempt)})")
             run.event("attempt_adopted", attempt=attempt.number)
-        ending = hands.watch(attempt, run, _ticker(view))
+        ending = hands.watch(attempt, run, _ticker(view, hands, launch))
         if ending.kind == "finished":
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
@@ -94,9 +101,10 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, world: W
         pause.after(progressed=wreck.committed_after > wreck.committed_before)
 
 
-def _ticker(view: View) -> process.Tick:
+def _ticker(view: View, hands: World, launch: Launch) -> process.Tick:
     def tick(attempt: Attempt) -> bool:
         view.tick(attempt)
+        hands.stand_by(launch)
         return view.stop()
 
     return tick
@@ -144,6 +152,14 @@ def read_history(run: RunFolder) -> list[Past]:
         progressed = wreck["committed_after"] > wreck["committed_before"]
         history.append(Past(wreck["diagnosis"]["cause"], wreck["ending"]["kind"], _frozen(settings), progressed))
     return history
+
+
+def _failures_so_far(run: RunFolder) -> Json:
+    """Attempts that died, and seconds in which attempts ran: what the checkpoint interval goes by."""
+    wrecks = [wreck for number in run.attempts() if (wreck := read_json(run.attempt(number) / "wreck.json"))]
+    endings = [wreck["ending"] for wreck in wrecks]
+    failures = sum(ending["kind"] not in ("finished", "interrupted") for ending in endings)
+    return {"failures": failures, "running_s": sum(ending.get("seconds") or 0.0 for ending in endings)}
 
 
 def _past(wreck: Wreck, diagnosis: Diagnosis, launch: Launch) -> Past:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from holdfast.core.config import Save
 from holdfast.core.evaluations import best_of, read_evaluations
 from holdfast.core.files import Json, fsync_folder, read_json, sha256, write_bytes, write_json
 from holdfast.core.memoryfile import Snapshot
@@ -80,8 +81,8 @@ def publish_checkpoint(run: RunFolder, staged: Path, step: int) -> Path:
     return final
 
 
-def save_checkpoint(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: int) -> Path:
-    """Make a snapshot durable and remove checkpoints beyond the newest `keep`. Raises OSError; nothing half-made is left."""
+def save_checkpoint(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: Save) -> Path:
+    """Make a snapshot durable and remove checkpoints that need not be kept. Raises OSError; nothing half-made is left."""
     try:
         staged = stage_checkpoint(run, snapshot, adapter_config)
     except OSError:
@@ -107,12 +108,13 @@ def checkpoint_steps(run: RunFolder) -> list[int]:
     return sorted(int(entry.name[5:]) for entry in run.checkpoints.iterdir() if entry.name.startswith("step-") and entry.name[5:].isdigit())
 
 
-def prune(run: RunFolder, keep: int) -> None:
-    """Remove checkpoints, all but the newest `keep` and the best by held-out loss, which best.json names."""
+def prune(run: RunFolder, keep: Save) -> None:
+    """Remove checkpoints, all but the newest, those kept for good, and the best by held-out loss, which best.json names."""
     steps = checkpoint_steps(run)
     best = best_of(row for row in read_evaluations(run) if row["step"] in steps)
-    for step in steps[:-keep]:
-        if best is None or step != best["step"]:
+    for step in steps[: -keep.keep]:
+        for_good = keep.keep_every is not None and step % keep.keep_every == 0
+        if not for_good and (best is None or step != best["step"]):
             shutil.rmtree(run.checkpoints / checkpoint_name(step), ignore_errors=True)
     if best is not None:
         name = {"checkpoint": checkpoint_name(best["step"]), "step": best["step"], "loss": best["loss"]}

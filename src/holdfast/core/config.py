@@ -103,9 +103,26 @@ class Train(Section):
 class Save(Section):
     """What is kept on the way."""
 
-    every: int = Field(100, ge=1, description="steps between durable checkpoints")
+    every: int | None = Field(
+        None,
+        ge=1,
+        description="steps between durable checkpoints; chosen from measured times and failures when not given",
+    )
+    min_every: int = Field(1, ge=1, description="fewest steps between durable checkpoints when the interval is chosen")
+    max_every: int = Field(100, ge=1, description="most steps between durable checkpoints when the interval is chosen")
     keep: int = Field(3, ge=1, description="newest checkpoints kept")
+    keep_every: int | None = Field(None, ge=1, description="checkpoints of steps that are multiples of this are made and kept for good")
     snapshot_dir: str | None = Field(None, description="folder of the memory snapshot; /dev/shm when there is room, else the run folder")
+    flush_snapshots: bool = Field(
+        False,
+        description="put each snapshot on disk (snapshot_dir, else the run folder): a power cut then costs one step",
+    )
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Save:
+        if self.min_every > self.max_every:
+            raise ValueError(f"min_every is {self.min_every}, max_every {self.max_every}: no interval lies between them")
+        return self
 
 
 class Evaluate(Section):
@@ -131,6 +148,9 @@ class Evaluate(Section):
 
 class Run(Section):
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder under runs/; by default the file's name")
+    standby: bool | None = Field(
+        None, description="a second trainer, ready to take over after a death; by default in longer runs where memory allows"
+    )
     track: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
         default_factory=list, description="trackers that get every step, each through its own package"
     )

@@ -20,3 +20,21 @@ def hold(lock: Path, wait: bool) -> Iterator[bool]:
         yield False
     finally:
         os.close(descriptor)
+
+
+def taken(lock: Path) -> bool:
+    """Whether some process holds a lock file, on whatever machine. Creates nothing. Raises OSError when the file cannot be read.
+
+    To ask, the lock is shared for an instant; whoever takes one has to try for more than that instant.
+    """
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -20,6 +20,7 @@ import orjson
 from holdfast.core.files import Json
 
 PAGE = 4096
+SHARED_MEMORY = Path("/dev/shm")
 META_BYTES = 1 << 18
 SLOTS = 3
 _MAGIC = b"HOLDFAST"
@@ -29,7 +30,10 @@ _OWNER_BYTES = PAGE - _FILE.size - 1
 _SLOT = struct.Struct("<QQQIII")  # sequence (odd: being written), generation, step, payload checksum, meta bytes, header checksum
 _PIN_AT = 128
 _PULSE = struct.Struct("<QI")  # sequence, bytes
-_COUNT_AT = PAGE + PAGE - 8
+_COUNT_AT = 2 * PAGE - 8  # micro-batches of the run so far
+_SAVED_AT = 2 * PAGE - 16  # seconds the writer's last save took
+_UNWRITTEN_AT = 2 * PAGE - 24  # committed steps whose row the disk has not taken yet
+_WORDS_BYTES = 24
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ class MemoryFile:
 
     def beat(self, facts: Json) -> None:
         """Publish what the writer is doing now."""
-        packed = orjson.dumps(facts)[: PAGE - _PULSE.size - 8]
+        packed = orjson.dumps(facts)[: PAGE - _PULSE.size - _WORDS_BYTES]
         sequence = struct.unpack_from("<Q", self.memory, PAGE)[0] | 1
         self.memory[PAGE : PAGE + 8] = struct.pack("<Q", sequence)
         self.memory[PAGE + _PULSE.size : PAGE + _PULSE.size + len(packed)] = packed
@@ -235,6 +239,30 @@ class MemoryFile:
         count: int = struct.unpack_from("<Q", self.memory, _COUNT_AT)[0] + 1
         self.memory[_COUNT_AT : _COUNT_AT + 8] = struct.pack("<Q", count)
         return count
+
+    @property
+    def unwritten(self) -> int:
+        """Committed steps whose row the disk has not taken yet; their rows are in the newest snapshot."""
+        value: int = struct.unpack_from("<Q", self.memory, _UNWRITTEN_AT)[0]
+        return value
+
+    @unwritten.setter
+    def unwritten(self, steps: int) -> None:
+        self.memory[_UNWRITTEN_AT : _UNWRITTEN_AT + 8] = struct.pack("<Q", steps)
+
+    @property
+    def saved_s(self) -> float | None:
+        """Seconds the last durable checkpoint took to write; None before the first."""
+        value: float = struct.unpack_from("<d", self.memory, _SAVED_AT)[0]
+        return value or None
+
+    @saved_s.setter
+    def saved_s(self, seconds: float) -> None:
+        self.memory[_SAVED_AT : _SAVED_AT + 8] = struct.pack("<d", seconds)
+
+    def flush(self, index: int) -> None:
+        """Wait until a slot is on the disk, where the file lies on one."""
+        self.memory.flush(self._at(index), self._slot_bytes)
 
     # -- arithmetic
 
@@ -287,11 +315,12 @@ def sweep(folder: Path) -> list[Path]:
     return removed
 
 
-def memory_places(run: Path, run_id: str, chosen: str | None) -> list[Path]:
+def memory_places(run: Path, run_id: str, chosen: str | None, on_disk: bool) -> list[Path]:
     """Files in which a run's snapshot may lie, the preferred first: the folder of the config, /dev/shm, the run folder itself.
 
-    A moved or copied run folder has other names here, so two runs never share a snapshot.
+    `on_disk`: it must outlive a reboot, so not /dev/shm. A moved or copied run folder has other names here, so two runs never share a
+    snapshot.
     """
     name = f"holdfast-{run_id[:12]}-{zlib.crc32(str(run).encode()):08x}.rank0"
-    folders = [Path(chosen)] if chosen else [Path("/dev/shm")] if Path("/dev/shm").is_dir() else []
+    folders = [Path(chosen)] if chosen else [SHARED_MEMORY] if SHARED_MEMORY.is_dir() and not on_disk else []
     return [folder / name for folder in [*folders, run / "snapshot"]]

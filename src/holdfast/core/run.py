@@ -27,6 +27,10 @@ class RunFolder:
             raise Stop(USAGE, f"{self.path} is no run folder (it has no config.yaml)", "run folders lie under runs/")
         return self
 
+    def begun(self) -> bool:
+        """Whether a run was ever begun here, perhaps not even prepared to the end."""
+        return (self.path / "run.json").exists() or self.supervisor_lock.exists()
+
     @property
     def config_file(self) -> Path:
         return self.path / "config.yaml"
@@ -98,8 +102,18 @@ class RunFolder:
         return self.path / "trials"
 
     @property
+    def standby_file(self) -> Path:
+        """What the nurse of a standby is to start."""
+        return self.path / "standby.json"
+
+    @property
     def supervisor_lock(self) -> Path:
         return self.path / "supervisor.lock"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What a supervisor without a terminal says."""
+        return self.path / "supervisor.log"
 
     @property
     def trainer_lock(self) -> Path:
@@ -151,8 +165,12 @@ class RunFolder:
 
     def committed(self) -> int:
         """The number of the last committed step; 0 before the first."""
-        row = last_line(self.steps_file, window=1 << 20)
+        row = self.last_step()
         return row["step"] if row else 0
+
+    def last_step(self) -> Json | None:
+        """The row of the last committed step; None before the first."""
+        return last_line(self.steps_file, window=1 << 20)
 
 
 def differences(old: Config, new: Config) -> list[str]:

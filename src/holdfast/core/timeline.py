@@ -23,6 +23,8 @@ def read_timeline(file: Path) -> list[dict[str, Any]]:
     return list(read_lines(file))
 
 
-def add_entry(file: Path, from_step: int, settings: Settings, reason: str) -> None:
-    """Write one change down, before anything uses it."""
-    append_line(file, {"from_step": from_step, "settings": settings, "reason": reason})
+def add_entry(file: Path, from_step: int, settings: Settings, reason: str) -> dict[str, Any]:
+    """Write one change down, before anything uses it; the entry."""
+    entry = {"from_step": from_step, "settings": settings, "reason": reason}
+    append_line(file, entry)
+    return entry

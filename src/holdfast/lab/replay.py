@@ -36,7 +36,7 @@ def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str
         "settings": change.settings,
         "env": change.env,
         "attempt": max(run.attempts(), default=0) + int(folder.name),
-        "memory_places": [str(place) for place in memory_places(run.path, run.id(), config.save.snapshot_dir)],
+        "memory_places": [str(place) for place in memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)],
         "faults": _faults(run),
     }
     write_json(folder / "request.json", request)

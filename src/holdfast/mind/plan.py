@@ -9,10 +9,10 @@ from holdfast.core.files import Json
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.mind.memory import WIDTHS, Footprint, footprint, trainable_parameters
 
-_USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
+USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
 _LIMIT_SHARE = 0.95
 _LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step gains nothing and costs memory
-_WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340 MB
+WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340 MB
 
 
 def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -> Json:
@@ -24,13 +24,13 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
     capacity = _capacity(machine)
     budget, checkpointed = _micro_batch(config, need, capacity, lengths, "gpu" if machine.get("gpus") else "cpu")
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
-    step = {"activations": need.activations(largest, checkpointed), "logits": need.logits(largest), "workspace": _WORKSPACE_BYTES}
+    step = {"activations": need.activations(largest, checkpointed), "logits": need.logits(largest), "workspace": WORKSPACE_BYTES}
     spent = need.fixed | step
-    loading = 0 if machine.get("gpus") else need.loading + _WORKSPACE_BYTES
+    loading = 0 if machine.get("gpus") else need.loading + WORKSPACE_BYTES
     peak = max(sum(spent.values()), loading)
     per_step = config.train.effective_batch * lengths["mean"]
     return {
-        "fits": None if capacity is None else peak <= capacity * _USABLE_SHARE,
+        "fits": None if capacity is None else peak <= capacity * USABLE_SHARE,
         "peak_bytes": peak,
         "capacity_bytes": capacity,
         "bytes": spent,
@@ -49,7 +49,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
     wanted = fixed or max(longest, min(config.train.effective_batch * longest, _LARGEST_MICRO_BATCH[device]))
     if capacity is None:
         return wanted, asked or 0
-    room = capacity * _USABLE_SHARE - sum(need.fixed.values()) - _WORKSPACE_BYTES
+    room = capacity * USABLE_SHARE - sum(need.fixed.values()) - WORKSPACE_BYTES
     choices = range(need.layers + 1) if asked is None else [asked]
     floor = max(fixed or 0, longest)
     layers = next((n for n in choices if need.activations(floor, n) + need.logits(floor) <= room), choices[-1])
@@ -71,7 +71,7 @@ def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: in
     elif capacity is None:
         reasons.append(f"micro_batch_tokens = {budget}; the machine's memory is unknown, so this is not checked against it")
     else:
-        reasons.append(f"micro_batch_tokens = {budget}, a peak of {_gib(peak)} of {_gib(capacity)}, at most {_USABLE_SHARE:.0%} of it used")
+        reasons.append(f"micro_batch_tokens = {budget}, a peak of {_gib(peak)} of {_gib(capacity)}, at most {USABLE_SHARE:.0%} of it used")
     if checkpointed:
         reasons.append(f"{checkpointed} layers are computed again in backward, because keeping them all would not fit")
     reasons.append(f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows")

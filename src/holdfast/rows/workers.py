@@ -73,9 +73,10 @@ _here: tuple[Codec, str, int] | None = None  # what this worker process tokenise
 
 
 def _enter(folder: Path, layout: str, max_tokens: int) -> None:
-    """Prepare a worker: it leaves Ctrl-C to its parent and does not outlive it."""
+    """Prepare a worker: it leaves Ctrl-C and a closed terminal to its parent and does not outlive it."""
     global _here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _here = load_codec(folder), layout, max_tokens

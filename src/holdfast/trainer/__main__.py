@@ -17,6 +17,10 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.loop import train
 
         return train(attempt)
+    if job == "standby":
+        from holdfast.trainer.standby import stand_by
+
+        return stand_by(Path(rest[0]), with_model=rest[1] == "model")
     if job == "trial":
         from holdfast.trainer.trial import trial
 

@@ -37,6 +37,7 @@ class HeldOut:
         """
         settings = self.bench.job.settings(step + 1)
         if self._due(step):
+            self.snapshots.settle()
             if not self._settle(step):
                 return False
             known = [row for row in self.rows if row["step"] <= step]

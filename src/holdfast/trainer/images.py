@@ -6,6 +6,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 
+import numpy as np
 import orjson
 import torch
 from safetensors.torch import load, save
@@ -24,19 +25,29 @@ class Image:
         length = struct.unpack("<Q", first[:8])[0]
         self.header = first[: 8 + length]
         entries = orjson.loads(first[8 : 8 + length])
-        self._places = [(name, 8 + length + entries[name]["data_offsets"][0]) for name in self.tensors]
+        starts = {name: 8 + length + entries[name]["data_offsets"][0] for name in self.tensors}
+        self._runs = _runs(self.tensors, starts)
         self.bytes = len(first)
 
-    def write(self, memory: mmap.mmap, at: int) -> bool:
-        """Copy header and tensors to `at` in a mapped file; whether every value is finite."""
+    def stage(self) -> list[Tensor]:
+        """What `write` is to copy: the live tensors, or copies on their device where the host would have to wait for it."""
+        return [run.clone() if run.device.type != "cpu" else run for run, _ in self._runs]
+
+    def write(self, memory: mmap.mmap, at: int, staged: list[Tensor]) -> None:
+        """Copy header and tensors to `at` in a mapped file."""
         memory[at : at + len(self.header)] = self.header
-        finite = True
-        for name, offset in self._places:
-            tensor = self.tensors[name]
-            view = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=at + offset).view(tensor.shape)
-            view.copy_(tensor.detach())
-            finite = finite and bool(torch.isfinite(view).all())
-        return finite
+        for run, (_, start) in zip(staged, self._runs, strict=True):
+            self._view(memory, at, run, start).copy_(run)
+
+    def finite(self, memory: mmap.mmap, at: int) -> bool:
+        """Whether every value that was written at `at` is finite. Reads in one thread, beside those that train."""
+        parts = (self._view(memory, at, run, start).numpy() for run, start in self._runs)
+        with np.errstate(invalid="ignore"):
+            return all(np.isfinite(np.add.reduce(part, dtype=np.float64)) for part in parts)  # a sum of fp32 cannot overflow in fp64
+
+    @staticmethod
+    def _view(memory: mmap.mmap, at: int, run: Tensor, start: int) -> Tensor:
+        return torch.frombuffer(memory, dtype=run.dtype, count=run.numel(), offset=at + start)
 
     def to_bytes(self) -> bytes:
         """The image now, in memory of its own."""
@@ -53,6 +64,25 @@ class Image:
                 if loaded[name].shape != tensor.shape:
                     raise ValueError(f"{name} was saved with shape {tuple(loaded[name].shape)}, it is {tuple(tensor.shape)}")
                 tensor.copy_(loaded[name])
+
+
+def _runs(tensors: Mapping[str, Tensor], starts: Mapping[str, int]) -> list[tuple[Tensor, int]]:
+    """Flat tensors and where each begins in the image; neighbours in the image that are neighbours in memory are one."""
+    runs: list[tuple[Tensor, int]] = []
+    for name in sorted(starts, key=lambda name: starts[name]):
+        flat = tensors[name].detach().view(-1)
+        before = runs[-1][0] if runs else None
+        if before is not None and _follows(flat, before):
+            joined = before.as_strided((before.numel() + flat.numel(),), (1,), before.storage_offset())
+            runs[-1] = (joined, runs[-1][1])
+        else:
+            runs.append((flat, starts[name]))
+    return runs
+
+
+def _follows(tensor: Tensor, before: Tensor) -> bool:
+    same_block = tensor.untyped_storage().data_ptr() == before.untyped_storage().data_ptr() and tensor.dtype == before.dtype
+    return same_block and tensor.storage_offset() == before.storage_offset() + before.numel()
 
 
 def _metadata(header: bytes) -> dict[str, str] | None:

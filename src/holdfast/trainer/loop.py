@@ -6,13 +6,14 @@ import contextlib
 import errno
 import resource
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from holdfast.core.errors import DONE, INTERRUPTED
-from holdfast.core.files import Json, append_line, write_json
+from holdfast.core.files import Json, write_json
 from holdfast.core.modelfolder import read_model
 from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY, EXIT_REFUSED
 from holdfast.trainer.announce import Announcer
@@ -23,14 +24,18 @@ from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_me
 from holdfast.trainer.proof import proven
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
 from holdfast.trainer.restore import Found, state_for_training
+from holdfast.trainer.saving import Saving
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.snapshot import Snapshots
 from holdfast.trainer.step import Gradients, update
 from holdfast.trainer.tokenizer_check import disagreement
 
 
-def train(job: Job) -> int:
-    """Run one attempt; the exit code. What the exit code cannot say is in the attempt's result.json."""
+def train(job: Job, ready: Bench | None = None) -> int:
+    """Run one attempt; the exit code. What the exit code cannot say is in the attempt's result.json.
+
+    `ready` was built before the attempt began; it serves where the settings are still those it was built for.
+    """
     places = [Path(place) for place in job.orders["memory_places"]]
     try:
         found = state_for_training(job.run, places)
@@ -40,8 +45,12 @@ def train(job: Job) -> int:
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
         cap_memory(job.settings(1)["memory_limit_bytes"])
-        bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))
-        refuse_broken_weights(bench.task.model, job.config.model)
+        settings = job.settings(found.snapshot.step + 1 if found.snapshot else 1)
+        if ready is not None and ready.settings == settings:
+            bench = replace(ready, job=job)
+        else:
+            bench = build(job, settings)
+            refuse_broken_weights(bench.task.model, job.config.model)
         if found.snapshot is None:
             bench = proven(bench)
         if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
@@ -71,10 +80,10 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         bench.restore(found.snapshot)
         step = found.snapshot.step
     job.event("restored", step=step, state=found.place)
-    committed = job.run.committed()
     last = job.settings(step + 1)["steps"]
     announcer = Announcer(job, snapshots.memory, publish=True)
     watch = MemoryWatch(bench)
+    saving = Saving(job, snapshots.memory, step)
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
         rehearse(bench)
@@ -90,15 +99,16 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         job.point("optimizer", step)
         update(bench.optimizer, computed, bench.learning_rate(step), job.config.train.max_grad_norm)
         row = _row(bench, step, computed, time.perf_counter() - began)
-        due = step % job.config.save.every == 0 and snapshots.writer_is_free(step)
-        snapshots.take(step, row, durable=due or step == last or job.stopping.asked)
-        job.point("commit", step)
-        if step > committed:
-            append_line(job.run.steps_file, row)
+        due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
+        durable = due or step == last or job.stopping.asked
+        snapshots.commit(step, row, durable)
+        if durable:
+            saving.asked(step)
         snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
         watch.look(step)
         over = held_out.over(step)
     kind, code = ("finished", DONE) if over else ("interrupted", INTERRUPTED)
+    snapshots.end()
     snapshots.pin_newest()
     return _end(job, code, kind=kind, step=step)
 
@@ -130,6 +140,7 @@ def _nonfinite(bench: Bench, snapshots: Snapshots, step: int, computed: Gradient
     samples = bench.samples(step)
     text = f"step {step} is not finite: loss {computed.loss}, gradient norm {computed.grad_norm}; the weights were not touched"
     bench.job.say(f"holdfast: {text}")
+    snapshots.end()
     snapshots.pin_newest()
     facts = {"loss": str(computed.loss), "grad_norm": str(computed.grad_norm), "samples": samples}
     return _end(bench.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)

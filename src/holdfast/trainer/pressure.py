@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 import resource
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 
+from holdfast.core.hostmemory import host_memory
 from holdfast.core.timeline import add_entry
 from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.setup import Bench
@@ -77,8 +77,7 @@ def change(name: str, value: int, bench: Bench, step: int, reason: str) -> None:
     """Put one changed setting on the timeline, from `step` on, and tell."""
     job = bench.job
     before = job.settings(step)[name]
-    add_entry(job.run.timeline_file, step, {name: value}, reason)
-    job.timeline.append({"from_step": step, "settings": {name: value}, "reason": reason})
+    job.timeline.append(add_entry(job.run.timeline_file, step, {name: value}, reason))
     job.event("setting_changed", what=f"{name} {before} -> {value} from step {step} on", reason=reason)
 
 
@@ -128,15 +127,6 @@ class MemoryWatch:
             grown, self.swap_free = self.swap_free - swap, swap
             return f"the host's swap grew by {grown >> 20} MiB"
         return None
-
-
-def host_memory() -> dict[str, int]:
-    """/proc/meminfo in bytes by name; empty where there is none."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
 
 
 def cap_memory(limit_bytes: int | None) -> None:

@@ -34,8 +34,7 @@ def proven(bench: Bench) -> Bench:
         changes, reason = disproof(bench.task)
         if not changes:
             return bench
-        add_entry(job.run.timeline_file, 1, changes, reason)
-        job.timeline.append({"from_step": 1, "settings": changes, "reason": reason})
+        job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
         job.event("setting_changed", what=", ".join(f"{name} -> {value}" for name, value in changes.items()), reason=reason)
         bench = build(job, job.settings(1))
 

@@ -50,16 +50,17 @@ def _snapshots(place: Path) -> list[Snapshot]:
 def state_for_training(run: RunFolder, places: list[Path]) -> Found:
     """The state a run goes on from, after which its journal has exactly one row for each step up to it.
 
-    The journal may lack the row of the newest snapshot's step (death in between): the snapshot brings it. A snapshot further
-    ahead than that (a journal lost with the power) cannot be used, an older state is.
+    The journal may lack the row of the newest snapshot's step (death in between), or those the full disk did not take: the snapshot
+    brings them. A snapshot further ahead than that (a journal lost with the power) cannot be used, an older state is.
     """
     cut_torn_line(run.steps_file)
     committed = run.committed()
     found = find_state(run, places)
-    if found.snapshot and found.snapshot.step > committed + 1:
+    if found.snapshot and found.snapshot.step > committed and found.snapshot.meta["rows"][0]["step"] > committed + 1:
         found = find_state(run, places, limit=committed + 1)
-    if found.snapshot and found.snapshot.step == committed + 1:
-        append_line(run.steps_file, found.snapshot.meta["row"])
+    for row in found.snapshot.meta["rows"] if found.snapshot else ():
+        if row["step"] > committed:
+            append_line(run.steps_file, row)
     return _no_later_than_the_best(run, places, found)
 
 

@@ -24,6 +24,7 @@ class Bench:
     """Everything one step works on, and its state as two images: the artifact, and the rest."""
 
     job: Job
+    settings: Settings
     task: Sft
     optimizer: AdamW
     table: StepTable
@@ -57,7 +58,7 @@ def build(job: Job, settings: Settings) -> Bench:
     artifact = Image(task.artifact, {"format": "pt"})
     if begun := job.plan.get("start_adapter"):
         put_in(artifact, job.run.start_adapter, begun)
-    return Bench(job, task, optimizer, step_table(job, tokens), artifact, Image(optimizer.state() | task.state()), device)
+    return Bench(job, settings, task, optimizer, step_table(job, tokens), artifact, Image(optimizer.state() | task.state()), device)
 
 
 def step_table(job: Job, tokens: TokenSet) -> StepTable:

@@ -1,27 +1,48 @@
-"""Keep the complete state after each step in the shared-memory file, and mark the ones that are to become checkpoints."""
+"""Commit steps: keep the complete state in the shared-memory file, journal the step's row, mark what is to become a checkpoint."""
 
 from __future__ import annotations
 
+import errno
+import statistics
 import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import orjson
+import torch
+from torch import Tensor
+
 from holdfast.core.checkpoint import save_checkpoint
-from holdfast.core.files import Json, write_json
+from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.locks import hold
-from holdfast.core.memoryfile import SLOTS, MemoryFile
+from holdfast.core.memoryfile import META_BYTES, SHARED_MEMORY, SLOTS, MemoryFile, file_bytes
+from holdfast.core.pace import snapshot_interval
 from holdfast.trainer.setup import Bench
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without
+_MEASURED = 16  # snapshots whose cost the interval goes by
 
 
 class Snapshots:
-    """Writes snapshots of a bench, each newer than the last; a reader never meets a half-written one."""
+    """Writes snapshots of a bench, each newer than the last; a reader never meets a half-written one.
+
+    The step waits for the copy of its state alone. Checking that copy, sealing and journalling happen in a thread, beside the next step.
+    """
 
     def __init__(self, bench: Bench, places: list[Path]) -> None:
         self.bench = bench
         self.memory = self._open(places)
         self.generation = max((header.generation for index in range(SLOTS) if (header := self.memory.header(index))), default=0)
+        self.journalled = bench.job.run.committed()
+        self.every = 1  # steps between snapshots
+        self._thread = ThreadPoolExecutor(1)
+        self._sealing: Future[None] | None = None
+        self._side = torch.cuda.Stream(bench.device) if bench.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._unwritten: list[Json] = []
+        self._costs: deque[float] = deque(maxlen=_MEASURED)
+        self._last: int | None = None
         self._newest_is_pinned = False
         self._gave_up_on: int | None = None
 
@@ -29,11 +50,14 @@ class Snapshots:
         """The file in the first place that has room; an event for each place that refused."""
         job = self.bench.job
         for number, place in enumerate(places):
+            last = number == len(places) - 1
             try:
+                if not last:
+                    _refuse_much_memory(place, self.bench)
                 memory = MemoryFile.create(place, job.run.path, self.bench.artifact.bytes, self.bench.state.bytes)
             except OSError as error:
                 job.event("snapshot_place_refused", place=str(place), reason=error.strerror or str(error))
-                if number == len(places) - 1:
+                if last:
                     raise
                 continue
             memory.unpin_damaged()
@@ -42,29 +66,112 @@ class Snapshots:
             return memory
         raise AssertionError("there is always a place")
 
-    def take(self, step: int, row: Json, durable: bool) -> None:
-        """Write the state after `step`; it counts once it is found finite and sealed. `durable` asks for a checkpoint of it.
+    # -- committing a step
 
-        Raises FloatingPointError when weights or optimizer state are not finite; the snapshot before it stays the newest.
+    def commit(self, step: int, row: Json, durable: bool) -> None:
+        """Take the state after `step`, unless snapshots are further apart; it counts once it was found finite and sealed.
+
+        `durable` asks for a checkpoint of it. Raises what went wrong with the step before: FloatingPointError when weights or optimizer
+        state are not finite, in which case the snapshot before it stays the newest; OSError when the disk takes no more.
         """
-        job, memory = self.bench.job, self.memory
-        while len(memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
+        began = time.perf_counter()
+        self.settle()
+        waited, busy = time.perf_counter() - began, time.thread_time()
+        if not durable and self._last is not None and step - self._last < self.every:
+            self._journal(row)
+            return
+        while len(self.memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
             self._save_without_writer()
             time.sleep(0.002)
-        slot = memory.free_slot()
-        memory.begin(slot)
+        slot = self.memory.free_slot()
+        self.memory.begin(slot)
+        staged = (self.bench.artifact.stage(), self.bench.state.stage())
+        if self._side is None:
+            self._copy(slot, step, staged)
+        else:
+            self._side.wait_stream(torch.cuda.current_stream(self.bench.device))
+        self._last = step
+        self._sealing = self._thread.submit(self._seal, slot, step, row, durable, staged)
+        self._pace(waited + time.thread_time() - busy, row["seconds"])
+
+    def settle(self) -> None:
+        """Wait until the newest snapshot counts and its step is journalled. Raises what went wrong with it."""
+        if self._sealing is not None:
+            sealing, self._sealing = self._sealing, None
+            sealing.result()
+
+    def end(self) -> None:
+        """Nothing more will be committed: what is still to be journalled has to be now. Raises OSError when the disk takes no more."""
+        self.settle()
+        for row in self._unwritten:
+            append_line(self.bench.job.run.steps_file, row)
+        self._unwritten, self.memory.unwritten = [], 0
+
+    def _copy(self, slot: int, step: int, staged: tuple[list[Tensor], list[Tensor]]) -> None:
+        artifact_at, state_at = self.memory.payload_offsets(slot)
+        self.bench.artifact.write(self.memory.memory, artifact_at, staged[0])
+        self.bench.job.point("snapshot", step)
+        self.bench.state.write(self.memory.memory, state_at, staged[1])
+
+    def _seal(self, slot: int, step: int, row: Json, durable: bool, staged: tuple[list[Tensor], list[Tensor]]) -> None:
+        """In the thread: make the written slot the newest snapshot, then journal its step."""
+        job, memory = self.bench.job, self.memory
+        if self._side is not None:
+            with torch.cuda.stream(self._side):
+                self._copy(slot, step, staged)
         artifact_at, state_at = memory.payload_offsets(slot)
-        finite = self.bench.artifact.write(memory.memory, artifact_at)
-        job.point("snapshot", step)
-        finite &= self.bench.state.write(memory.memory, state_at)
-        if not finite:
+        if not (self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)):
             raise FloatingPointError(f"step {step}: weights or optimizer state are not finite after the update")
         self.generation += 1
         self._newest_is_pinned = durable
-        memory.seal(slot, step, self.generation, {"step": step, "row": row}, pin=durable)
+        memory.seal(slot, step, self.generation, {"step": step, "rows": [*self._unwritten, row]}, pin=durable)
+        if job.config.save.flush_snapshots:
+            memory.flush(slot)
+        job.point("commit", step)
+        self._journal(row)
 
-    def writer_is_free(self, step: int) -> bool:
-        """Whether a checkpoint may be asked for: at most one waits at a time. An event tells when one has to be left out."""
+    def _journal(self, row: Json) -> None:
+        """Append the rows of committed steps. While the disk is full they stay in the snapshots, and training goes on."""
+        if row["step"] <= self.journalled:
+            return
+        self.journalled = row["step"]
+        self._unwritten.append(row)
+        job, before = self.bench.job, len(self._unwritten) - 1
+        try:
+            while self._unwritten:
+                append_line(job.run.steps_file, self._unwritten[0], durable=job.config.save.flush_snapshots)
+                del self._unwritten[0]
+        except OSError as error:
+            too_many = len(orjson.dumps(self._unwritten)) > META_BYTES // 2
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or too_many:
+                raise
+        self.memory.unwritten = len(self._unwritten)
+        if before and not self._unwritten:
+            job.event("disk_full_over", step=row["step"], rows=before)
+
+    def _pace(self, cost_s: float, step_s: float) -> None:
+        """Take snapshots further apart, or closer again, as their cost asks for. One slow copy among many counts little."""
+        self._costs.append(cost_s)
+        if len(self._costs) < _MEASURED:
+            return
+        cost = statistics.median(self._costs)
+        self._costs.clear()
+        every = snapshot_interval(cost, step_s)
+        if every > self.every or every <= self.every // 2:
+            self.every = every
+            reason = f"one costs a step {cost * 1000:.1f} ms of {step_s * 1000:.0f} ms"
+            self.bench.job.event("snapshot_interval", step=self._last, steps=every, reason=reason)
+
+    # -- checkpoints
+
+    def writer_is_free(self, step: int, wait: bool) -> bool:
+        """Whether a checkpoint may be asked for: at most one waits at a time.
+
+        `wait` for the writer a while, because this step is to be kept and no other; an event tells when it has to be left out.
+        """
+        self.settle()
+        if not wait:
+            return not self.memory.pinned_headers()
         deadline = time.monotonic() + PIN_PATIENCE_S
         while waiting := self.memory.pinned_headers():
             if time.monotonic() > deadline or waiting[0].generation == self._gave_up_on:
@@ -103,7 +210,7 @@ class Snapshots:
             for header in self.memory.pinned_headers() if free else ():
                 snapshot = self.memory.read(header)
                 if snapshot is not None:
-                    save_checkpoint(job.run, snapshot, self.bench.task.adapter_config, job.config.save.keep)
+                    save_checkpoint(job.run, snapshot, self.bench.task.adapter_config, job.config.save)
                     job.event("checkpoint_saved", step=snapshot.step, by="the trainer, because no writer lives")
                 self.memory.unpin(header.index)
 
@@ -112,3 +219,11 @@ class Snapshots:
         newest = self.memory.newest_header()
         if newest and not self._newest_is_pinned:
             self.memory.pin(newest.index)
+
+
+def _refuse_much_memory(place: Path, bench: Bench) -> None:
+    """Raise OSError where the snapshots would take more than a quarter of the machine's memory."""
+    size = file_bytes(bench.artifact.bytes, bench.state.bytes)
+    memory = (read_json(bench.job.run.machine_file) or {}).get("memory_bytes")
+    if place.parent == SHARED_MEMORY and memory and size > memory / 4:
+        raise OSError(errno.ENOSPC, f"snapshots of {size >> 20:,} MiB would take more than a quarter of {memory >> 20:,} MiB of memory")

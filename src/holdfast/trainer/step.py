@@ -47,8 +47,7 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
         loss = _accumulate(task, step, number, batch, labels, announce)
         total = loss if total is None else total + loss
     assert total is not None
-    norms = [torch.linalg.vector_norm(grad) for grad in gradients(optimizer).values()]
-    norm = torch.linalg.vector_norm(torch.stack(norms))
+    norm = torch.linalg.vector_norm(optimizer.gradient)
     loss_value, norm_value = (torch.stack([total / labels, norm.double().to(total.device)])).tolist()  # the step's one synchronisation
     return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels)
 
@@ -65,25 +64,19 @@ def _accumulate(task: Task, step: int, number: int, batch: Batch, labels: int, a
         return loss.detach().double()
 
 
-def gradients(optimizer: AdamW) -> dict[str, Tensor]:
-    """Gradients by parameter name; zeros where a parameter had no part in the loss."""
-    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in optimizer.parameters.items()}
-
-
 def update(optimizer: AdamW, computed: Gradients, lr: float, max_grad_norm: float) -> None:
     """Clip the gradients to `max_grad_norm` and take one optimizer step. Only after the gate."""
     factor = max_grad_norm / (computed.grad_norm + 1e-6)
     if factor < 1.0:
-        for parameter in optimizer.parameters.values():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+        optimizer.gradient.mul_(factor)
     optimizer.step(lr)
 
 
 def gradients_sha256(optimizer: AdamW) -> str:
     """SHA-256 over names and bytes of all gradients, in the order of names."""
     digest = hashlib.sha256()
-    for name, grad in sorted(gradients(optimizer).items()):
+    for name, parameter in sorted(optimizer.parameters.items()):
+        assert parameter.grad is not None
         digest.update(name.encode())
-        digest.update(grad.detach().float().cpu().contiguous().numpy().tobytes())
+        digest.update(parameter.grad.float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

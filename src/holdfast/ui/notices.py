@@ -9,6 +9,8 @@ _WORDS = {
     "checkpoint_failed": "a checkpoint could not be saved; training goes on",
     "checkpoint_skipped": "a checkpoint was left out",
     "snapshot_place_refused": "the snapshot went to another place",
+    "disk_full_over": "the disk has room again: the steps it did not take are journalled, checkpoints go on",
+    "snapshot_interval": "snapshots are taken further apart, or closer",
     "setting_changed": "a setting of the model was changed",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",
@@ -28,3 +30,15 @@ def notice(event: Json) -> tuple[str, str] | None:
     if words is None:
         return None
     return words, ", ".join(f"{key}: {value}" for key, value in event.items() if key not in ("event", "time", "attempt"))
+
+
+def turn(event: Json) -> str | None:
+    """What the supervisor says itself when it happens, in words for whoever looks on from elsewhere; None for all else."""
+    kind = event["event"]
+    if kind == "attempt_ended" and "decision" in event:
+        return f"attempt {event['attempt']}: {event['decision']['reason']}"
+    if kind == "attempt_ended":
+        return f"attempt {event['attempt']}: {event['ending']}"
+    if kind == "attempt_adopted":
+        return f"attempt {event['attempt']} was adopted by another supervisor"
+    return None

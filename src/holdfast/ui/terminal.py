@@ -1,8 +1,17 @@
-"""What a run shows in a terminal: a progress line with the latest numbers, incidents as they come, a summary. Plain lines elsewhere."""
+"""What a run shows in a terminal: a progress line with the latest numbers, incidents as they come, a summary. Plain lines elsewhere.
+
+A terminal may go away: what is said after that stands in the run's supervisor.log.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import orjson
 from rich.console import Console
@@ -14,7 +23,7 @@ from holdfast.core.config import Config
 from holdfast.core.files import Json, last_line
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
-from holdfast.ui.notices import notice
+from holdfast.ui.notices import notice, turn
 from holdfast.ui.words import artifact_origin, early_end, evaluated
 from holdfast.world.process import Attempt
 
@@ -22,31 +31,78 @@ _LOOK_EVERY_S = 0.2
 _PLAIN_LINE_EVERY_S = 15.0
 
 
+def open_log(log: Path, why: str) -> int:
+    """Open a supervisor's log at its end, with a line that says since when and why it is written; a descriptor."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(descriptor, f"--- {time.strftime('%F %T')} {why}\n".encode())
+    return descriptor
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the error through; rich would end the process."""
+        raise
+
+
 class Terminal:
     """The voice of one command. With `quiet` only what went wrong and the summary are said."""
 
     def __init__(self, to_stderr: bool, quiet: bool) -> None:
-        self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self.console = _Console(stderr=to_stderr, highlight=False, soft_wrap=True)
         self.quiet = quiet
+        self._terminals = {number for number in (1, 2) if os.isatty(number)}
+        self._log: Path | None = None
         self._run: RunFolder | None = None
+        self._looking_on = False
         self._steps = 0
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
         self._looked = self._printed = 0.0
         self._told = 0
+        self._disk_is_full = False
         self._mean_loss: float | None = None
+
+    def fall_back_on(self, log: Path | None) -> None:
+        """Go on in `log` when the terminal goes away, instead of dying with it (None)."""
+        self._log = log
+
+    def leave(self) -> None:
+        """The terminal is gone: turn its outputs over to the log. A signal handler may call this."""
+        if self._log is None or not self._terminals:
+            return
+        descriptor = open_log(self._log, f"the terminal is gone; process {os.getpid()} goes on, and says here what it has to say")
+        for number in self._terminals:
+            os.dup2(descriptor, number)
+        self._terminals = set()
+        os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Write to the terminal; where nobody reads it any more, go on in the log. What was being written is lost."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE) or self._log is None:
+                raise
+            self._terminals.add(self.console.file.fileno())
+            self.leave()
+
+    def _print(self, *things: Any) -> None:
+        with self._writing():
+            self.console.print(*things)
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            self.console.print(escape(text))
+            self._print(escape(text))
 
     def tell(self, text: str) -> None:
         """Something went wrong, or changed hands: said in any case."""
-        self.console.print(f"[yellow]![/yellow] {escape(text)}" if self.console.is_terminal else f"! {escape(text)}")
+        self._print(f"[yellow]![/yellow] {escape(text)}" if self.console.is_terminal else f"! {escape(text)}")
 
-    def begin(self, run: RunFolder, config: Config) -> None:
-        """Start to show progress of `run`."""
-        self._run = run
+    def begin(self, run: RunFolder, config: Config, looking_on: bool = False) -> None:
+        """Start to show progress of `run`. Who is `looking_on` hears from the journal what its supervisor says itself."""
+        self._run, self._looking_on = run, looking_on
         self._told = run.events_file.stat().st_size if run.events_file.exists() else 0
         timeline = read_timeline(run.timeline_file)
         self._steps = settings_at(timeline, timeline[-1]["from_step"])["steps"]
@@ -55,7 +111,8 @@ class Terminal:
             return
         columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
         times = (TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn())
-        self._progress = Progress(*columns, *times, console=self.console, transient=True)
+        # no thread of its own: it would write to a terminal that is gone
+        self._progress = Progress(*columns, *times, console=self.console, transient=True, auto_refresh=False)
         self._progress.start()
         self._bar = self._progress.add_task("starting", total=self._steps, completed=run.committed())
 
@@ -65,15 +122,20 @@ class Terminal:
         if self._run is None or now - self._looked < _LOOK_EVERY_S:
             return
         self._looked = now
+        if not self.console.is_terminal:
+            self._stop_progress()  # there was one before
         self._tell_events(self._run)
+        self._tell_full_disk(self._run, attempt.unwritten())
         row = None if self.quiet else last_line(self._run.steps_file, window=1 << 18)
         if row is None:
             return
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, completed=row["step"], description=self._numbers(row))
+            with self._writing():
+                self._progress.refresh()
         elif now - self._printed >= _PLAIN_LINE_EVERY_S:
             self._printed = now
-            self.console.print(f"step {row['step']}/{self._steps}  {self._numbers(row)}")
+            self._print(f"step {row['step']}/{self._steps}  {self._numbers(row)}")
 
     def _numbers(self, row: Json) -> str:
         """The latest step in figures; the arrow compares its loss with the mean of those shown before."""
@@ -102,26 +164,41 @@ class Terminal:
                 self.say(evaluated(event))
             elif found:
                 self.tell(f"{found[0]} ({found[1]})")
+            elif self._looking_on and (words := turn(event)):
+                self.tell(words)
+
+    def _tell_full_disk(self, run: RunFolder, unwritten: int) -> None:
+        """Once, when the disk takes no more; that it takes rows again is an event of the trainer's."""
+        if unwritten and not self._disk_is_full:
+            self.tell(
+                f"the disk of {run.path} is full: training goes on, its state is kept in memory, checkpoints wait until there is room"
+                f" (since step {run.committed() + 1})"
+            )
+        self._disk_is_full = unwritten > 0
 
     def end(self) -> None:
         """Stop showing progress, after the last that was journalled is said."""
         if self._run is not None:
             self._tell_events(self._run)
             self._run = None
+        self._stop_progress()
+
+    def _stop_progress(self) -> None:
         if self._progress is not None:
-            self._progress.stop()
+            with self._writing():
+                self._progress.stop()
             self._progress = None
 
     def summary(self, summary: Json, run: RunFolder) -> None:
         """The end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
         if not self.console.is_terminal:
             for name, value in _facts(summary, run):
-                self.console.print(escape(f"{name:<14} {value}"))
+                self._print(escape(f"{name:<14} {value}"))
             return
         table = Table(show_header=False, box=None, pad_edge=False)
         for name, value in _facts(summary, run):
             table.add_row(name, escape(value))
-        self.console.print(table)
+        self._print(table)
 
 
 def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:

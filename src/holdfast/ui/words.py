@@ -1,8 +1,22 @@
-"""Sentences that terminal and report share: what an early end and an adapter of the best step mean to a reader."""
+"""Sentences that terminal, report and verbs share: what an early end and an adapter of the best step mean to a reader; names of paths."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from holdfast.core.files import Json
+
+
+def short(path: Path) -> str:
+    """A path as one would write it here: relative where it lies below the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def shown(path: Path) -> str:
+    """The same for a command line, quoted where a shell needs it."""
+    return shlex.quote(short(path))
 
 
 def early_end(summary: Json) -> str:

@@ -73,7 +73,7 @@ def keep_newest(run: RunFolder, places: list[Path], config: Config) -> int | Non
     """Make the newest state durable, whoever was meant to; the step that is now safe on disk."""
     adapter_config = _adapter_config(run)
     if adapter_config is not None:
-        persist_newest(run, places, adapter_config, config.save.keep)
+        persist_newest(run, places, adapter_config, config.save)
     checkpoint, _ = newest_valid(run)
     return checkpoint.step if checkpoint else None
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import platform
 import shlex
 import sys
 import time
@@ -18,13 +19,13 @@ import numpy as np
 import orjson
 
 from holdfast.core.cache import cache_folder
-from holdfast.core.config import Config
+from holdfast.core.config import Config, Train
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.run import RunFolder, differences
-from holdfast.core.table import run_length
+from holdfast.core.table import learning_rate, run_length
 from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan, settings_of
@@ -35,43 +36,66 @@ from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.rows.workers import Workers
 from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import shown
 from holdfast.verbs.start import take_start
 from holdfast.world.machine import read_machine, usable_threads
 
+HELD_LOCK = "HOLDFAST_HELD_LOCK"  # in the environment of a detached supervisor: the inherited descriptor
+
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[RunFolder]:
-    """Open (or make) a run folder and hold it against other supervisors. Raises Stop when it is held or cannot be written."""
+def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
+    """Open (or make) a run folder and hold it against other supervisors; the folder, and the descriptor that holds its lock.
+
+    A process that detaches hands that descriptor on, so that the run is held all the while.
+    Raises Stop when the folder is held or cannot be written.
+    """
+    run = RunFolder(path)
+    inherited = os.environ.pop(HELD_LOCK, None)
     try:
-        _claim_folder(path)
-        descriptor = os.open(path / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        _claim_folder(run)
+        descriptor = int(inherited) if inherited else os.open(run.supervisor_lock, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise Stop(BLOCKED, f"{path} cannot be written: {error.strerror}", "choose another place with --run DIR") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = read_json(path / "supervisor.lock") or {}
-        os.close(descriptor)
-        pid, since = holder.get("identity", {}).get("pid"), holder.get("since", "an unknown time")
-        raise Stop(
-            BLOCKED,
-            f"{path} is held by process {pid} since {since}: {holder.get('command')}",
-            f"wait for it, or stop it (it can be resumed): kill {pid}",
-        ) from None
-    try:
-        entry = {"identity": myself(), "since": time.strftime("%F %T"), "command": shlex.join(["holdfast", *sys.argv[1:]])}
+        _lock(run, descriptor)
+        entry = {
+            "identity": myself(),
+            "host": platform.node(),
+            "since": time.strftime("%F %T"),
+            "folder": str(Path.cwd()),
+            "command": shlex.join(["holdfast", *sys.argv[1:]]),
+        }
         with contextlib.suppress(OSError):  # on a full disk only the name of the holder is missing
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, orjson.dumps(entry), 0)
-        yield RunFolder(path)
+        yield run, descriptor
     finally:
         os.close(descriptor)
 
 
-def _claim_folder(path: Path) -> None:
-    if path.is_dir() and any(path.iterdir()) and not (path / "run.json").exists() and not (path / "supervisor.lock").exists():
-        raise Stop(USAGE, f"{path} is not empty and no run folder of holdfast", "give an empty or new folder with --run DIR")
-    path.mkdir(parents=True, exist_ok=True)
+def _lock(run: RunFolder, descriptor: int) -> None:
+    """Take the lock; for a fifth of a second, because `holdfast status` shares it for an instant when it asks who is there."""
+    for _ in range(10):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError as error:
+            text = f"{run.path} cannot be locked: {error.strerror}"
+            raise Stop(BLOCKED, text, "choose a place on a file system that has locks, with --run DIR") from None
+    holder = read_json(run.supervisor_lock) or {}
+    pid, since = holder.get("identity", {}).get("pid"), holder.get("since", "an unknown time")
+    text = f"{run.path} is held by process {pid} on {holder.get('host')} since {since}: {holder.get('command')}"
+    name = shown(run.path)
+    raise Stop(BLOCKED, text, f"look on: holdfast attach {name}; stop it (it can be resumed): holdfast stop {name}")
+
+
+def _claim_folder(run: RunFolder) -> None:
+    if run.path.is_dir() and any(run.path.iterdir()) and not run.begun():
+        raise Stop(USAGE, f"{run.path} is not empty and no run folder of holdfast", "give an empty or new folder with --run DIR")
+    run.path.mkdir(parents=True, exist_ok=True)
 
 
 def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
@@ -230,9 +254,17 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
         reason = f"extended from {early['step'] if early else now['steps']} steps"
         settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1}
         add_entry(run.timeline_file, run.committed() + 1, settings, reason)
-        run.event("extended", steps=steps, before=now["steps"])
+        rates = _rate_jump(old.train, run.committed(), now["steps"], steps)
+        run.event("extended", steps=steps, before=now["steps"], learning_rate=rates)
     run.write_config(old.model_copy(update={"train": new.train}))
     run.summary_file.unlink(missing_ok=True)
+
+
+def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:
+    """What extending does to the learning rate, whose schedule now ends later."""
+    at = committed + 1
+    old, new = (learning_rate(min(at, end), end, train.lr, train.schedule, train.warmup) for end in (before, steps))
+    return f"{old:.2e} -> {new:.2e} at step {at}, because the {train.schedule} schedule now ends at step {steps}"
 
 
 def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None:

@@ -31,7 +31,8 @@ def tracked(run: RunFolder, config: Config) -> Iterator[None]:
     log = run.path / "track.log"
     with log.open("ab") as output:
         command = [sys.executable, "-m", "holdfast.ui.track", str(run.path)]
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        # in a session of its own, so that neither Ctrl-C nor a closed terminal reaches it
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     try:
         yield
     finally:

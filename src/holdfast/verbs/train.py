@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,18 @@ from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.load import load_config, load_faults
 from holdfast.core.memoryfile import memory_places, sweep
 from holdfast.core.run import RunFolder
-from holdfast.supervise import Outcome, View, supervise
+from holdfast.mind.standby import standby_mode
+from holdfast.supervise import Outcome, RealWorld, View, supervise
 from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import short
+from holdfast.verbs.detach import detach
 from holdfast.verbs.finish import finish, keep_newest, write_summary
 from holdfast.verbs.launch import trainer_launch
 from holdfast.verbs.prepare import held, open_run
+from holdfast.verbs.signals import StopSignals, outlive_terminal
 from holdfast.verbs.start import with_start
 from holdfast.verbs.trackers import refuse_missing_trackers, tracked
+from holdfast.world.standby import Standby
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
 
@@ -34,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, for example train.lr=1e-4")
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs/NAME); an unfinished run there goes on")
     parser.add_argument("--extend", action="store_true", help="let an existing run end at the config's new train.steps or train.epochs")
+    parser.add_argument("--detach", action="store_true", help="go on without this terminal, and return once the training is under way")
     parser.add_argument("--faults", type=Path, metavar="FILE", help="inject these faults, to rehearse a recovery (docs/faults.md)")
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("--quiet", action="store_true", help="say only what went wrong, and the summary")
@@ -41,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Train to an end. Exit codes: 0 finished, 1 blocked, 2 config, 3 given up, 130 stopped by the user and resumable."""
-    stop = _StopSignals()
+    stop = StopSignals()
     terminal = Terminal(to_stderr=arguments.json, quiet=arguments.quiet)
     config = load_config(arguments.config, arguments.overrides)
     refuse_missing_trackers(config)
@@ -49,7 +54,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
     if (known := RunFolder(path)).config_file.exists():
         stop.standing = f"the run stands at step {known.committed()}, as before; the same command goes on from there"
-    with held(path) as folder:
+    with held(path) as (folder, lock):
+        terminal.fall_back_on(folder.supervisor_log)
+        outlive_terminal(terminal)
         config = with_start(folder, config)
         open_run(folder, config, arguments.extend, terminal)
         summary = read_json(folder.summary_file)
@@ -57,8 +64,17 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             terminal.say(f"{path} is finished; to train longer: raise train.steps or train.epochs and add --extend")
             terminal.summary(summary, folder)
             return DONE, summary
+        if arguments.detach:
+            return detach(folder, lock, _again(arguments, path), terminal, stop)
         faults_file = _write_faults(folder, faults)
-        return _train(folder, config, faults_file, terminal, stop)
+        return train_on(folder, config, faults_file, terminal, stop)
+
+
+def _again(arguments: argparse.Namespace, path: Path) -> list[str]:
+    """The arguments with which another process trains this prepared run."""
+    faults = ["--faults", str(arguments.faults)] if arguments.faults else []
+    quiet = ["--quiet"] if arguments.quiet else []
+    return ["train", str(arguments.config), *arguments.overrides, "--run", short(path), *faults, *quiet]
 
 
 def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
@@ -72,14 +88,14 @@ def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
     return str(file)
 
 
-def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: _StopSignals) -> tuple[int, Json]:
-    places = memory_places(run.path, run.id(), config.save.snapshot_dir)
+def train_on(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
+    """Supervise a prepared run to its end, or to the step at which it is asked to stop; exit code and summary."""
+    places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
     sweep(places[0].parent)
     orders: Json = {
         "session": uuid.uuid4().hex,
         "memory_places": [str(place) for place in places],
         "faults": faults_file,
-        "keep": config.save.keep,
     }
     terminal.begin(run, config)
     view = View(terminal.tick, terminal.tell, stop.asked_for)
@@ -87,7 +103,8 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
     try:
         run.summary_file.unlink(missing_ok=True)
         with tracked(run, config):
-            outcome = supervise(trainer_launch(run), run, orders, view)
+            with _standby(run, config) as standby:
+                outcome = supervise(trainer_launch(run), run, orders, view, RealWorld(standby))
             terminal.end()
             return _conclude(run, config, places, outcome, terminal, stop.asked_for)
     except OSError as error:
@@ -98,27 +115,9 @@ def _train(run: RunFolder, config: Config, faults_file: str | None, terminal: Te
         terminal.end()
 
 
-class _StopSignals:
-    """Ctrl-C and SIGTERM: before training they end the command; during it they ask for the end of the step in flight and a saved state.
-
-    A second one leaves at once. The exit code is 130 in each case.
-    """
-
-    def __init__(self) -> None:
-        self.training = self.asked = False
-        self.standing = "nothing was trained yet; the same command begins again"
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        if not self.training:
-            raise KeyboardInterrupt(self.standing)
-        if self.asked:
-            raise KeyboardInterrupt("the trainer ends by itself after its step; the same command shows what became of it")
-        self.asked = True
-
-    def asked_for(self) -> bool:
-        return self.asked
+def _standby(run: RunFolder, config: Config) -> Standby:
+    mode = standby_mode(config, run.plan(), read_json(run.machine_file) or {})
+    return Standby(run, mode, always=bool(config.run.standby))
 
 
 def _conclude(

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from holdfast.core.files import read_json
+from holdfast.core.hostmemory import host_memory
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Ending, Wreck
 from holdfast.world.process import Attempt
@@ -33,7 +34,7 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         committed_before=launch.get("committed_before", 0),
         committed_after=run.committed(),
         died=seen.get("ended") or time.time(),
-        memory_available_bytes=memory_available(),
+        memory_available_bytes=host_memory().get("MemAvailable"),
         disk_free_bytes=shutil.disk_usage(run.path).free,
     )
 
@@ -48,15 +49,3 @@ def tail(log: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     return tuple(line[:2000] for line in text.splitlines()[-LINES:])
-
-
-def memory_available() -> int | None:
-    """Bytes the host can still give to programs, from /proc/meminfo; None where that is not to be had."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None

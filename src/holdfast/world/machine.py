@@ -16,6 +16,7 @@ import orjson
 
 from holdfast.core.cache import cache_folder
 from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.hostmemory import host_memory
 from holdfast.core.identity import boot_id
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "bitsandbytes", "flash-attn", "torchao")
@@ -24,7 +25,7 @@ _PROBE_DEADLINE_S = 120
 
 def read_machine(run: Path | None = None, with_torch: bool = True) -> Json:
     """Facts in the form of a machine file. A fact that cannot be read is null."""
-    memory = _meminfo()
+    memory = host_memory()
     return {
         "os": _system(),
         "python": platform.python_version(),
@@ -95,14 +96,6 @@ def _distro() -> str | None:
         return platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:
         return platform.platform()
-
-
-def _meminfo() -> dict[str, int]:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _cgroup_memory() -> int | None:

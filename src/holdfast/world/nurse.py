@@ -1,6 +1,7 @@
 """The trainer's parent: starts one attempt, keeps its exit code, keeps the writer alive. Standard library only; decides nothing.
 
     python -m holdfast.world.nurse ATTEMPT_FOLDER
+    python -m holdfast.world.nurse --standby ORDERS     waits, with a trainer that is ready, for an attempt's folder on standard input
 
 It outlives the supervisor. The run's trainer lock is taken here and inherited by the trainer, so the kernel holds it exactly as
 long as one of the two lives, and no second trainer can start.
@@ -19,27 +20,61 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.identity import myself
+from holdfast.core.wait import wait_for_end
 
-POLL_S = 0.02
+LOOK_EVERY_S = 0.5
 WRITER_PAUSE_S = (0.1, 5.0)
 
 
-def main(attempt: Path) -> int:
+def main(argv: list[str]) -> int:
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    if argv[0] != "--standby":
+        return _attend(Path(argv[0]), None, None)
+    orders = json.loads(Path(argv[1]).read_text())
+    lock = _open_lock(orders)
+    trainer = subprocess.Popen(orders["argv"], stdin=subprocess.PIPE, env=_environment(orders), pass_fds=(lock,))
+    attempt = sys.stdin.readline().strip()
+    code = _attend(Path(attempt), lock, trainer) if attempt else 0
+    if trainer.poll() is None:
+        trainer.kill()
+    return code
+
+
+def _attend(attempt: Path, lock: int | None, standby: subprocess.Popen[bytes] | None) -> int:
+    """See an attempt through to its end, with the trainer that stood by where there is one."""
     launch = json.loads((attempt / "launch.json").read_text())
-    lock = os.open(launch["trainer_lock"], os.O_RDWR | os.O_CREAT, 0o644)
+    lock = _open_lock(launch) if lock is None else lock
     if not _lock(lock) or (attempt / "ending.json").exists():
         return 1  # another trainer lives, or a new supervisor has called this attempt off
     _write(attempt / "nurse.json", dict(myself()))
-    for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
-    environment = {name: value for name, value in (os.environ | launch["env"]).items() if value is not None}
+    environment = _environment(launch)
     began = time.time()
     with (attempt / "output.log").open("ab") as output:
-        trainer = _start(launch["argv"], environment, output, (lock,))
+        trainer = standby if standby and _takes(standby, attempt) else _start(launch["argv"], environment, output, (lock,))
         signal.signal(signal.SIGTERM, lambda *_: trainer.send_signal(signal.SIGTERM))
         code = _watch(trainer, launch["writer_argv"], environment, output)
     _write(attempt / "ending.json", {"code": code, "began": began, "ended": time.time()})
     return 0
+
+
+def _takes(standby: subprocess.Popen[bytes], attempt: Path) -> bool:
+    """Tell the waiting trainer which attempt is its own; False when it is gone."""
+    assert standby.stdin is not None
+    try:
+        standby.stdin.write(f"{int(attempt.name)}\n".encode())
+        standby.stdin.close()
+    except OSError:
+        return False
+    return standby.poll() is None
+
+
+def _environment(orders: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in (os.environ | orders["env"]).items() if value is not None}
+
+
+def _open_lock(orders: dict[str, Any]) -> int:
+    return os.open(orders["trainer_lock"], os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def _lock(descriptor: int) -> bool:
@@ -59,9 +94,10 @@ def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment
     writer = _start(writer_argv, environment, output)
     started = time.monotonic()
     while (code := trainer.poll()) is None:
-        time.sleep(POLL_S)
         if writer.poll() is None:
+            wait_for_end((trainer.pid, writer.pid), LOOK_EVERY_S)
             continue
+        wait_for_end((trainer.pid,), pause / 2)
         if not writer_died:
             writer_died = time.monotonic()
             pause = WRITER_PAUSE_S[0] if writer_died - started > WRITER_PAUSE_S[1] else min(pause * 2, WRITER_PAUSE_S[1])
@@ -82,4 +118,4 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1])))
+    raise SystemExit(main(sys.argv[1:]))

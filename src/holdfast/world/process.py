@@ -17,8 +17,10 @@ from holdfast.core.locks import hold
 from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
 from holdfast.core.types import EXIT_KINDS, Ending, Launch
+from holdfast.core.wait import wait_for_end
+from holdfast.world.standby import Standby
 
-POLL_S = 0.05
+LOOK_EVERY_S = 0.2
 Tick = Callable[["Attempt"], bool]
 
 
@@ -29,20 +31,32 @@ class Attempt:
     number: int
     folder: Path
     nurse: subprocess.Popen[bytes] | None  # None: started by another supervisor
+    stood_by: bool = False
 
     def pulse(self) -> Json | None:
         """What the trainer published last, or None before its first beat."""
-        ready = read_json(self.folder / "ready.json")
-        memory = MemoryFile.open(Path(ready["memory_file"])) if ready else None
+        memory = self._memory()
         if memory is None:
             return None
         with memory:
             pulse = memory.pulse()
         return pulse if pulse and pulse.get("attempt") == self.number else None
 
+    def unwritten(self) -> int:
+        """Committed steps whose rows the disk has not taken, because it is full."""
+        memory = self._memory()
+        if memory is None:
+            return 0
+        with memory:
+            return memory.unwritten
 
-def start(launch: Launch, run: RunFolder, orders: Json) -> Attempt:
-    """Write a new attempt down, then start its nurse. `orders` go into launch.json beside the launch itself."""
+    def _memory(self) -> MemoryFile | None:
+        ready = read_json(self.folder / "ready.json")
+        return MemoryFile.open(Path(ready["memory_file"])) if ready else None
+
+
+def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Attempt:
+    """Write a new attempt down, then give it to the standby, or start its nurse. `orders` go into launch.json beside the launch itself."""
     number = max(run.attempts(), default=0) + 1
     folder = run.attempt(number)
     folder.mkdir(parents=True)
@@ -56,7 +70,8 @@ def start(launch: Launch, run: RunFolder, orders: Json) -> Attempt:
         **orders,
     }
     write_json(folder / "launch.json", entry)
-    return Attempt(number, folder, _spawn_nurse(folder))
+    waiting = standby.take_over(folder, launch)
+    return Attempt(number, folder, waiting or _spawn_nurse(folder), stood_by=waiting is not None)
 
 
 def _spawn_nurse(folder: Path) -> subprocess.Popen[bytes]:
@@ -87,9 +102,14 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
             return ending
         if tick(attempt) and not asked:
             asked = _ask_to_stop(attempt)
-        if attempt.nurse is not None:
-            attempt.nurse.poll()  # collects it when it has died
-        time.sleep(POLL_S)
+        wait_for_end(_watched(attempt), LOOK_EVERY_S)
+
+
+def _watched(attempt: Attempt) -> list[int]:
+    """The process whose end is the attempt's; a nurse of our own is collected when it has died."""
+    if attempt.nurse is not None and attempt.nurse.poll() is None:
+        return [attempt.nurse.pid]
+    return list(living_pids(attempt).values())[:1]
 
 
 def living_pids(attempt: Attempt) -> dict[str, int]:

@@ -27,6 +27,7 @@ from holdfast.core.checkpoint import (
     save_checkpoint,
     stage_checkpoint,
 )
+from holdfast.core.config import Save
 from holdfast.core.faults import Fault, Moment, fires
 from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
@@ -43,19 +44,20 @@ def main(run: RunFolder, attempt: int) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     launch = read_json(run.attempt(attempt) / "launch.json") or {}
     faults = load_faults(Path(launch["faults"])) if launch.get("faults") else []
+    keep = run.config().save
     with hold(run.writer_lock, wait=True):
         clear_staging(run)
         ready: Json | None = None
         while True:
             living = _trainer_lives(run, attempt)
             ready = ready or read_json(run.attempt(attempt) / "ready.json")
-            saved = _save_pinned(run, ready, launch["keep"], faults, attempt) if ready else 0
+            saved = _save_pinned(run, ready, keep, faults, attempt) if ready else 0
             if not saved and not living:
                 return 0
             time.sleep(POLL_S)
 
 
-def _save_pinned(run: RunFolder, ready: Json, keep: int, faults: list[Fault], attempt: int) -> int:
+def _save_pinned(run: RunFolder, ready: Json, keep: Save, faults: list[Fault], attempt: int) -> int:
     """Save every pinned snapshot; how many there were."""
     memory = MemoryFile.open(Path(ready["memory_file"]))
     if memory is None:
@@ -65,12 +67,12 @@ def _save_pinned(run: RunFolder, ready: Json, keep: int, faults: list[Fault], at
         for header in waiting:
             snapshot = memory.read(header)
             if snapshot is not None:
-                _save(run, snapshot, ready["adapter_config"], keep, faults, attempt)
+                memory.saved_s = _save(run, snapshot, ready["adapter_config"], keep, faults, attempt)
             memory.unpin(header.index)
         return len(waiting)
 
 
-def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: int) -> int | None:
+def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: Save) -> int | None:
     """Make the newest snapshot durable after its trainer is gone, and those a dead writer left pinned.
 
     The step of the newest, or None when no snapshot is left. Raises OSError.
@@ -101,8 +103,8 @@ def _trainer_lives(run: RunFolder, attempt: int) -> bool:
         return not free
 
 
-def _save(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: int, faults: list[Fault], attempt: int) -> None:
-    """Save one checkpoint. A save that fails is an event and not the end: training goes on."""
+def _save(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: Save, faults: list[Fault], attempt: int) -> float:
+    """Save one checkpoint; the seconds it took. A save that fails is an event and not the end: training goes on."""
     began = time.perf_counter()
     step = snapshot.step
     try:
@@ -115,6 +117,7 @@ def _save(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: int, f
     except OSError as error:
         clear_staging(run)
         _tell(run, "checkpoint_failed", step=step, reason=f"{error.strerror or error}", free_bytes=_free(run.path))
+    return time.perf_counter() - began
 
 
 def _break(faults: list[Fault], moment: Moment, staged: Path | None) -> None:

@@ -1,0 +1,129 @@
+"""Useful work under failures: the same kills at the same seconds, for holdfast and for what people do today.
+
+    python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --mtbf 60 --window 240 [--only holdfast loop torchrun]
+
+In a window of seconds the training process is killed at moments drawn once (exponential, mean `--mtbf`, by seed). Goodput is the steps
+done by the end, each counted once, times the median undisturbed step of the same contender, over the window; the first start, up to the
+first step, does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop or by
+torchrun --max-restarts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+PEER = Path(__file__).with_name("peer_trainer.py")
+COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "largest gap s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--mtbf", type=float, required=True)
+    parser.add_argument("--window", type=float, required=True)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--save-steps", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=["holdfast", "loop", "torchrun"])
+    arguments = parser.parse_args()
+    chance, moments = random.Random(arguments.seed), []
+    while (moments[-1] if moments else 0.0) < arguments.window:
+        moments.append((moments[-1] if moments else 0.0) + chance.expovariate(1 / arguments.mtbf))
+    print(f"kills planned at {', '.join(f'{moment:.0f}' for moment in moments[:-1])} s\n")
+    print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
+    for name in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            print(contender(name, arguments, moments[:-1], Path(folder)), flush=True)
+
+
+def contender(name: str, arguments: argparse.Namespace, moments: list[float], folder: Path) -> str:
+    steps_file = (folder / "run" if name == "holdfast" else folder) / "steps.jsonl"
+    child = started(name, arguments, folder)
+    while not steps_file.exists():
+        time.sleep(0.05)
+    began, kills = time.time(), 0
+    for moment in moments:
+        time.sleep(max(0.0, began + moment - time.time()))
+        pid = training_pid(name, folder)
+        if pid:
+            kills += 1
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(max(0.0, began + arguments.window - time.time()))
+    rows = [json.loads(line) for line in steps_file.read_text().splitlines()]
+    os.killpg(child.pid, signal.SIGTERM)
+    time.sleep(2)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    times = [row["time"] for row in rows if row["time"] <= began + arguments.window]
+    step_s = statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
+    reached = max(row["step"] for row in rows)
+    twice = len(rows) - reached if name != "holdfast" else computed_twice(folder / "run")
+    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
+    cells = (name, kills, reached, f"{step_s:.3f}", f"{(reached - 1) * step_s / arguments.window:.1%}", twice, f"{gap:.1f}")
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def started(name: str, arguments: argparse.Namespace, folder: Path) -> subprocess.Popen[bytes]:
+    orders = {
+        "model": arguments.model,
+        "rows": str(arguments.rows.resolve()),
+        "folder": str(folder),
+        "threads": arguments.threads,
+        "batch": arguments.batch,
+        "steps": 100_000,
+        "save_steps": arguments.save_steps,
+    }
+    (folder / "orders.json").write_text(json.dumps(orders))
+    config = {
+        "model": arguments.model,
+        "data": {"files": orders["rows"], "held_out": 0.01},
+        "adapter": {"r": 8},
+        "train": {"steps": 100_000, "effective_batch": arguments.batch, "max_tokens": 256, "threads": arguments.threads},
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump(config))
+    peer = f"{sys.executable} {PEER} {folder}/orders.json"
+    torchrun = shutil.which("torchrun") or str(Path(sys.executable).with_name("torchrun"))
+    command = {
+        "holdfast": f"exec {sys.executable} -m holdfast train {folder}/c.yaml --run {folder}/run",
+        "loop": f"until {peer}; do :; done",
+        "torchrun": f"exec {torchrun} --standalone --nproc-per-node 1 --max-restarts 1000 {PEER} {folder}/orders.json",
+    }[name]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, start_new_session=True)
+
+
+def training_pid(name: str, folder: Path) -> int | None:
+    if name != "holdfast":
+        pid = int((folder / "pid").read_text())
+    else:
+        newest = sorted(folder.glob("run/attempts/*/rank0.json"))[-1]
+        pid = json.loads(newest.read_text())["identity"]["pid"]
+    return pid if Path(f"/proc/{pid}").exists() else None
+
+
+def computed_twice(run: Path) -> int:
+    """Committed steps that were computed again, over all restarts."""
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    restored = [event for event in events if event["event"] == "restored"][1:]
+    return sum(max(0, max((row["step"] for row in rows if row["time"] < event["time"]), default=0) - event["step"]) for event in restored)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""A trainer that is ready before it is needed: imports done, the model loaded where there is no device to keep free. Trains nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.core.errors import DONE
+from holdfast.core.modelfolder import read_model
+from holdfast.core.run import RunFolder
+from holdfast.trainer.job import open_job, register
+from holdfast.trainer.loop import train
+from holdfast.trainer.refuse import refuse_broken_weights
+from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.step import compute_gradients
+
+
+def stand_by(path: Path, with_model: bool) -> int:
+    """Get ready, then wait on standard input for an attempt's number and become its trainer; end when the input ends.
+
+    `with_model`: hold the model itself, for runs on the CPU. Otherwise its files are only read into the page cache, and no device is
+    touched.
+    """
+    run = RunFolder(path)
+    bench = _bench(run) if with_model else None
+    if bench is None:
+        _cache_weights(read_model(run.config().model).folder)
+    number = sys.stdin.readline().strip()
+    if not number:
+        return DONE
+    _log_to(run.attempt(int(number)) / "output.log")
+    return train(register(path, int(number)), bench)
+
+
+def _bench(run: RunFolder) -> Bench:
+    """The bench of the run's next step; the attempt that takes it over builds another where its settings differ."""
+    job = open_job(run, 0, run.path, {})
+    bench = build(job, job.settings(run.committed() + 1))
+    refuse_broken_weights(bench.task.model, job.config.model)
+    _warm_up(bench)
+    return bench
+
+
+def _warm_up(bench: Bench) -> None:
+    """Pass the shortest row through the model and back, so that what libraries do at their first call is done. Moves no weight."""
+    shortest = int(bench.table.rows[np.argmin(np.diff(bench.task.tokens.starts)[bench.table.rows])])
+    compute_gradients(bench.task, bench.optimizer, 1, [shortest], bench.longest, lambda *_: False)
+    bench.optimizer.clear()
+
+
+def _cache_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _log_to(log: Path) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)

@@ -1,0 +1,90 @@
+"""`holdfast attach [RUN]`: look on at a running run as the terminal that began it does. Ctrl-C leaves the run running."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from pathlib import Path
+
+from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, USAGE, Stop
+from holdfast.core.files import Json
+from holdfast.core.run import RunFolder
+from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import shown
+from holdfast.verbs.status import RUNS, chosen, entry, runs_in
+from holdfast.world.process import LOOK_EVERY_S, Attempt
+from holdfast.world.standing import Standing, lives, look
+
+EXAMPLE = "holdfast attach runs/quickstart"
+_STANDING_EVERY_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, nargs="?", metavar="RUN", help="a run folder (default: the one run under runs that lives)")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit codes: those of the run's own `train` once it ends (1 for a run that died), 130 when you leave before."""
+    folder = chosen(arguments.run_folder) if arguments.run_folder else _the_living_one()
+    terminal = Terminal(to_stderr=False, quiet=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if lives(folder):
+            _look_on(folder, terminal)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"you look on no longer, the run goes on; to end it: holdfast stop {shown(folder.path)}") from None
+    finally:
+        terminal.end()
+    return _ended(look(folder), terminal)
+
+
+def _the_living_one() -> RunFolder:
+    living = [folder for folder in runs_in(RUNS.resolve()) if lives(folder)]
+    if len(living) == 1:
+        return living[0]
+    names = "\n".join(f"  {shown(folder.path)}" for folder in living)
+    text = f"{len(living)} runs are running:\n{names}" if living else f"no run under {RUNS.resolve()} is running"
+    raise Stop(USAGE, text, "name one of them" if living else "what there is: holdfast status")
+
+
+def _look_on(folder: RunFolder, terminal: Terminal) -> None:
+    """Show the run's progress until nobody works on it any more."""
+    looked, begun, told = 0.0, False, False
+    doing: str | None = None
+    attempt: Attempt | None = None
+    while lives(folder):
+        if time.monotonic() - looked >= _STANDING_EVERY_S:
+            looked, before, standing = time.monotonic(), doing, look(folder)
+            doing, attempt = standing.doing, standing.attempt
+            if doing == "preparing" != before:
+                terminal.say(f"{folder.path} is being prepared ({standing.holder.get('command')})")
+            if not begun and doing != "preparing":
+                begun = True
+                terminal.begin(folder, folder.config(), looking_on=True)
+            if doing == "evaluating" != before and standing.step == standing.steps:
+                terminal.say("the steps are done; base and tuned model are being compared")
+            if not standing.supervised and not told:
+                told = True
+                terminal.tell("no supervisor watches this run: it trains on, but would not be started again; the same command adopts it")
+        if attempt is not None:
+            terminal.tick(attempt)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _ended(standing: Standing, terminal: Terminal) -> tuple[int, Json]:
+    """Show how a run ended that nobody works on; its exit code."""
+    run, state = standing.run, standing.state
+    command = standing.holder.get("command") or "holdfast train CONFIG"
+    after = f"after step {standing.step}" if standing.step else "before its first step"
+    if state == "dead":
+        raise Stop(BLOCKED, f"{run.path} ended {after} and was not finished", f"go on with: {command}")
+    try:
+        terminal.summary(standing.summary, run)
+    except (KeyError, TypeError) as error:
+        raise Stop(BLOCKED, f"{run.path} is {state}, but its summary.json is damaged ({error!r})", f"write it again: {command}") from None
+    if state == "gave_up":
+        raise Stop(GAVE_UP, f"gave up {after}: {standing.summary['reason']}", f"when the cause is mended, go on with: {command}")
+    if state == "interrupted":
+        terminal.tell(f"stopped {after}; go on with: {command}")
+    return (DONE if state == "finished" else INTERRUPTED), entry(standing)

@@ -1,0 +1,97 @@
+"""`holdfast stop RUN`: let a run finish its step, save and end, as Ctrl-C in its terminal does, and wait for that."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from holdfast.core.errors import BLOCKED, DONE, Stop
+from holdfast.core.files import Json
+from holdfast.core.identity import Identity, alive
+from holdfast.core.run import RunFolder
+from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import shown
+from holdfast.verbs.prepare import held
+from holdfast.verbs.signals import StopSignals
+from holdfast.verbs.status import chosen, entry
+from holdfast.verbs.train import train_on
+from holdfast.world.process import LOOK_EVERY_S
+from holdfast.world.standing import Standing, lives, look
+
+EXAMPLE = "holdfast stop runs/quickstart"
+_REMIND_EVERY_S = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--json", action="store_true", help="print what became of the run, as in status")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit code 0 once nobody works on the run any more, also when nobody did."""
+    folder = chosen(arguments.run_folder)
+    terminal = Terminal(to_stderr=arguments.json, quiet=False)
+    if lives(folder):
+        try:
+            _stop(folder, terminal)
+        except KeyboardInterrupt:
+            text = f"the run was asked to stop, and will; see holdfast status {shown(folder.path)}"
+            raise KeyboardInterrupt(text) from None
+    standing = look(folder)
+    step = f"step {standing.step:,}" + (f" of {standing.steps:,}" if standing.steps else "")
+    going_on = f"; go on with: {standing.holder.get('command')}" if standing.state != "finished" else ""
+    terminal.say(f"{shown(folder.path)} is not running: {standing.state}, {step}{going_on}")
+    return DONE, entry(standing)
+
+
+def _stop(folder: RunFolder, terminal: Terminal) -> None:
+    """Ask each supervisor that turns up, once; where none watches the trainer, be it. Returns when all of them are gone."""
+    asked: list[Identity] = []
+    reminded = time.monotonic()
+    while lives(folder) or any(map(alive, asked)):
+        standing = look(folder)
+        pid, identity = standing.pids.get("supervisor"), standing.holder.get("identity", {})
+        if standing.state == "running" and not standing.supervised:
+            _take_over(folder, terminal)
+        elif standing.supervised and pid is None and not asked:
+            raise _out_of_reach(standing)
+        elif pid is not None and identity not in asked:
+            asked.append(identity)
+            _ask(standing, pid)
+            terminal.say(f"asked process {pid} to stop {shown(folder.path)}: it finishes its step and saves")
+        if time.monotonic() - reminded > _REMIND_EVERY_S:
+            reminded = time.monotonic()
+            terminal.tell(_still(standing))
+        time.sleep(LOOK_EVERY_S)
+
+
+def _ask(standing: Standing, pid: int) -> None:
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        raise Stop(BLOCKED, f"{standing.run.path} is another user's: process {pid} takes no signal from you", "ask its owner") from None
+
+
+def _take_over(folder: RunFolder, terminal: Terminal) -> None:
+    """Adopt a trainer that nobody watches, only to stop it: its state is saved and its summary written as ever."""
+    with held(folder.path):
+        stop = StopSignals()
+        stop.asked = True
+        train_on(folder, folder.config(), None, terminal, stop)
+
+
+def _out_of_reach(standing: Standing) -> Stop:
+    where = f"on {standing.elsewhere}" if standing.elsewhere else "where its processes cannot be seen from here: another container, perhaps"
+    text = f"{standing.run.path} runs {where}"
+    return Stop(BLOCKED, text, f"run `holdfast stop {standing.run.path}` there, or send SIGTERM to its holdfast train")
+
+
+def _still(standing: Standing) -> str:
+    trainer = standing.pids.get("trainer")
+    text = f"still {standing.doing}; step {standing.step} is the last that is done"
+    return text + (f"; to end it without the step in flight: kill -9 {trainer}" if trainer else "")

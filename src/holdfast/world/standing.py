@@ -1,0 +1,158 @@
+"""Where a run stands, from its files, locks and processes. Reads only: it mends nothing, and what it cannot read it names.
+
+The locks decide whether a run lives, because they tell even of processes in another container or on another machine with the same
+disk; pids are only what can be seen of them from here.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from holdfast.core.files import Json, read_json
+from holdfast.core.identity import alive
+from holdfast.core.locks import taken
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.world.process import Attempt, living_pids
+
+State = Literal["running", "finished", "gave_up", "interrupted", "dead"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`doing`: preparing, starting, training or evaluating while the run lives. `supervised`: a `holdfast train` watches it.
+
+    `last_step`: the newest row; `unwritten`: how many committed steps came after it, while the disk is full.
+    `holder`: who supervises or did so last. `problems`: what of the folder is damaged.
+    """
+
+    run: RunFolder
+    state: State
+    doing: str | None
+    last_step: Json
+    unwritten: int
+    steps: int | None
+    attempt: Attempt | None
+    attempts: int
+    supervised: bool
+    holder: Json
+    pids: dict[str, int]
+    summary: Json
+    problems: tuple[str, ...]
+
+    @property
+    def step(self) -> int:
+        """The last committed step, 0 before the first."""
+        step: int = self.last_step.get("step", 0)
+        return step + self.unwritten
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The other machine that the run's supervisor is or was on; None when it is this one, or unknown."""
+        host = self.holder.get("host")
+        return None if host in (None, platform.node()) else str(host)
+
+
+def lives(run: RunFolder) -> bool:
+    """Whether a supervisor or a trainer works on the run. Raises OSError when its locks cannot be read."""
+    return taken(run.supervisor_lock) or taken(run.trainer_lock)
+
+
+def look(run: RunFolder) -> Standing:
+    """Where the run stands. Whatever cannot be read is a problem in the answer, never an error."""
+    found = _Reader()
+    supervised = found.read("supervisor.lock", lambda: taken(run.supervisor_lock), False)
+    training = found.read("trainer.lock", lambda: taken(run.trainer_lock), False)
+    holder = found.read("supervisor.lock", lambda: read_json(run.supervisor_lock), None) or {}
+    nothing: list[int] = []
+    attempts = found.read("attempts", run.attempts, nothing)
+    attempt = Attempt(attempts[-1], run.attempt(attempts[-1]), None) if attempts else None
+    summary = found.json(run, "summary.json")
+    result = found.json(run, f"attempts/{attempt.folder.name}/result.json") if attempt else {}
+    doing, unwritten = None, 0
+    pids: dict[str, int] = {}
+    if supervised or training:
+        doing = found.read("the trainer's pulse", lambda: _doing(run, attempt, training, result), None)
+        unwritten = found.read("the trainer's memory file", attempt.unwritten, 0) if training and attempt else 0
+        pids = found.read("pids", lambda: _pids(holder, attempt), pids)
+    return Standing(
+        run=run,
+        state="running" if supervised or training else _ended(summary, result),
+        doing=doing,
+        last_step=found.read("steps.jsonl", lambda: _last_row(run), {}),
+        unwritten=unwritten,
+        steps=found.read("timeline.jsonl", lambda: _steps(run), None),
+        attempt=attempt,
+        attempts=len(attempts),
+        supervised=supervised,
+        holder=holder,
+        pids=pids,
+        summary=summary,
+        problems=(*found.problems, *_missing(run, attempts)),
+    )
+
+
+class _Reader:
+    """Reads what may be damaged, and notes what was."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def read(self, name: str, read: Callable[[], T], instead: T) -> T:
+        try:
+            return read()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.problems.append(f"{name} cannot be read: {getattr(error, 'strerror', None) or error!r}")
+            return instead
+
+    def json(self, run: RunFolder, name: str) -> Json:
+        value = self.read(name, lambda: read_json(run.path / name), None)
+        if value is None and (run.path / name).is_file():
+            self.problems.append(f"{name} is damaged: it holds no JSON object")
+        return value or {}
+
+
+def _ended(summary: Json, result: Json) -> State:
+    """The state of a run in which nobody works. A trainer that was asked to stop says so even when no supervisor was left to note it."""
+    if not summary and result.get("kind") == "interrupted":
+        return "interrupted"
+    known: dict[str, State] = {"finished": "finished", "gave_up": "gave_up", "interrupted": "interrupted"}
+    return known.get(str(summary.get("status")), "dead")
+
+
+def _doing(run: RunFolder, attempt: Attempt | None, training: bool, result: Json) -> str:
+    if not run.config_file.exists():
+        return "preparing"
+    if training and attempt is not None:
+        phase = (attempt.pulse() or {}).get("phase", "rehearsal")
+        return {"rehearsal": "starting", "evaluate": "evaluating"}.get(phase, "training")
+    return "evaluating" if result.get("kind") == "finished" else "starting"
+
+
+def _pids(holder: Json, attempt: Attempt | None) -> dict[str, int]:
+    identity: Any = holder.get("identity")
+    supervisor = {"supervisor": identity["pid"]} if alive(identity) else {}
+    return supervisor | (living_pids(attempt) if attempt else {})
+
+
+def _last_row(run: RunFolder) -> Json:
+    row = run.last_step() or {}
+    if row and not isinstance(row["step"], int):
+        raise ValueError(f"step {row['step']!r}")
+    return row
+
+
+def _steps(run: RunFolder) -> int | None:
+    """How many steps the run is to have; None before that is planned."""
+    timeline = read_timeline(run.timeline_file)
+    return int(settings_at(timeline, timeline[-1]["from_step"])["steps"]) if timeline else None
+
+
+def _missing(run: RunFolder, attempts: list[int]) -> list[str]:
+    """Files a run cannot go on without. Before the config is written, it is only being prepared."""
+    wanted = ["run.json", "timeline.jsonl", "plan.json"] if run.config_file.exists() else ["config.yaml"] if attempts else []
+    return [f"{name} is missing" for name in wanted if not (run.path / name).exists()]
