@@ -36,7 +36,8 @@ AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended th
 IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
 ENOUGH = 0.3  # below this the answer is unknown
 UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (measured, benchmarks/RESULTS.md)
-CLUES = 5
+CLUES, LONGEST_CLUE = 5, 500
+READING = "reading: "
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
         return Diagnosis("unknown", 0.0, tuple(_best_clues(evidence, fired)), guesses)
     chosen = [one for one in fired if one.card.cause == ranked[0]]
     chosen.sort(key=lambda one: (-one.card.sure, one.place))
-    clues = dict.fromkeys(_clue(one.line) for one in chosen)
+    clues = dict.fromkeys(clue for one in chosen for clue in _clues(one.line, evidence))
     also = tuple((cause, confidences[cause]) for cause in ranked[1:4])
     return Diagnosis(ranked[0], confidences[ranked[0]], tuple(clues)[:CLUES], also, tuple(one.card.id for one in chosen))
 
@@ -140,8 +141,13 @@ def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
     lines = [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]
     lines += [line for line in evidence.lines if _TROUBLE.search(_ADVICE.sub("", line.text))][:2]
     lines += evidence.lines[-1:]
-    return list(dict.fromkeys(_clue(line) for line in lines))[:CLUES]
+    return list(dict.fromkeys(clue for line in lines for clue in _clues(line, evidence)))[:CLUES]
 
 
-def _clue(line: Line) -> Clue:
-    return Clue(line.number, line.text.removeprefix("reading: ").strip()[:500])
+def _clues(line: Line, evidence: Evidence) -> list[Clue]:
+    """A line as it stands in the log; before it the sentence that was read from it, where it is one."""
+    sentence = line.text.removeprefix(READING)
+    if sentence == line.text:
+        return [Clue(line.number, line.text.strip()[:LONGEST_CLUE])]
+    source = next((told.text for told in evidence.lines if told.number == line.number), None) if line.number else None
+    return [Clue(None, sentence), *([Clue(line.number, source.strip()[:LONGEST_CLUE])] if source else [])]
