@@ -33,7 +33,7 @@ def child(run: Path) -> None:
     step = RunFolder(run).committed()
     for _ in range(REPEATS + 1):
         began = time.perf_counter()
-        compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), settings["micro_batch_tokens"], lambda *_: False)
+        compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), settings["micro_batch_tokens"], lambda *_: 1.0)
         print(time.perf_counter() - began, flush=True)
 
 

@@ -24,6 +24,7 @@ def stopped(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -
         "data": {"files": str(rows), "held_out": 0.1},
         "train": {"steps": 12, "effective_batch": 4, "lr": 1e-3, "max_tokens": 96, "threads": 1},
         "save": {"every": 4, "keep": 5},
+        "run": {"trials": 0},
     }
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(tree))

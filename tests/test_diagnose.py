@@ -222,6 +222,6 @@ def test_a_run_folder_explains_itself(tmp_path: Path) -> None:
 def test_a_card_is_explained_by_name_by_cause_or_listed() -> None:
     assert "Sources: <https" in holdfast("explain", "gpu-oom-allocator").stdout
     assert holdfast("explain", "disk_full").stdout.count("## ") > 1
-    assert len(holdfast("explain").stdout.splitlines()) == len(BOOK)
+    assert {line.split()[1] for line in holdfast("explain").stdout.splitlines()} >= set(BOOK)
     wrong = holdfast("explain", "gpu-oom-alocator")
     assert (wrong.returncode, "did you mean gpu-oom-allocator?" in wrong.stderr) == (2, True)

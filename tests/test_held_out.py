@@ -163,7 +163,7 @@ def test_a_lost_best_state_is_computed_again(undisturbed: SimpleNamespace, confi
     """The run was given up after its best step; that checkpoint is gone, and so is the snapshot, as after a reboot."""
     best = undisturbed.summary["artifact_step"]
     faults = write_faults(tmp_path / "f.yaml", [{"when": {"step": best + 3}, "effect": "raise"}])
-    often = ("save.every=5", "save.keep=3")
+    often = ("save.every=5", "save.keep=3", "run.trials=0")
     assert holdfast("train", config, *often, "--run", tmp_path / "first", "--faults", faults).returncode == 3
     run = tmp_path / "run"
     shutil.copytree(tmp_path / "first", run)

@@ -217,7 +217,8 @@ def test_a_failure_that_always_comes_back_ends_the_run_with_its_reason(undisturb
     run = tmp_path / "run"
     message = "HIPBLAS_STATUS_INTERNAL_ERROR when calling hipblasLtMatmul"
     fault = {"name": "always", "when": {"step": 9}, "effect": "raise", "message": message}
-    done = holdfast("train", undisturbed.config, "--run", run, "--faults", write_faults(tmp_path / "f.yaml", [fault]), "--json")
+    faults = write_faults(tmp_path / "f.yaml", [fault])
+    done = holdfast("train", undisturbed.config, "run.trials=0", "--run", run, "--faults", faults, "--json")
     assert done.returncode == 3
     assert json.loads(done.stdout) == json.loads((run / "summary.json").read_text())
     assert "gave up: 3 attempts in a row" in done.stderr

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.book import cards_of
+from holdfast.book.examine import examine
 from holdfast.core.config import Config
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
+from holdfast.core.versions import version
 from holdfast.mind.decide import BARREN, REPEATS, REPEATS_OTHERWISE, Past, decide
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.plan import make_plan, settings_of
-from holdfast.mind.preflight import preflight, version
 from holdfast.mind.summarise import summarise, wall_seconds
 
 LAUNCH = Launch(("python",), {}, {"attention": "sdpa"})
@@ -178,14 +179,14 @@ def test_determinism_is_the_default_on_the_cpu_only(gpus: list[Any], chosen: boo
     ],
 )
 def test_what_cannot_work_blocks_with_the_command_that_mends_it(facts: dict[str, Any], identifier: str) -> None:
-    findings = {finding.id: finding for finding in preflight(CONFIG, facts, None)}
+    findings = {finding.id: finding for finding in examine(facts, CONFIG)}
     assert findings[identifier].severity == "block"
     assert findings[identifier].fix
 
 
 def test_a_healthy_machine_has_nothing_to_block() -> None:
     facts = {"torch": {"version": "2.13.0+cpu"}, "packages": {"transformers": "5.23.0", "peft": "0.21.2"}, "disk_free_bytes": 9 << 30}
-    assert {finding.severity for finding in preflight(CONFIG, facts, None)} == {"info"}
+    assert {finding.severity for finding in examine(facts, CONFIG)} == {"info"}
 
 
 def test_versions_compare_as_numbers() -> None:
@@ -229,6 +230,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         evaluation={},
         evaluations=[{"step": 2, "loss": 1.5, "seconds": 0.5}, {"step": 3, "loss": None, "seconds": 0.25}],
         stopped_early=None,
+        quarantined=[{"file": "rows.jsonl", "line": 3, "reason": "killed", "evidence": "seen", "step": 2}],
         artifact_step=2,
         artifact_sha256="x",
     )
@@ -237,6 +239,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
     assert summary["evaluations"] == {"count": 2, "last_loss": None, "best_step": 2, "best_loss": 1.5, "seconds": 0.75}
     assert summary["goodput"] == pytest.approx(6 / 40)
     assert summary["tokens_per_second"] == 50.0
+    assert summary["quarantined"][0]["line"] == 3
     incident = summary["incidents"][0]
     assert (incident["lost_steps"], incident["seconds_to_recover"]) == (1, 9.0)
     assert incident["evidence"] == "attempt 1: killed by SIGKILL; went on from the checkpoint of step 1, 1 step computed again"

@@ -77,9 +77,12 @@ def test_a_micro_batch_that_does_not_fit_is_split_and_the_step_is_the_same(confi
 def test_a_sample_that_alone_does_not_fit_is_named(config_of: Callable[..., Path], assets: SimpleNamespace, tmp_path: Path) -> None:
     config = config_of("named", faults=[{"when": {"sample": "rows.jsonl:7"}, "effect": "oom"}], train={"epochs": 1, "steps": None})
     done = holdfast("train", config, "--run", tmp_path / "named", "--json")
-    assert done.returncode == 3, done.stderr
-    assert "rows.jsonl:7" in done.stderr and "does not fit into memory" in done.stderr
-    assert json.loads(done.stdout)["incidents"][-1]["cause"] == "host_out_of_memory"
+    assert done.returncode == 0, done.stderr
+    assert "rows.jsonl:7" in done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["incidents"][-1]["cause"] == "host_out_of_memory"
+    assert "does not fit into memory" in summary["incidents"][-1]["evidence"]
+    assert [entry["line"] for entry in summary["quarantined"]] == [7], "and left out, once it was seen that the rest goes through"
     last = settings_at(read_timeline(tmp_path / "named" / "timeline.jsonl"), 10_000)
     assert last["checkpointed_layers"] > 0, "checkpointing was not tried"
 

@@ -245,7 +245,7 @@ def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
         bench.restore(found.snapshot)
     for step in range(restored + 1, upto + 1):
         budget = job.settings(step)["micro_batch_tokens"]
-        computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, lambda *_: False)
+        computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, lambda *_: 1.0)
         update(bench.optimizer, computed, bench.learning_rate(step), 1.0)
         snapshots.commit(step, _row(bench, step, computed, 0.1), durable=False)
     snapshots.settle()
@@ -382,6 +382,19 @@ def test_a_reboot_goes_on_from_the_newest_state_on_disk(config_of: Write, undist
     assert restored["state"] == f"the {'snapshot' if flushed else 'checkpoint'} of step {restored['step']}"
     assert restored["step"] > 0 and (flushed or before - restored["step"] <= 40)
     assert finished(run) == undisturbed
+
+
+def test_a_snapshot_file_that_is_taken_away_is_made_again(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    child = start("train", config_of(train=LONG), "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists() and committed(run) > 20)
+    file = memory_of(run).path
+    file.unlink()
+    wait_until(lambda: events(run, "snapshot_file_made_again") != [])
+    kill(processes_of(run)["trainer"])
+    output, _ = child.communicate()
+    assert finished(run, output) == undisturbed
+    assert "the snapshot of step" in events(run, "restored")[1]["state"]
 
 
 def test_a_pulse_leaves_the_counters_alone(tmp_path: Path) -> None:

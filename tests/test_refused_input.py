@@ -71,7 +71,7 @@ def test_a_row_whose_every_label_is_masked_never_reaches_a_step(config_of: Write
 
 def test_a_step_with_nothing_to_learn_has_its_own_ending(config_of: Write, tmp_path: Path) -> None:
     """It cannot come from the data check, so the run's own data file is forged, and its hash with it."""
-    config, run, faults = config_of(train={"steps": 2}), tmp_path / "run", tmp_path / "f.yaml"
+    config, run, faults = config_of(train={"steps": 2}, run={"trials": 0}), tmp_path / "run", tmp_path / "f.yaml"
     faults.write_text(json.dumps([{"when": {"step": 1}, "effect": "raise"}]))
     assert holdfast("train", config, "--run", run, "--faults", faults).returncode == 3
     from safetensors import safe_open

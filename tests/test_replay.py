@@ -97,7 +97,7 @@ def bench_of(run: Path, step: int) -> Any:
 def gradients_of(bench: Any, step: int, samples: list[int], budget: int) -> tuple[dict[str, torch.Tensor], int]:
     from holdfast.trainer.step import compute_gradients
 
-    computed = compute_gradients(bench.task, bench.optimizer, step, samples, budget, lambda *_: False)
+    computed = compute_gradients(bench.task, bench.optimizer, step, samples, budget, lambda *_: 1.0)
     return {name: p.grad.clone() * computed.labels for name, p in bench.optimizer.parameters.items()}, computed.labels
 
 

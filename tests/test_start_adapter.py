@@ -112,7 +112,7 @@ def test_the_same_command_goes_on_after_the_adapter_has_changed(config_of: Write
     """The run has its own copy, checked against the plan."""
     config, run, faults = config_from(config_of, adapter), tmp_path / "run", tmp_path / "f.yaml"
     faults.write_text(json.dumps([{"when": {"step": 1}, "effect": "raise"}]))
-    assert holdfast("train", config, "--run", run, "--faults", faults).returncode == 3
+    assert holdfast("train", config, "run.trials=0", "--run", run, "--faults", faults).returncode == 3
     change(adapter, r=2)
     change_tensor(adapter, NAME, torch.zeros(1, 1))
     (run / "start_adapter.safetensors").rename(tmp_path / "aside")

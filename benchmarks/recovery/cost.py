@@ -79,7 +79,7 @@ def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
             step += 1
             kept.every = 1 if with_snapshots else 10**9
             computed = compute_gradients(
-                bench.task, bench.optimizer, step, bench.samples(step), job.settings(1)["micro_batch_tokens"], lambda *_: False
+                bench.task, bench.optimizer, step, bench.samples(step), job.settings(1)["micro_batch_tokens"], lambda *_: 1.0
             )
             update(bench.optimizer, computed, bench.learning_rate(step), 1.0)
             at = time.perf_counter()

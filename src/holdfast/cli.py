@@ -17,6 +17,7 @@ from holdfast import __version__
 from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
 
 VERBS = {
+    "doctor": "look at the machine: what would fail, what is risky, what mends it",
     "train": "train a model from a config, or go on with an unfinished run",
     "status": "show what is running where, how far each run is, and what happened to it",
     "attach": "look on at a running run, from any terminal",

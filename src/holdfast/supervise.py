@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from holdfast.book import cards_of
-from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.run import RunFolder
-from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Wreck
-from holdfast.mind.decide import Past, decide
+from holdfast.core.timeline import add_entry, read_timeline, settings_at
+from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.lab.investigate import Lab, in_order, investigate
+from holdfast.lab.replay import with_env
+from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, wants_experiments
 from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
 from holdfast.world import evidence, process
+from holdfast.world.patience import Patience
 from holdfast.world.process import Attempt
 from holdfast.world.standby import Standby
 
@@ -26,6 +32,7 @@ class World(Protocol):
     def stand_by(self, launch: Launch) -> None: ...
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending: ...
     def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck: ...
+    def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict: ...
 
 
 class RealWorld:
@@ -49,6 +56,21 @@ class RealWorld:
     def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         return evidence.collect(attempt, run, ending)
 
+    def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict:
+        """Experiments with the step the wreck was in, on the device its trainer has left."""
+        assert wreck.step is not None
+        settings = settings_at(read_timeline(run.timeline_file), wreck.step)
+        limit_s = Patience(run, wreck.attempt, run.config().run.hang_s).limit_s()
+        refuted = {event["remedy"] for event in run.events() if event["event"] == "remedy_applied" and event["step"] == wreck.step}
+        machine = read_json(run.machine_file) or {}
+        remedies = in_order(cards_of("remedies").values(), diagnosis.cause, machine, refuted)
+        suspects = wreck.samples if wreck.phase == "rehearsal" else ()
+        with Lab(run, wreck.step, with_env(dict(os.environ), launch.env), settings, limit_s, view.tell, view.stop) as lab:
+            return investigate(lab, suspects, deaths, remedies)
+
+
+_LOOK_EVERY_S = 2.0
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -68,9 +90,10 @@ class View:
     stop: Callable[[], bool]
 
 
-def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
-    """Bring the run to an end. `orders` is what every attempt's launch.json also holds."""
-    pause = _Backoff()
+def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
+    """Bring the run to an end. `relaunch`: how its trainer is started now; `orders` is what every attempt's launch.json also holds."""
+    launch = relaunch(run)
+    pause, watch = _Backoff(), _Watch(run)
     while True:
         attempt = hands.adopt(run)
         ended_before = attempt is not None and not process.living_pids(attempt)
@@ -81,7 +104,7 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: W
         elif not ended_before:
             view.tell(f"adopted the living attempt {attempt.number} ({_pids(attempt)})")
             run.event("attempt_adopted", attempt=attempt.number)
-        ending = hands.watch(attempt, run, _ticker(view, hands, launch))
+        ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch))
         if ending.kind == "finished":
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
@@ -93,17 +116,76 @@ def supervise(launch: Launch, run: RunFolder, orders: Json, view: View, hands: W
             return Outcome(ending, None, wreck)
         history = [*read_history(run), _past(wreck, diagnosis, launch)]
         decision = decide(wreck, diagnosis, history, launch)
-        _record(run, wreck, diagnosis, decision)
+        verdict = None
+        if run.config().run.trials and wants_experiments(wreck, diagnosis, history):
+            view.tell(f"attempt {attempt.number}: {wreck.ending.words()} at step {wreck.step} again; trying it with one change at a time")
+            verdict = hands.investigate(launch, run, wreck, diagnosis, deaths_in_step(history), view)
+            decision = decide_after(verdict, wreck, decision, launch)
+        if view.stop():
+            _record(run, wreck, diagnosis, None)
+            return Outcome(ending, None, wreck)
+        if verdict is not None and _apply(run, wreck, verdict, decision):
+            launch = relaunch(run)
+        _record(run, wreck, diagnosis, decision, verdict)
         if decision.launch is None:
             return Outcome(ending, decision, wreck)
         view.tell(f"attempt {attempt.number}: {decision.reason}")
-        launch = decision.launch
         pause.after(progressed=wreck.committed_after > wreck.committed_before)
 
 
-def _ticker(view: View, hands: World, launch: Launch) -> process.Tick:
+def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision) -> bool:
+    """Put what was seen to help on the timeline, from the failing step on; False where nothing was."""
+    if verdict.kind not in ("rows", "setting"):
+        return False
+    assert wreck.step is not None
+    settings: dict[str, Any] = dict(verdict.settings)
+    if verdict.kind == "rows":
+        before = settings_at(read_timeline(run.timeline_file), wreck.step).get("quarantine", [])
+        settings = {"quarantine": [*before, *verdict.rows]}
+        for source in verdict.sources:
+            file, _, line = source.rpartition(":")
+            entry = {"file": file, "line": int(line), "reason": wreck.ending.words(), "evidence": verdict.evidence, "step": wreck.step}
+            append_line(run.quarantine_file, entry, durable=True)
+    if verdict.env:
+        settings["env"] = settings_at(read_timeline(run.timeline_file), wreck.step).get("env", {}) | verdict.env
+    add_entry(run.timeline_file, wreck.step, settings, decision.reason)
+    run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, evidence=verdict.evidence)
+    return True
+
+
+class _Watch:
+    """Looks at the course of the committed steps now and then, and tells each oddity once."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.signs = list(cards_of("signs").values())
+        self.told = {event["sign"] for event in run.events() if event["event"] == "sign"}
+        self.looked = 0.0
+
+    def look(self) -> None:
+        if time.monotonic() - self.looked < _LOOK_EVERY_S:
+            return
+        self.looked = time.monotonic()
+        rows = self.run.newest_steps()
+        if not rows or rows[-1]["step"] < FIRST_WORD_AT:
+            return
+        found = odd(rows, self.signs)
+        if "first" not in self.told:
+            self._tell("first", rows[-1]["step"], first_word(rows, found))
+            self.told |= set(found)
+        for name, words in found.items():
+            if name not in self.told:
+                self._tell(name, rows[-1]["step"], words)
+
+    def _tell(self, sign: str, step: int, words: str) -> None:
+        self.told.add(sign)
+        self.run.event("sign", sign=sign, step=step, says=words)
+
+
+def _ticker(view: View, hands: World, launch: Launch, watch: _Watch) -> process.Tick:
     def tick(attempt: Attempt) -> bool:
         view.tick(attempt)
+        watch.look()
         hands.stand_by(launch)
         return view.stop()
 
@@ -129,11 +211,14 @@ class _Backoff:
             time.sleep(0.02)
 
 
-def _record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, decision: Decision | None) -> None:
+def _record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, decision: Decision | None, verdict: Verdict | None = None) -> None:
     """Write everything about an ended attempt down before anything acts on it; wreck.json last, as it closes the attempt."""
     entry: dict[str, Any] = {"diagnosis": {"cause": diagnosis.cause, "confidence": diagnosis.confidence, "clues": diagnosis.words()}}
     if decision is not None:
         entry["decision"] = {"remedy": decision.remedy, "reason": decision.reason, "go_on": decision.launch is not None}
+        entry["decision"] |= {"evidence": decision.evidence}
+    if verdict is not None:
+        entry["verdict"] = asdict(verdict)
     run.event("attempt_ended", attempt=wreck.attempt, ending=wreck.ending.words(), step=wreck.step, **entry)
     write_json(run.attempt(wreck.attempt) / "wreck.json", wreck.as_json() | entry)
 
@@ -150,7 +235,8 @@ def read_history(run: RunFolder) -> list[Past]:
             continue
         settings = (read_json(run.attempt(number) / "launch.json") or {}).get("settings", {})
         progressed = wreck["committed_after"] > wreck["committed_before"]
-        history.append(Past(wreck["diagnosis"]["cause"], wreck["ending"]["kind"], _frozen(settings), progressed))
+        remedied = wreck["decision"]["remedy"] not in ("resume", "none")
+        history.append(Past(wreck["diagnosis"]["cause"], wreck["ending"]["kind"], _frozen(settings), progressed, remedied))
     return history
 
 

@@ -151,6 +151,10 @@ class Run(Section):
     standby: bool | None = Field(
         None, description="a second trainer, ready to take over after a death; by default in longer runs where memory allows"
     )
+    trials: int = Field(60, ge=0, description="most experiments with a step that keeps failing; 0: none")
+    hang_s: float = Field(
+        60.0, gt=0, description="seconds of silence, at least, before a trainer counts as hanging; more where steps are long"
+    )
     track: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
         default_factory=list, description="trackers that get every step, each through its own package"
     )

@@ -17,9 +17,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Effect = Literal["kill", "raise", "oom", "nan_loss", "corrupt_checkpoint", "torn_checkpoint"]
+Effect = Literal[
+    "kill",
+    "segfault",
+    "abort",
+    "raise",
+    "oom",
+    "host_oom",
+    "hang",
+    "slow",
+    "nan_loss",
+    "nan_grad",
+    "zero_loss",
+    "spike",
+    "corrupt_checkpoint",
+    "torn_checkpoint",
+    "disk_full",
+    "bad_sector",
+]
 Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "evaluate", "evaluated", "best", "save", "saved"]
-CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint")
+CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint", "disk_full", "bad_sector")
+LOSS_EFFECTS = ("nan_loss", "zero_loss", "spike")  # they change a micro-batch's loss
 WRITER_PHASES = ("save", "saved")
 
 
@@ -49,14 +67,26 @@ class Fault(BaseModel):
     when: When = When()
     effect: Effect
     message: str | None = Field(None, description="printed before the effect")
+    seconds: float = Field(3.0, gt=0, description="slow: how long the micro-batch is held up")
+    factor: float = Field(1000.0, description="spike: what the loss is multiplied by")
+    path: str = Field("checkpoints/*", description="bad_sector: which files of the run folder cannot be written")
 
     @model_validator(mode="after")
     def _phase_fits_effect(self) -> Fault:
         if self.effect in CHECKPOINT_EFFECTS and self.when.phase not in (None, "save"):
             raise ValueError(f"{self.effect} happens while a checkpoint is written; its phase can only be save")
-        if self.effect == "nan_loss" and self.when.phase not in (None, "forward"):
-            raise ValueError("nan_loss changes a micro-batch's loss; its phase can only be forward")
+        if self.effect in LOSS_EFFECTS and self.when.phase not in (None, "forward"):
+            raise ValueError(f"{self.effect} changes a micro-batch's loss; its phase can only be forward")
+        if self.effect == "nan_grad" and self.when.phase not in (None, "backward"):
+            raise ValueError("nan_grad changes a micro-batch's gradients; its phase can only be backward")
         return self
+
+    @property
+    def home(self) -> str:
+        """The phase at which the fault's conditions are looked at."""
+        if self.when.phase:
+            return self.when.phase
+        return "save" if self.effect in CHECKPOINT_EFFECTS else "backward" if self.effect == "nan_grad" else "forward"
 
 
 class FaultFile(BaseModel):
@@ -83,9 +113,8 @@ class Moment:
 def fires(fault: Fault, moment: Moment) -> bool:
     """Whether every condition of `fault` holds at `moment`. `probability` is drawn from (seed, name, micro-batch count)."""
     when = fault.when
-    home = when.phase or ("save" if fault.effect in CHECKPOINT_EFFECTS else "forward")
     return (
-        moment.phase == home
+        moment.phase == fault.home
         and (when.tokens is None or (moment.tokens is not None and when.tokens[0] <= moment.tokens <= when.tokens[1]))
         and (when.setting is None or all(moment.settings.get(key) == value for key, value in when.setting.items()))
         and (when.step is None or when.step == moment.step)

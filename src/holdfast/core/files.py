@@ -100,15 +100,24 @@ def cut_torn_line(path: Path) -> int:
 
 def last_line(path: Path, window: int = 1 << 16) -> Json | None:
     """The newest whole line of a journal, read from its end; None when there is none."""
+    complete = _newest(path, window)
+    return orjson.loads(complete[-1]) if complete else None
+
+
+def newest_lines(path: Path, window: int) -> list[Json]:
+    """The whole lines in the last `window` bytes of a journal."""
+    return [orjson.loads(line) for line in _newest(path, window)]
+
+
+def _newest(path: Path, window: int) -> list[bytes]:
     try:
         with path.open("rb") as handle:
             size = handle.seek(0, os.SEEK_END)
             handle.seek(max(0, size - window))
             lines = handle.read().split(b"\n")
     except FileNotFoundError:
-        return None
-    complete = [line for line in lines[:-1] if line]
-    return orjson.loads(complete[-1]) if complete else None
+        return []
+    return [line for line in lines[1 if size > window else 0 : -1] if line]
 
 
 def sha256(path: Path) -> str:

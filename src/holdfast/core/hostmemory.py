@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+_LINE = re.compile(r"^(\S+):\s*(\d{1,18}) kB$", re.M)
 
-def host_memory() -> dict[str, int]:
+
+def host_memory(file: Path = Path("/proc/meminfo")) -> dict[str, int]:
     """/proc/meminfo in bytes by name (MemTotal, MemAvailable, SwapFree, ...); empty where there is none."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        text = file.read_text(errors="replace")
     except OSError:
         return {}
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    return {name: int(number) * 1024 for name, number in _LINE.findall(text)}

@@ -121,6 +121,12 @@ class MemoryFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.memory.close()
 
+    def renew(self, owner: Path) -> None:
+        """Make the file again, with all it held, after its name was taken away. Raises OSError where there is no room any more."""
+        made = MemoryFile.create(self.path, owner, self.artifact_bytes, self.state_bytes)
+        made.memory[:] = self.memory[:]
+        self.memory = made.memory
+
     # -- snapshots: writing
 
     def free_slot(self) -> int:

@@ -12,7 +12,7 @@ import yaml
 
 from holdfast.core.config import Config
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.files import Json, append_line, last_line, read_json, read_lines, write_bytes, write_json
+from holdfast.core.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,11 @@ class RunFolder:
         return self.path / "trials"
 
     @property
+    def quarantine_file(self) -> Path:
+        """Rows that are left out, with the evidence against each."""
+        return self.path / "quarantine.jsonl"
+
+    @property
     def standby_file(self) -> Path:
         """What the nurse of a standby is to start."""
         return self.path / "standby.json"
@@ -162,6 +167,10 @@ class RunFolder:
 
     def steps(self) -> Iterator[Json]:
         return read_lines(self.steps_file)
+
+    def newest_steps(self) -> list[Json]:
+        """The last rows of steps.jsonl, as many as fit into a quarter of a mebibyte."""
+        return newest_lines(self.steps_file, window=1 << 18)
 
     def committed(self) -> int:
         """The number of the last committed step; 0 before the first."""

@@ -17,6 +17,8 @@ EndingKind = Literal[
     "disk_full",
     "out_of_memory",
     "refused",
+    "hang",
+    "stuck",
     "vanished",
     "never_started",
 ]
@@ -36,13 +38,14 @@ EXIT_KINDS: dict[int, EndingKind] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the doctor or a check saw. `fix` is the command or edit that mends it."""
+    """Something the doctor or a check saw. `fix` is the command or edit that mends it, `standing` how sure we are."""
 
     id: str
     severity: Literal["block", "warn", "info"]
     message: str
     fix: str = ""
     source: str = ""
+    standing: Literal["confirmed", "reported", "folk", "refuted"] = "confirmed"
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Ending:
             "disk_full": "the disk is full",
             "out_of_memory": "ran out of memory on a single sample",
             "refused": "refused what it was to train on",
+            "hang": "gave no sign of life and was ended",
+            "stuck": "cannot be killed: it is stuck in the kernel",
             "never_started": "never started",
         }.get(self.kind, "died unseen")
 
@@ -129,6 +134,25 @@ class Diagnosis:
     def words(self) -> tuple[str, ...]:
         """The clues without their places."""
         return tuple(clue.text for clue in self.clues)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the lab found out about a step that fails, and what was seen to help.
+
+    kind: transient (it goes through now), rows (named in `rows` and `sources`), setting (`settings` and `env` were seen to help, and it
+    failed again without them), uncertain.
+    """
+
+    kind: str
+    trials: int
+    seconds: float
+    evidence: str
+    remedy: str = "none"
+    rows: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
         return Diagnosis.plain(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
     if ending.kind == "disk_full" or (wreck.disk_free_bytes is not None and wreck.disk_free_bytes < _FULL_DISK_BYTES):
         return Diagnosis.plain("disk_full", 0.95, f"the disk of the run folder has {wreck.disk_free_bytes} bytes free")
+    if ending.kind in ("hang", "stuck"):
+        return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
     if ending.kind == "no_state":
         return Diagnosis.plain("checkpoint_unreadable", 0.95, str(facts.get("reason", "")))
     if ending.kind == "out_of_memory":

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
+from holdfast.core.machinefile import training_devices
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.mind.memory import WIDTHS, Footprint, footprint, trainable_parameters
 
@@ -22,11 +23,11 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
     """
     need = footprint(config, model, int(lengths["max"]))
     capacity = _capacity(machine)
-    budget, checkpointed = _micro_batch(config, need, capacity, lengths, "gpu" if machine.get("gpus") else "cpu")
+    budget, checkpointed = _micro_batch(config, need, capacity, lengths, "gpu" if training_devices(machine) else "cpu")
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
     step = {"activations": need.activations(largest, checkpointed), "logits": need.logits(largest), "workspace": WORKSPACE_BYTES}
     spent = need.fixed | step
-    loading = 0 if machine.get("gpus") else need.loading + WORKSPACE_BYTES
+    loading = 0 if training_devices(machine) else need.loading + WORKSPACE_BYTES
     peak = max(sum(spent.values()), loading)
     per_step = config.train.effective_batch * lengths["mean"]
     return {
@@ -59,7 +60,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
 
 def _capacity(machine: Json) -> int | None:
     """Bytes of the device the run uses: the first GPU, else main memory."""
-    gpus = machine.get("gpus") or []
+    gpus = training_devices(machine)
     value = gpus[0].get("memory_bytes") if gpus else machine.get("memory_bytes")
     return value if isinstance(value, int) else None
 
@@ -94,7 +95,7 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
         "checkpointed_layers": plan["checkpointed_layers"],
         "memory_limit_bytes": config.train.memory_limit or _memory_limit(machine),
         "threads": config.train.threads or threads,
-        "deterministic": not machine.get("gpus") if chosen is None else chosen,
+        "deterministic": not training_devices(machine) if chosen is None else chosen,
         "steps": plan["steps"],
         "samples": plan["samples"],
     }
@@ -102,7 +103,7 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
 
 def _memory_limit(machine: Json) -> int | None:
     """Where running out of memory freezes the machine (no GPU, or one that lives on main memory), a limit below all of it."""
-    gpus = machine.get("gpus") or []
+    gpus = training_devices(machine)
     total = machine.get("memory_bytes")
     if total is None or (gpus and not gpus[0].get("integrated")):
         return None

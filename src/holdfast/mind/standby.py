@@ -6,6 +6,7 @@ from typing import Literal
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
+from holdfast.core.machinefile import training_devices
 from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES
 
 _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")
@@ -19,7 +20,7 @@ def standby_mode(config: Config, plan: Json, machine: Json) -> Literal["off", "i
     if config.run.standby is False:
         return "off"
     model = sum(plan["bytes"][kind] for kind in _OF_THE_MODEL)
-    on_gpu = bool(machine.get("gpus"))
+    on_gpu = bool(training_devices(machine))
     trainer = WORKSPACE_BYTES + plan["bytes"]["weights"] if on_gpu else plan["peak_bytes"]
     room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - trainer - WORKSPACE_BYTES
     if not on_gpu and room >= model:

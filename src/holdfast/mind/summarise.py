@@ -18,27 +18,29 @@ def summarise(
     evaluation: Json,
     evaluations: list[Json],
     stopped_early: Json | None,
+    quarantined: list[Json],
     artifact_step: int | None,
     artifact_sha256: str | None,
 ) -> Json:
     """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
     wall, last = wall_seconds(launches, endings), steps[-1] if steps else {}
     in_steps = sum(row["seconds"] for row in steps)
+    losses = [row["loss"] for row in steps if row["loss"] is not None]
     return {
         "status": status,
         "reason": reason,
         "steps": last.get("step", 0),
         "samples_seen": sum(len(row["samples"]) for row in steps),
         "loss": {
-            "first": steps[0]["loss"] if steps else None,
-            "last": last.get("loss"),
+            "first": losses[0] if losses else None,
+            "last": losses[-1] if losses else None,
             **{name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         },
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
         "attempts": len(launches),
         "incidents": incidents(steps, events, wrecks),
-        "quarantined": [],
+        "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
         "goodput": round(in_steps / wall, 4) if wall else None,
         "wall_seconds": round(wall, 3) if wall else None,
         "tokens_per_second": round(sum(row["tokens"] for row in steps) / in_steps, 1) if in_steps else None,
@@ -93,6 +95,8 @@ def _ending_words(wreck: Json) -> str:
 
 def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
     story = f"attempt {wreck['attempt']}: {_ending_words(wreck)}"
+    if verdict := wreck.get("verdict"):
+        story += f"; {verdict['trials']} trials: {verdict['evidence']}; {wreck['decision']['reason']}"
     if next_state is None:
         return story
     again = "no step computed again" if not lost else f"{lost} step{'s' if lost > 1 else ''} computed again"

@@ -25,6 +25,10 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.trial import trial
 
         return trial(Path(rest[0]), Path(rest[1]))
+    if job == "trials":
+        from holdfast.trainer.trial import host_trials
+
+        return host_trials(Path(rest[0]))
     if job == "evaluate":
         from holdfast.trainer.evaluate import evaluate
 
@@ -37,6 +41,10 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.probe import probe
 
         return probe()
+    if job == "probes":
+        from holdfast.trainer.probes.host import probe_functions
+
+        return probe_functions(Path(rest[0]), int(rest[1]))
     raise SystemExit(f"unknown job {job!r}")
 
 

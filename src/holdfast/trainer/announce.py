@@ -23,19 +23,24 @@ class Announcer:
         self.count = 0
 
     def of_step(self, step: int) -> Announce:
-        def announce(phase: str, number: int, batch: Batch) -> bool:
+        def announce(phase: str, number: int, batch: Batch) -> float:
             if phase == "forward":
                 self.count = self.memory.count_micro_batch() if self.memory else self.count + 1
                 if self.publish:
-                    self._beat(step, number, batch)
+                    self._beat(step, number, batch, "step")
             if not self.job.faults:
-                return False
+                return 1.0
             seed, settings = self.job.config.train.seed, self.job.settings(step)
             return self.job.at(Moment(phase, self.job.number, 0, step, batch.tokens, batch.sources, self.count, seed, settings))
 
         return announce
 
-    def _beat(self, step: int, number: int, batch: Batch) -> None:
+    def rehearsal(self, _phase: str, number: int, batch: Batch) -> float:
+        """Announce micro-batches that are only tried; no fault meets them."""
+        self._beat(1, number, batch, "rehearsal")
+        return 1.0
+
+    def _beat(self, step: int, number: int, batch: Batch, phase: str) -> None:
         assert self.memory is not None
-        facts = {"attempt": self.job.number, "step": step, "phase": "step", "micro_batch": number, "time": time.time()}
+        facts = {"attempt": self.job.number, "step": step, "phase": phase, "micro_batch": number, "time": time.time()}
         self.memory.beat(facts | {"samples": batch.numbers[:_ANNOUNCED_SAMPLES], "tokens": batch.tokens})

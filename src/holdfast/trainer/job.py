@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import math
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,22 +65,14 @@ class Job:
         except OSError as error:
             self.say(f"event {kind} {facts} not journalled: {error.strerror}")
 
-    def at(self, moment: Moment) -> bool:
-        """Let the faults that fire at `moment` happen; True when the micro-batch's loss is to become NaN."""
-        poisoned = False
+    def at(self, moment: Moment) -> float:
+        """Let the faults that fire at `moment` happen; what the micro-batch's loss, or its gradients, are to be multiplied by."""
+        factor = 1.0
         for fault in self.faults:
-            if not fires(fault, moment):
-                continue
-            self.say(fault.message or f"fault: {fault.name}")
-            if fault.effect == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            elif fault.effect == "raise":
-                raise RuntimeError(fault.message or f"fault: {fault.name}")
-            elif fault.effect == "oom":
-                raise MemoryError(fault.message or f"out of memory (fault: {fault.name})")
-            elif fault.effect == "nan_loss":
-                poisoned = True
-        return poisoned
+            if fires(fault, moment):
+                self.say(fault.message or f"fault: {fault.name}")
+                factor *= happen(fault)
+        return factor
 
     def point(self, phase: str, step: int | None = None) -> None:
         """Pass a named point of the run outside a micro-batch."""
@@ -86,12 +81,33 @@ class Job:
             self.at(Moment(phase, self.number, step=step, seed=self.config.train.seed, settings=settings))
 
 
+def happen(fault: Fault) -> float:
+    """What a fault does to the process it fires in; the factor it leaves for the loss or the gradients."""
+    message = fault.message or f"fault: {fault.name}"
+    if fault.effect in ("kill", "host_oom"):  # the kernel sends the same when memory has run out
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault.effect == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif fault.effect == "abort":
+        os.abort()
+    elif fault.effect == "raise":
+        raise RuntimeError(message)
+    elif fault.effect == "oom":
+        raise MemoryError(fault.message or f"out of memory ({message})")
+    while fault.effect == "hang":
+        time.sleep(1)
+    if fault.effect == "slow":
+        time.sleep(fault.seconds)
+    return {"nan_loss": math.nan, "nan_grad": math.nan, "zero_loss": 0.0, "spike": fault.factor}.get(fault.effect, 1.0)
+
+
 def register(path: Path, number: int) -> Job:
     """Write down who trains, before anything slow happens, then read the orders."""
     run = RunFolder(path)
     folder = run.attempt(number)
     stopping = Stopping()
     stopping.listen()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     write_json(folder / "rank0.json", {"identity": myself(), "rank": 0, "argv": sys.argv}, durable=False)
     orders = read_json(folder / "launch.json") or {}
     job = open_job(run, number, folder, orders)

@@ -86,18 +86,20 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     saving = Saving(job, snapshots.memory, step)
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
-        rehearse(bench)
+        rehearse(bench, announcer.rehearsal)
     held_out = HeldOut(bench, snapshots)
     over = held_out.over(step)
     while not over and not job.stopping.asked:
         step += 1
         began = time.perf_counter()
-        refuse_without_labels(bench.task.tokens, bench.samples(step), step)
-        computed = compute_within_memory(bench, step, bench.samples(step), announcer.of_step(step))
-        if not computed.finite:
-            return _nonfinite(bench, snapshots, step, computed)
-        job.point("optimizer", step)
-        update(bench.optimizer, computed, bench.learning_rate(step), job.config.train.max_grad_norm)
+        samples, computed = bench.samples(step), None
+        if samples:  # else all of them are in quarantine, and the step moves nothing
+            refuse_without_labels(bench.task.tokens, samples, step)
+            computed = compute_within_memory(bench, step, samples, announcer.of_step(step))
+            if not computed.finite:
+                return _nonfinite(bench, snapshots, step, computed)
+            job.point("optimizer", step)
+            update(bench.optimizer, computed, bench.learning_rate(step), job.config.train.max_grad_norm)
         row = _row(bench, step, computed, time.perf_counter() - began)
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
         durable = due or step == last or job.stopping.asked
@@ -113,14 +115,14 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     return _end(job, code, kind=kind, step=step)
 
 
-def _row(bench: Bench, step: int, computed: Gradients, seconds: float) -> Json:
+def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) -> Json:
     return {
         "step": step,
-        "loss": computed.loss,
-        "grad_norm": computed.grad_norm,
+        "loss": computed.loss if computed else None,
+        "grad_norm": computed.grad_norm if computed else None,
         "lr": bench.learning_rate(step),
-        "tokens": computed.tokens,
-        "labels": computed.labels,
+        "tokens": computed.tokens if computed else 0,
+        "labels": computed.labels if computed else 0,
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes(bench.device),
         "samples": bench.samples(step),

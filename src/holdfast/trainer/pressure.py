@@ -81,14 +81,14 @@ def change(name: str, value: int, bench: Bench, step: int, reason: str) -> None:
     job.event("setting_changed", what=f"{name} {before} -> {value} from step {step} on", reason=reason)
 
 
-def rehearse(bench: Bench) -> None:
+def rehearse(bench: Bench, announce: Announce) -> None:
     """Try the largest micro-batch the run can meet, so that too little memory shows in its first seconds. Moves no weight."""
     tokens, rows = bench.task.tokens, bench.table.rows
     lengths = np.diff(tokens.starts)[rows]
     longest = np.argsort(-lengths, kind="stable")[: bench.job.config.train.effective_batch]
     fitting = np.cumsum(lengths[longest]) <= bench.job.settings(1)["micro_batch_tokens"]
     chosen = rows[longest[: max(1, int(fitting.sum()))]].tolist()
-    compute_within_memory(bench, 1, chosen, lambda *_: False)
+    compute_within_memory(bench, 1, chosen, announce)
     bench.optimizer.clear()
 
 

@@ -7,13 +7,19 @@ import torch
 
 
 def probe() -> int:
-    gpus = []
+    devices = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         vendor = "amd" if torch.version.hip else "nvidia"
         arch = getattr(facts, "gcnArchName", "").split(":")[0] if vendor == "amd" else f"sm_{facts.major}{facts.minor}"
         entry = {"vendor": vendor, "arch": arch, "name": facts.name, "memory_bytes": facts.total_memory}
-        gpus.append(entry | {"integrated": bool(getattr(facts, "is_integrated", False))})
-    build = {"version": torch.__version__, "hip": torch.version.hip, "cuda": torch.version.cuda, "arch_list": torch.cuda.get_arch_list()}
-    print(orjson.dumps({"torch": build, "gpus": gpus}).decode())
+        devices.append(entry | {"integrated": bool(getattr(facts, "is_integrated", False))})
+    build = {"version": torch.__version__, "hip": torch.version.hip, "cuda": torch.version.cuda, "arch_list": _arch_list()}
+    print(orjson.dumps(build | {"devices": devices}).decode())
     return 0
+
+
+def _arch_list() -> list[str]:
+    """The architectures of the build, which get_arch_list() tells only where a device is there."""
+    flags = getattr(torch._C, "_cuda_getArchFlags", None)
+    return (flags() or "").split() if flags else []

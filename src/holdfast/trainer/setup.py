@@ -37,7 +37,10 @@ class Bench:
         self.state.read(snapshot.state)
 
     def samples(self, step: int) -> list[int]:
-        return self.table.samples(step, self.job.settings(step)["samples"])
+        """The rows of a step, less those in quarantine: a hole, which shifts no other row."""
+        settings = self.job.settings(step)
+        hole = settings.get("quarantine", ())
+        return [number for number in self.table.samples(step, settings["samples"]) if number not in hole]
 
     @property
     def longest(self) -> int:

@@ -80,6 +80,9 @@ class Snapshots:
         if not durable and self._last is not None and step - self._last < self.every:
             self._journal(row)
             return
+        if not self.memory.path.exists():  # a login's end takes a user's files in /dev/shm away where systemd's RemoveIPC is on
+            self.memory.renew(self.bench.job.run.path)
+            self.bench.job.event("snapshot_file_made_again", step=step, place=str(self.memory.path))
         while len(self.memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
             self._save_without_writer()
             time.sleep(0.002)

@@ -15,7 +15,7 @@ from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
 from holdfast.trainer.refuse import refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
-from holdfast.trainer.step import compute_gradients
+from holdfast.trainer.step import compute_gradients, unannounced
 
 
 def stand_by(path: Path, with_model: bool) -> int:
@@ -47,7 +47,7 @@ def _bench(run: RunFolder) -> Bench:
 def _warm_up(bench: Bench) -> None:
     """Pass the shortest row through the model and back, so that what libraries do at their first call is done. Moves no weight."""
     shortest = int(bench.table.rows[np.argmin(np.diff(bench.task.tokens.starts)[bench.table.rows])])
-    compute_gradients(bench.task, bench.optimizer, 1, [shortest], bench.longest, lambda *_: False)
+    compute_gradients(bench.task, bench.optimizer, 1, [shortest], bench.longest, unannounced)
     bench.optimizer.clear()
 
 

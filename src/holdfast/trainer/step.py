@@ -14,8 +14,13 @@ from holdfast.trainer.exhausted import naming
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.tasks.base import Batch, Task
 
-# Called before each micro-batch and before each backward pass; True: make this micro-batch's loss NaN.
-Announce = Callable[[str, int, Batch], bool]
+# Called before each micro-batch and before each backward pass; the factor for its loss, or for its gradients.
+Announce = Callable[[str, int, Batch], float]
+
+
+def unannounced(_phase: str, _number: int, _batch: Batch) -> float:
+    """For a step nobody watches and no fault meets."""
+    return 1.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
     optimizer.clear()
     total: Tensor | None = None
     for number, batch in enumerate(batches):
-        loss = _accumulate(task, step, number, batch, labels, announce)
+        loss = _accumulate(task, optimizer, step, number, batch, labels, announce)
         total = loss if total is None else total + loss
     assert total is not None
     norm = torch.linalg.vector_norm(optimizer.gradient)
@@ -52,15 +57,17 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
     return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels)
 
 
-def _accumulate(task: Task, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
+def _accumulate(task: Task, optimizer: AdamW, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss, detached. Raises OutOfMemory."""
     with naming(batch):
-        poisoned = announce("forward", number, batch)
+        factor = announce("forward", number, batch)
         loss = task.loss_sum(batch, step)
-        if poisoned:
-            loss = loss * float("nan")
-        announce("backward", number, batch)
+        if factor != 1.0:
+            loss = loss * factor
+        factor = announce("backward", number, batch)
         (loss / labels).backward()  # type: ignore[no-untyped-call]
+        if factor != 1.0:
+            optimizer.gradient.mul_(factor)
         return loss.detach().double()
 
 

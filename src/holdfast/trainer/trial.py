@@ -1,71 +1,160 @@
-"""Replay one step of a run in a fresh process, some of it or all, as it was or with changed settings. Writes only its outcome."""
+"""Replay steps of a run in a process of its own, some of their samples or all, as it was or with changed settings. Writes only outcomes."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from holdfast.core.errors import BLOCKED, DONE
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.memoryfile import MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
+from holdfast.core.timeline import Settings
 from holdfast.trainer.announce import Announcer
-from holdfast.trainer.job import open_job
+from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.job import Job, open_job
 from holdfast.trainer.restore import find_state
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.step import Announce, compute_gradients, gradients_sha256, update
 
+_OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "patience_from")
+_RECOVERABLE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
+
 
 def trial(path: Path, folder: Path) -> int:
     """Do what `folder`/request.json asks for and leave `folder`/outcome.json."""
-    request = read_json(folder / "request.json") or {}
-    run = RunFolder(path)
-    job = open_job(run, request["attempt"], folder, request)
-    step: int = request["step"]
-    job.timeline.append({"from_step": 1, "settings": {"deterministic": True}, "reason": "a trial"})
-    places = [Path(place) for place in request["memory_places"]]
-    found = find_state(run, places, limit=step - 1)
-    bench = build(job, job.settings(found.snapshot.step + 1 if found.snapshot else 1))
-    memory = next((memory for place in places if (memory := MemoryFile.open(place))), None)
-    announcer = Announcer(job, memory, publish=False)
-    at = 0
-    if found.snapshot:
-        bench.restore(found.snapshot)
-        at = found.snapshot.step
-    for number in range(at + 1, step):
-        if not _advance(bench, number, announcer.of_step(number)):
-            write_json(folder / "outcome.json", {"ending": "unreachable", "reason": f"step {number} before it is not finite"})
-            return BLOCKED
-    if request["settings"]:
-        bench = _rebuilt(bench, request["settings"], step)
-    outcome = _replay(bench, step, request["samples"] or bench.samples(step), announcer.of_step(step))
-    write_json(folder / "outcome.json", outcome | {"recomputed": step - 1 - at, "state": found.place})
+    return DONE if _Stage(RunFolder(path)).replay(folder) else BLOCKED
+
+
+def host_trials(path: Path) -> int:
+    """Replay for each folder named on a line of standard input, until that ends; the model is loaded once."""
+    stage = _Stage(RunFolder(path))
+    for line in sys.stdin:
+        stage.replay(Path(line.strip()))
+        if torch.cuda.is_available() and stage.broken:
+            return BLOCKED  # after an error a device's context cannot be trusted
     return DONE
+
+
+@dataclass
+class _State:
+    """The state before a step, and how it was come by."""
+
+    step: int
+    timeline: list[dict[str, Any]]
+    snapshot: Snapshot
+    recomputed: int
+    place: str
+
+
+class _Stage:
+    """Benches and the state before a step, kept from one replay to the next."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.benches: dict[str, Bench] = {}
+        self.state: _State | None = None
+        self.broken = False
+
+    def replay(self, folder: Path) -> bool:
+        """Leave outcome.json in `folder`; whether the step could be reached."""
+        request = read_json(folder / "request.json") or {}
+        job = open_job(self.run, request["attempt"], folder, request)
+        job.timeline.append({"from_step": 1, "settings": {"deterministic": True}, "reason": "a trial"})
+        step: int = request["step"]
+        places = [Path(place) for place in request["memory_places"]]
+        memory = next((memory for place in places if (memory := MemoryFile.open(place))), None)
+        announcer = Announcer(job, memory, publish=False)
+        state = self._reach(job, step, places, announcer)
+        if state is None:
+            write_json(folder / "outcome.json", {"ending": "unreachable", "reason": f"a step before {step} is not finite"})
+            return False
+        if request["settings"]:
+            job.timeline.append({"from_step": step, "settings": request["settings"], "reason": "trial"})
+        bench = self._bench(job, step, "changed" if request["settings"] else "as it was")
+        bench.restore(state.snapshot)
+        samples = request["samples"] or bench.samples(step)
+        facts = {"recomputed": state.recomputed, "state": state.place, "samples": samples, **_facts(bench, samples)}
+        write_json(folder / "running.json", facts, durable=False)
+        outcome = self._compute(bench, step, samples, announcer.of_step(step), request.get("trace", False))
+        write_json(folder / "outcome.json", facts | outcome)
+        return True
+
+    def _reach(self, job: Job, step: int, places: list[Path], announcer: Announcer) -> _State | None:
+        """The state before `step`; steps between the newest state found and that are computed as the run did."""
+        if self.state and self.state.step == step and self.state.timeline == job.timeline:
+            return self.state
+        found = find_state(self.run, places, limit=step - 1)
+        at = found.snapshot.step if found.snapshot else 0
+        bench = self._bench(job, at + 1, "as it was", fresh=found.snapshot is None)
+        if found.snapshot:
+            bench.restore(found.snapshot)
+        for number in range(at + 1, step):
+            if not _advance(bench, number, announcer.of_step(number)):
+                return None
+        snapshot = Snapshot(step - 1, 0, {}, bench.artifact.to_bytes(), bench.state.to_bytes())
+        self.state = _State(step, list(job.timeline), snapshot, step - 1 - at, found.place)
+        return self.state
+
+    def _bench(self, job: Job, step: int, slot: str, fresh: bool = False) -> Bench:
+        """A bench for the settings of `step`. Built anew where they differ: attention and dtype are fixed at loading."""
+        settings = job.settings(step)
+        kept = self.benches.pop(slot, None)
+        if kept is not None and _of_building(kept.settings) == _of_building(settings) and not fresh:
+            bench = replace(kept, job=job, settings=settings)
+        else:
+            del kept
+            bench = build(job, settings)
+        self.benches[slot] = bench
+        return bench
+
+    def _compute(self, bench: Bench, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
+        began = time.perf_counter()
+        try:
+            with _traced(bench) if trace else _untraced() as seen:
+                outcome = _replayed(bench, step, samples, announce)
+            return outcome | {"first_nonfinite": seen[0] if seen else None, "seconds": round(time.perf_counter() - began, 4)}
+        except OutOfMemory as full:
+            return _failed(f"out of memory: {full}")
+        except _RECOVERABLE as error:
+            self.broken = True
+            return _failed(f"{type(error).__name__}: {error}".splitlines()[0][:500])
+
+
+def _of_building(settings: Settings) -> Settings:
+    """The settings a bench is built for; the others are looked at in each step."""
+    return {name: value for name, value in settings.items() if name not in _OF_A_STEP}
+
+
+def _facts(bench: Bench, samples: list[int]) -> Json:
+    tokens = bench.task.tokens
+    return {"sources": [str(tokens.source(number)) for number in samples], "lengths": [len(tokens.row(number)[0]) for number in samples]}
+
+
+def _failed(ending: str) -> Json:
+    return {"ending": ending, "finite": None, "loss": None, "grad_norm": None}
 
 
 def _advance(bench: Bench, step: int, announce: Announce) -> bool:
     """Compute a step between the state found and the step asked for, exactly as the run did."""
-    computed = compute_gradients(
-        bench.task, bench.optimizer, step, bench.samples(step), bench.job.settings(step)["micro_batch_tokens"], announce
-    )
+    samples = bench.samples(step)
+    if not samples:
+        return True
+    computed = compute_gradients(bench.task, bench.optimizer, step, samples, bench.job.settings(step)["micro_batch_tokens"], announce)
     if computed.finite:
         update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
     return computed.finite
 
 
-def _rebuilt(bench: Bench, changes: Json, step: int) -> Bench:
-    """The same state under other settings: the model is loaded again, because attention and dtype are fixed at loading."""
-    job = bench.job
-    state = Snapshot(step - 1, 0, {}, bench.artifact.to_bytes(), bench.state.to_bytes())
-    job.timeline.append({"from_step": step, "settings": changes, "reason": "trial"})
-    fresh = build(job, job.settings(step))
-    fresh.restore(state)
-    return fresh
-
-
-def _replay(bench: Bench, step: int, samples: list[int], announce: Announce) -> Json:
-    began = time.perf_counter()
+def _replayed(bench: Bench, step: int, samples: list[int], announce: Announce) -> Json:
     settings = bench.job.settings(step)
     computed = compute_gradients(bench.task, bench.optimizer, step, samples, settings["micro_batch_tokens"], announce)
     hashed = gradients_sha256(bench.optimizer)
@@ -80,8 +169,36 @@ def _replay(bench: Bench, step: int, samples: list[int], announce: Announce) -> 
         "grad_norm": computed.grad_norm,
         "gradients_sha256": hashed,
         "weights_sha256": weights,
-        "samples": samples,
         "tokens": computed.tokens,
         "labels": computed.labels,
-        "seconds": round(time.perf_counter() - began, 4),
     }
+
+
+@contextmanager
+def _untraced() -> Iterator[list[Json]]:
+    yield []
+
+
+@contextmanager
+def _traced(bench: Bench) -> Iterator[list[Json]]:
+    """Inside, the first module whose output is not finite although its input is gets written down."""
+    seen: list[Json] = []
+
+    def look(name: str, module: torch.nn.Module, given: Any, made: Any) -> None:
+        output = made[0] if isinstance(made, tuple) else made
+        if seen or not isinstance(output, torch.Tensor) or not output.is_floating_point() or bool(torch.isfinite(output).all()):
+            return
+        fed = [part for part in given if isinstance(part, torch.Tensor) and part.is_floating_point()]
+        sound = all(bool(torch.isfinite(part).all()) for part in fed)
+        seen.append({"module": name, "kind": type(module).__name__, "dtype": str(output.dtype), "input_finite": sound})
+
+    handles = [
+        module.register_forward_hook(lambda module, given, made, name=name: look(name, module, given, made))
+        for name, module in bench.task.model.named_modules()
+        if not any(module.children())
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

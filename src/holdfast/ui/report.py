@@ -12,6 +12,7 @@ from markupsafe import Markup
 from holdfast import __version__
 from holdfast.core.evaluations import best_of, read_evaluations
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
+from holdfast.core.machinefile import training_devices
 from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline
@@ -207,7 +208,7 @@ def _usage(run: RunFolder, model: str) -> str:
 def _machine(run: RunFolder) -> list[tuple[str, str]]:
     machine = read_json(run.machine_file) or {}
     system, torch = machine.get("os") or {}, machine.get("torch") or {}
-    devices = ", ".join(gpu["name"] for gpu in machine.get("gpus") or []) or "none"
+    devices = ", ".join(gpu.get("name") or "a GPU" for gpu in training_devices(machine)) or "none"
     memory = machine.get("memory_bytes")
     facts = [
         ("system", f"{system.get('distro')}, kernel {system.get('kernel')}"),

@@ -139,6 +139,8 @@ class Terminal:
 
     def _numbers(self, row: Json) -> str:
         """The latest step in figures; the arrow compares its loss with the mean of those shown before."""
+        if row["loss"] is None:
+            return "no samples: all of this step are in quarantine"
         mean = self._mean_loss if self._mean_loss is not None else row["loss"]
         trend = "↓" if row["loss"] < 0.99 * mean else "↑" if row["loss"] > 1.01 * mean else "→"
         self._mean_loss = 0.8 * mean + 0.2 * row["loss"]
@@ -160,7 +162,9 @@ class Terminal:
         for line in fresh.splitlines():
             event = orjson.loads(line)
             found = notice(event)
-            if event["event"] == "evaluated":
+            if event["event"] == "sign":
+                (self.say if event["sign"] == "first" else self.tell)(event["says"])
+            elif event["event"] == "evaluated":
                 self.say(evaluated(event))
             elif found:
                 self.tell(f"{found[0]} ({found[1]})")

@@ -14,7 +14,7 @@ from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newes
 from holdfast.core.config import Config
 from holdfast.core.errors import GAVE_UP, Stop
 from holdfast.core.evaluations import read_evaluations, stopped_early
-from holdfast.core.files import Json, fsync_folder, read_json, write_json
+from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.mind.summarise import summarise
@@ -143,6 +143,7 @@ def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Che
         endings=endings,
         evaluation=read_json(run.evaluation_file) or {},
         evaluations=read_evaluations(run),
+        quarantined=list(read_lines(run.quarantine_file)),
         stopped_early=_stopped_early(run) if status == "finished" else None,
         artifact_step=artifact.step if artifact else None,
         artifact_sha256=artifact.artifact_sha256 if artifact else None,

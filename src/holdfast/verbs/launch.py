@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
+from holdfast.book.profile import confirmed
+from holdfast.core.files import read_json
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.core.types import Launch
+from holdfast.core.variable import Advice
+from holdfast.world.place import Place
+from holdfast.world.system import steering
 
 
 def trainer_launch(run: RunFolder) -> Launch:
@@ -19,15 +24,22 @@ def trainer_launch(run: RunFolder) -> Launch:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
+        **{advice.name: advice.value for advice in advised(run)},
     }
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads make a step several times slower beside other work: benchmarks/wait_policy.py
     if not any(name.startswith("MALLOC_") or name == "LD_PRELOAD" for name in os.environ):
         # glibc gives big freed blocks back and pays for each page again: up to half of a step (benchmarks/allocator.py)
         env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+    env |= settings.get("env", {})  # remedies that were seen to help
     if settings["deterministic"]:
         env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
+
+
+def advised(run: RunFolder) -> list[Advice]:
+    """The confirmed part of the environment profile of the run's machine. The user's own variables win."""
+    return confirmed((read_json(run.machine_file) or {}) | {"env": steering(Place())})
 
 
 def child_environment(changes: dict[str, str | None]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from holdfast.book.examine import examine
 from holdfast.core.cache import cache_folder
 from holdfast.core.config import Config, Train
 from holdfast.core.errors import BLOCKED, USAGE, Stop
@@ -29,7 +30,6 @@ from holdfast.core.table import learning_rate, run_length
 from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan, settings_of
-from holdfast.mind.preflight import preflight
 from holdfast.rows.cache import TokenCache, cache_key
 from holdfast.rows.check import Checked, check_rows, report
 from holdfast.rows.tokens import load_codec
@@ -38,7 +38,8 @@ from holdfast.rows.workers import Workers
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.verbs.start import take_start
-from holdfast.world.machine import read_machine, usable_threads
+from holdfast.world.machine import read_machine
+from holdfast.world.system import usable_threads
 
 HELD_LOCK = "HOLDFAST_HELD_LOCK"  # in the environment of a detached supervisor: the inherited descriptor
 
@@ -149,7 +150,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         **data,
         **start,
     }
-    _refuse_if_blocked(preflight(config, machine, plan), terminal)
+    _refuse_if_blocked(examine(machine, config, plan), terminal)
     write_json(run.machine_file, machine)
     write_json(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
@@ -230,7 +231,7 @@ def _nothing_left(checked: Checked) -> str:
 
 def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
     for finding in findings:
-        if finding.severity != "block":
+        if finding.severity == "warn" or finding.id == "device":
             terminal.say(f"{finding.severity}: {finding.message}" + (f"  -> {finding.fix}" if finding.fix else ""))
     blocking = [finding for finding in findings if finding.severity == "block"]
     if blocking:

@@ -23,7 +23,7 @@ from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import short
 from holdfast.verbs.detach import detach
 from holdfast.verbs.finish import finish, keep_newest, write_summary
-from holdfast.verbs.launch import trainer_launch
+from holdfast.verbs.launch import advised, trainer_launch
 from holdfast.verbs.prepare import held, open_run
 from holdfast.verbs.signals import StopSignals, outlive_terminal
 from holdfast.verbs.start import with_start
@@ -97,6 +97,8 @@ def train_on(run: RunFolder, config: Config, faults_file: str | None, terminal: 
         "memory_places": [str(place) for place in places],
         "faults": faults_file,
     }
+    for advice in advised(run):
+        terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
     terminal.begin(run, config)
     view = View(terminal.tick, terminal.tell, stop.asked_for)
     stop.training = True
@@ -104,7 +106,7 @@ def train_on(run: RunFolder, config: Config, faults_file: str | None, terminal: 
         run.summary_file.unlink(missing_ok=True)
         with tracked(run, config):
             with _standby(run, config) as standby:
-                outcome = supervise(trainer_launch(run), run, orders, view, RealWorld(standby))
+                outcome = supervise(trainer_launch, run, orders, view, RealWorld(standby))
             terminal.end()
             return _conclude(run, config, places, outcome, terminal, stop.asked_for)
     except OSError as error:

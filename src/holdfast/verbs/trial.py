@@ -77,11 +77,11 @@ def _settings(pairs: list[str]) -> dict[str, object]:
     return settings
 
 
-def _environment(pairs: list[str]) -> dict[str, str]:
+def _environment(pairs: list[str]) -> dict[str, str | None]:
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
         raise Stop(USAGE, f"--env {wrong[0]}: write NAME=VALUE")
-    return dict(pair.split("=", 1) for pair in pairs)
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def _sentence(outcome: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,9 +19,12 @@ from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
 from holdfast.core.types import EXIT_KINDS, Ending, Launch
 from holdfast.core.wait import wait_for_end
+from holdfast.world.patience import Overdue, Patience
 from holdfast.world.standby import Standby
 
 LOOK_EVERY_S = 0.2
+STACKS_S = 1.0  # for the stacks to reach the log
+STUCK_S = 30.0
 Tick = Callable[["Attempt"], bool]
 
 
@@ -96,13 +100,35 @@ def adopt(run: RunFolder) -> Attempt | None:
 def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
     """Wait until the attempt has ended. `tick` is called all the while; when it returns True the trainer is asked to stop."""
     asked = False
+    patience = Patience(run, attempt.number, run.config().run.hang_s)
     while True:
         ending = _ending(attempt, run)
         if ending is not None:
             return ending
         if tick(attempt) and not asked:
             asked = _ask_to_stop(attempt)
+        overdue = patience.overdue(attempt.pulse(), time.time())
+        if overdue is not None and not _end_hanging(attempt, overdue):
+            return Ending("stuck", facts={"reason": f"the trainer is stuck in the kernel: it is still there {STUCK_S:.0f} s after SIGKILL"})
         wait_for_end(_watched(attempt), LOOK_EVERY_S)
+
+
+def _end_hanging(attempt: Attempt, overdue: Overdue) -> bool:
+    """Have the stacks of a silent trainer written into its log, then kill it; False where it cannot be killed."""
+    trainer = _trainer(attempt)
+    if not alive(trainer):  # type: ignore[arg-type]
+        return True
+    assert trainer is not None
+    text = f"no sign of life for {overdue.seconds:.0f} s in the section {overdue.section!r} (limit {overdue.limit_s:.0f} s)"
+    pulse = attempt.pulse() or {}
+    facts = {"reason": text, "section": overdue.section, "step": pulse.get("step"), "samples": pulse.get("samples", [])}
+    write_json(attempt.folder / "hang.json", facts)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(trainer["pid"], signal.SIGUSR1)  # its stacks, by faulthandler
+        wait_for_end([trainer["pid"]], STACKS_S)
+        os.kill(trainer["pid"], signal.SIGKILL)
+    wait_for_end([trainer["pid"]], STUCK_S)
+    return not alive(trainer)  # type: ignore[arg-type]
 
 
 def _watched(attempt: Attempt) -> list[int]:
@@ -132,8 +158,11 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
                 write_json(attempt.folder / "ending.json", {"code": None, "called_off": True, "ended": time.time()})
                 return Ending("never_started")
     result = read_json(attempt.folder / "result.json") or {}
+    hang = read_json(attempt.folder / "hang.json")
     code = seen.get("code") if seen else None
     seconds = seen["ended"] - seen["began"] if seen and "began" in seen else None
+    if hang is not None and not result:
+        return Ending("hang", code, seconds, hang)
     if result.get("kind") or (code is not None and code in EXIT_KINDS):
         return Ending(result.get("kind") or EXIT_KINDS[code or 0], code, seconds, result)
     if seen is None:

@@ -8,6 +8,8 @@ One at a time per run (a lock). It ends when the trainer is gone and nothing is 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fnmatch
 import os
 import shutil
 import signal
@@ -127,13 +129,20 @@ def _break(faults: list[Fault], moment: Moment, staged: Path | None) -> None:
         print(fault.message or f"fault: {fault.name}", flush=True)
         if fault.effect == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif fault.effect == "raise":
-            raise OSError(5, fault.message or "injected write error")
+        elif fault.effect == "disk_full":
+            raise OSError(errno.ENOSPC, fault.message or "No space left on device")
+        elif fault.effect == "raise" or (fault.effect == "bad_sector" and fnmatch.fnmatchcase(f"checkpoints/{_final(staged)}", fault.path)):
+            raise OSError(errno.EIO, fault.message or "Input/output error")
         elif staged is not None and fault.effect == "corrupt_checkpoint":
             _flip_a_bit(staged / ARTIFACT)
         elif staged is not None and fault.effect == "torn_checkpoint":
             os.truncate(staged / STATE, (staged / STATE).stat().st_size // 2)
             (staged / ADAPTER_CONFIG).unlink()
+
+
+def _final(staged: Path | None) -> str:
+    """The name a checkpoint that is being written will have."""
+    return staged.name.split(".")[1] if staged else ""
 
 
 def _flip_a_bit(file: Path) -> None:

@@ -1,0 +1,49 @@
+"""AMD's kernel driver was tested with the ROCm that torch brings along."""
+
+from collections.abc import Iterator
+
+from holdfast.book.knowledge import row_of
+from holdfast.core.check import Case, Check, warn
+from holdfast.core.types import Finding
+from holdfast.core.versions import release, version
+
+
+def look(case: Case) -> Iterator[Finding]:
+    torch, driver = case.machine.torch, case.machine.amd_driver
+    row = row_of("drivers", "amd", driver=driver) if torch and torch.vendor == "amd" else None
+    if (
+        not torch
+        or not row
+        or not version(torch.rocm or "")
+        or release(torch.rocm or "") in [release(entry) for entry in row["user_space"]]
+    ):
+        return
+    message = (
+        f"the amdgpu driver {driver} (ROCm {row['release']}) was tested with ROCm {row['user_space'][0]} to "
+        f"{row['user_space'][-1]}, torch brings {torch.rocm}"
+    )
+    newer = release(torch.rocm or "") > release(row["user_space"][-1])
+    fix = (
+        "update the amdgpu driver (amdgpu-install, or a newer kernel)" if newer else "use a torch of a newer ROCm, after the other findings"
+    )
+    yield warn(f"{message}: it may work, AMD has not tried", fix, row["source"], "reported")
+
+
+CARD = Check(
+    title="The AMD driver and torch's ROCm are far apart",
+    why=(
+        "A wheel brings its own user space; the kernel driver is the machine's. AMD tests them within two "
+        "releases of each other, later drivers list their own range."
+    ),
+    source=["https://rocm.docs.amd.com/projects/install-on-linux/en/docs-6.3.0/reference/user-kernel-space-compat-matrix.html"],
+    hits=[
+        {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.8.5"}},
+        {"torch": {"version": "2.3.0+rocm5.7"}, "rocm": {"driver": "30.30.3"}},
+    ],
+    misses=[
+        {"torch": {"version": "2.5.1+rocm6.2"}, "rocm": {"driver": "6.8.5"}},
+        {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": None}},
+        {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "99.1"}},
+    ],
+    look=look,
+)

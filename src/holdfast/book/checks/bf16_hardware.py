@@ -1,0 +1,35 @@
+"""The GPU computes bf16 itself."""
+
+from collections.abc import Iterator
+
+from holdfast.book.knowledge import capability
+from holdfast.core.check import Case, Check, info, warn
+from holdfast.core.types import Finding
+
+_EMULATED = ("gfx900", "gfx906", "gfx1010", "gfx1012", "gfx1030", "gfx1031", "gfx1032", "gfx1034", "gfx1035", "gfx1036")
+
+
+def look(case: Case) -> Iterator[Finding]:
+    wanted = case.config is not None and case.config.train.precision == "bf16"
+    for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
+        lacks = (0, 0) < capability(gpu.arch) < (8, 0) or gpu.arch in _EMULATED
+        if lacks and wanted:
+            yield warn(f"{gpu.words()} computes bf16 in software", "train.precision=fp32")
+        elif lacks:
+            message = (
+                f"{gpu.words()} has no bf16 arithmetic, whatever torch.cuda.is_bf16_supported() says (it counts emulation, "
+                "and is always true on ROCm)"
+            )
+            yield info(message, "stay with train.precision=fp32")
+
+
+CARD = Check(
+    title="bf16 without hardware",
+    why=(
+        "NVIDIA has bf16 from sm_80 on, AMD from MI100 and RDNA3 on. Torch emulates it elsewhere, slowly, and its own question answers yes."
+    ),
+    source=["https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/__init__.py"],
+    hits=[{"gpus": [{"arch": "sm_75"}]}, {"gpus": [{"arch": "gfx1030"}]}],
+    misses=[{"gpus": [{"arch": "sm_80"}]}, {"gpus": [{"arch": "gfx1100"}]}, {"gpus": [{"arch": "sm_"}]}],
+    look=look,
+)

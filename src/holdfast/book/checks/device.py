@@ -1,0 +1,26 @@
+"""What the run trains on."""
+
+from collections.abc import Iterator
+
+from holdfast.core.check import Case, Check, info
+from holdfast.core.types import Finding
+
+
+def look(case: Case) -> Iterator[Finding]:
+    torch = case.machine.torch
+    if torch is None or case.machine.torch_error:
+        return
+    seen = torch.devices if torch.devices is not None else case.visible if torch.vendor else ()
+    cards = [gpu for gpu in seen if not gpu.integrated] or seen
+    threads = f", {case.machine.threads} threads" if case.machine.threads else ""
+    yield info(f"torch {torch.version} trains on {cards[0].words() if cards else f'the CPU{threads}'}")
+
+
+CARD = Check(
+    title="The device a run uses",
+    why="Torch takes the first GPU it sees, and the CPU when it sees none. This says which.",
+    source=["https://pytorch.org/docs/stable/notes/cuda.html"],
+    hits=[{"torch": {"version": "2.13.0+cpu"}}],
+    misses=[{"torch": None}, {}],
+    look=look,
+)

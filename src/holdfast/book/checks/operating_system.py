@@ -1,0 +1,32 @@
+"""The operating system is one that training works on."""
+
+from collections.abc import Iterator
+
+from holdfast.core.check import Case, Check, block, info
+from holdfast.core.types import Finding
+
+
+def look(case: Case) -> Iterator[Finding]:
+    machine = case.machine
+    named = f"{machine.system or ''} {machine.distro or ''}".lower()
+    if "windows" in named and not machine.wsl:
+        yield block("native Windows is not supported", "use WSL 2, where everything works as on Linux", _WSL)
+    elif "darwin" in named or "macos" in named:
+        yield info("macOS is supported on the CPU as far as it goes; it is not tested", "", _MPS)
+
+
+_WSL = "https://learn.microsoft.com/windows/wsl/install"
+_MPS = "https://pytorch.org/docs/stable/notes/mps.html"
+CARD = Check(
+    title="The operating system",
+    why="holdfast's supervision rests on Linux: process groups, /proc, shared memory. WSL has all of it, native Windows does not.",
+    source=[_WSL],
+    hits=[
+        {"os": {"system": "Windows"}},
+        {"os": {"distro": "macOS 15.1"}},
+    ],
+    misses=[
+        {"os": {"system": "Linux", "distro": "Ubuntu 24.04"}},
+    ],
+    look=look,
+)

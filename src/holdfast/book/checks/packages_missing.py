@@ -1,0 +1,23 @@
+"""Transformers and PEFT are installed."""
+
+from collections.abc import Iterator
+
+from holdfast.core.check import Case, Check, block
+from holdfast.core.types import Finding
+
+
+def look(case: Case) -> Iterator[Finding]:
+    packages = case.machine.packages
+    missing = [name for name in ("transformers", "peft") if name in packages and packages[name] is None]
+    if missing:
+        yield block(f"{' and '.join(missing)} not installed", f"pip install {' '.join(missing)}")
+
+
+CARD = Check(
+    title="Transformers or PEFT is missing",
+    why="Models are loaded by transformers and adapters made by PEFT. Neither replaces torch when it is installed.",
+    source=["https://huggingface.co/docs/peft/install"],
+    hits=[{"packages": {"transformers": "5.0.0", "peft": None}}],
+    misses=[{"packages": {"transformers": "5.0.0", "peft": "0.21.2"}}, {"packages": {}}],
+    look=look,
+)

@@ -1,0 +1,24 @@
+"""Torch is new enough."""
+
+from collections.abc import Iterator
+
+from holdfast.book.knowledge import torch_for
+from holdfast.core.check import Case, Check, block
+from holdfast.core.types import Finding
+from holdfast.core.versions import within
+
+
+def look(case: Case) -> Iterator[Finding]:
+    torch = case.machine.torch
+    if torch and within(torch.version, "<2.4"):
+        yield block(f"torch {torch.version} is older than 2.4", torch_for(case.cards))
+
+
+CARD = Check(
+    title="Torch is too old",
+    why="holdfast uses interfaces that came with torch 2.4. Older ones fail at import or in the first step.",
+    source=["https://github.com/pytorch/pytorch/releases/tag/v2.4.0"],
+    hits=[{"torch": {"version": "2.3.1+rocm6.0"}}],
+    misses=[{"torch": {"version": "2.4.0"}}, {"torch": {"version": "unknown"}}],
+    look=look,
+)

@@ -1,0 +1,150 @@
+"""What is known of wheels, architectures and drivers: tables/, each line with its source, and the questions checks ask of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from holdfast.core.files import Json
+from holdfast.core.machine import Gpu, Torch
+from holdfast.core.versions import release, version, within
+
+_TABLES = Path(__file__).parent / "tables"
+WHEELS = "https://download.pytorch.org/whl"
+
+
+@cache
+def table(name: str) -> Json:
+    content: Json = yaml.load((_TABLES / f"{name}.yaml").read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return content
+
+
+def rocm_wheel(torch: str, rocm: str | None) -> Json | None:
+    """The official wheel of a torch release for a ROCm version, None when there is none."""
+    return next((wheel for wheel in rocm_wheels() if release(wheel["torch"]) == release(torch) and _same_rocm(wheel["rocm"], rocm)), None)
+
+
+def rocm_wheels(torch: str | None = None) -> list[Json]:
+    wheels: list[Json] = table("rocm_wheels")["wheels"]
+    return [wheel for wheel in wheels if torch is None or release(wheel["torch"]) == release(torch)]
+
+
+def _same_rocm(ours: str, theirs: str | None) -> bool:
+    """6.2.4 is 6.2.4, and 6.2 is 6.2 and 6.2.0, but 6.2.41133 (a HIP version) is any 6.2."""
+    left, right = version(ours), version(theirs or "")
+    if len(right) > 2 and right[2] > 1000:
+        right = right[:2]
+    return left == right or (left[:2] == right[:2] and (len(right) == 2 or (len(left) == 2 and right[2:] == (0,))))
+
+
+def known_archs(torch: Torch) -> tuple[tuple[str, ...] | None, bool]:
+    """(architectures the installed torch has code for, whether torch itself told them); None when nobody knows."""
+    if torch.arch_list:
+        return torch.arch_list, True
+    if torch.backend == "rocm":
+        wheel = rocm_wheel(torch.version, torch.rocm)
+        return (tuple(wheel["archs"]) if wheel else None), False
+    if torch.backend == "cuda" and torch.cuda:
+        for row in table("cuda_wheels")["archs"]:
+            if within(torch.version, row["torch"]) and f"{'.'.join(map(str, release(torch.cuda)))}" in row["cuda"]:
+                return tuple(f"sm_{number}" for number in row["sm"]) + ((f"compute_{row['ptx']}",) if "ptx" in row else ()), False
+    return None, False
+
+
+def has_code(arch: str, archs: tuple[str, ...]) -> bool:
+    """Whether code for one of `archs` runs on a GPU of `arch`, without any override."""
+    if arch.startswith("gfx"):
+        return arch in {entry.partition(":")[0] for entry in archs} or _generic(arch) in archs
+    card = _capability(arch)
+    if card is None:
+        return True
+    for entry in archs:
+        code = _capability(entry)
+        if code and (code <= card if entry.startswith("compute_") else code[0] == card[0] and code[1] <= card[1]):
+            return True
+    return False
+
+
+def _generic(arch: str) -> str:
+    return {"gfx103": "gfx10-3-generic", "gfx110": "gfx11-generic", "gfx115": "gfx11-generic", "gfx120": "gfx12-generic"}.get(arch[:6], "")
+
+
+def _capability(arch: str) -> tuple[int, int] | None:
+    digits = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
+    return (int(digits[1]), int(digits[2])) if digits else None
+
+
+def capability(arch: str | None) -> tuple[int, int]:
+    """sm_86 -> (8, 6); (0, 0) for anything else."""
+    return _capability(arch or "") or (0, 0)
+
+
+def sibling(arch: str) -> Json | None:
+    """The architecture whose code also runs on this one, and the override that lets it."""
+    return next((row for row in table("architectures")["siblings"] if arch in row["arch"]), None)
+
+
+def target_of(override: str) -> str | None:
+    """The architecture that HSA_OVERRIDE_GFX_VERSION=11.0.0 claims (gfx1100): three decimal numbers; None for anything else."""
+    parts = re.fullmatch(r"(\d{1,2})\.(\d{1,2})\.(\d{1,2})", override.strip())
+    return f"gfx{int(parts[1])}{int(parts[2]):x}{int(parts[3]):x}" if parts else None
+
+
+def torch_for(cards: Sequence[Gpu]) -> str:
+    """What to install on a machine with these GPUs, none of which has a usable torch."""
+    gpu = next((gpu for gpu in cards if gpu.arch), None)
+    if gpu is None:
+        return (
+            f"pip install torch --index-url {WHEELS}/cpu (no GPU), or the wheel for your GPU; then pip install holdfast transformers peft"
+        )
+    keep = "; then pip install holdfast transformers peft, which leaves it alone" if gpu.vendor == "amd" else ""
+    return f"for {gpu.words()} install {wheel_advice(gpu.arch or '')}{keep}"
+
+
+def wheel_advice(arch: str) -> str:
+    """In words: which official torch has code for this GPU."""
+    if arch.startswith("gfx"):
+        return _rocm_advice(arch)
+    major, minor = capability(arch)
+    if (major, minor) < (5, 0):
+        return "no official torch of 2.4 or newer has code for it; train on the CPU"
+    if major < 7:
+        return f"a torch of {WHEELS}/cu126, the only CUDA wheels that still have it"
+    if (major, minor) < (7, 5):
+        return f"a torch of {WHEELS}/cu126 (cu128 has it in 2.8 to 2.10 only)"
+    if major >= 10:
+        return f"torch 2.7 or newer of {WHEELS}/cu128 or a newer CUDA"
+    return f"a torch of {WHEELS}/cu126 or newer that your driver supports"
+
+
+def _rocm_advice(arch: str) -> str:
+    if arch in ("gfx900", "gfx906"):
+        return f"torch 2.7 to 2.9 of {WHEELS}/rocm6.3, the last wheels with kernels for it"
+    if arch in ("gfx1150", "gfx1151"):
+        return f"torch 2.10 or newer of {WHEELS}/rocm7.1, or AMD's own index for {arch} under repo.amd.com/rocm/whl"
+    wheels = [wheel for wheel in rocm_wheels() if arch in wheel["archs"]]
+    if wheels:
+        first, newest = wheels[0], wheels[-1]
+        return f"torch {max(first['torch'], '2.4', key=version)} or newer of {WHEELS}/rocm{newest['rocm']}"
+    other = sibling(arch)
+    if other:
+        return f"a torch with {other['runs_as']} and HSA_OVERRIDE_GFX_VERSION={other['override']}"
+    return "no official wheel has code for it: AMD's TheRock builds may (github.com/ROCm/TheRock, SUPPORTED_GPUS.md); else train on the CPU"
+
+
+def newest_python(torch: Torch) -> Json | None:
+    """{newest, source} of the Python versions the official wheels of this torch are made for."""
+    for row in table("pythons")["pythons"]:
+        if within(torch.version, row["torch"]):
+            return {"newest": row["rocm"] if torch.backend == "rocm" and "rocm" in row else row["newest"], "source": row["source"]}
+    return None
+
+
+def row_of(name: str, section: str, **wanted: Any) -> Json | None:
+    """The first row of a table whose version ranges hold: row_of("drivers", "amd", driver="6.8.5")."""
+    return next((row for row in table(name)[section] if all(within(value, row[key]) for key, value in wanted.items())), None)

@@ -1,0 +1,39 @@
+"""The environment that suits a machine: what the variable cards advise, and the file it is written to. Sets nothing itself."""
+
+from __future__ import annotations
+
+import shlex
+
+from holdfast.book.examine import cards
+from holdfast.core.check import Case
+from holdfast.core.files import Json
+from holdfast.core.machinefile import read
+from holdfast.core.variable import Advice
+
+
+def profile(facts: Json) -> list[Advice]:
+    """What is advised for a machine, confirmed or reported, one entry a variable."""
+    case = Case(read(facts))
+    advised = [advice for card in cards("variables").values() for advice in card.advice(case)]
+    return list({advice.name: advice for advice in reversed(advised)}.values())[::-1]
+
+
+def confirmed(facts: Json) -> list[Advice]:
+    """The part of the profile that is set for training: confirmed, and not set by the user in the environment of `facts`."""
+    taken = read(facts).env
+    return [advice for advice in profile(facts) if advice.standing == "confirmed" and advice.name not in taken]
+
+
+def as_file(advised: list[Advice], title: str) -> str:
+    """A file for `source` and docker's --env-file alike; the reason stands behind each line, what is only reported is commented out."""
+    lines = [
+        f"# {title}",
+        "# `set -a; source FILE; set +a` in a shell. Lines behind a # are reported, not confirmed: try them one at a time.",
+        "",
+    ]
+    if not advised:
+        lines.append("# nothing: the defaults are right for this machine")
+    for advice in advised:
+        mark = "" if advice.standing == "confirmed" else "# "
+        lines.append(f"{mark}{advice.name}={shlex.quote(advice.value)}  # {advice.standing}: {advice.reason} ({advice.source})")
+    return "\n".join(lines) + "\n"

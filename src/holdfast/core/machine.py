@@ -1,0 +1,117 @@
+"""The facts of a machine as nouns. None is unknown. Making them from a machine file is machinefile.py's job; they judge nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Vendor = Literal["amd", "nvidia", "intel", "apple"]
+# Architectures that exist as part of a processor only (LLVM's AMDGPU processor table).
+INTEGRATED = frozenset(
+    (
+        *("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037"),
+        *("gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"),
+    )
+)
+VENDORS: tuple[Vendor, ...] = ("amd", "nvidia", "intel", "apple")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A graphics card or integrated GPU. `arch` as gfx1100 or sm_90."""
+
+    vendor: Vendor | None = None
+    arch: str | None = None
+    name: str | None = None
+    memory_bytes: int | None = None
+    integrated: bool | None = None
+    driver: str | None = None
+
+    def words(self) -> str:
+        return " ".join(part for part in (self.name or self.vendor or "a GPU", f"({self.arch})" if self.arch else "") if part)
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The installed torch. `devices`: what it sees (None: not asked); `blas_archs`: AMD architectures its rocBLAS has files for."""
+
+    version: str
+    hip: str | None = None
+    cuda: str | None = None
+    backend: Literal["rocm", "cuda", "cpu"] | None = None
+    arch_list: tuple[str, ...] | None = None
+    devices: tuple[Gpu, ...] | None = None
+    blas_archs: tuple[str, ...] | None = None
+
+    @property
+    def vendor(self) -> Vendor | None:
+        return "amd" if self.backend == "rocm" else "nvidia" if self.backend == "cuda" else None
+
+    @property
+    def rocm(self) -> str | None:
+        """The ROCm it was built with: of the name (2.5.1+rocm6.2), else of the HIP version."""
+        if "+rocm" in self.version:
+            return self.version.partition("+rocm")[2].split("a")[0].split(".git")[0]
+        return self.hip
+
+
+@dataclass(frozen=True)
+class Node:
+    """A device file."""
+
+    exists: bool | None = None
+    readable: bool | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a small calculation on the device came to. `rates`: bytes a second by path; `bf16_speed`: times fp32's."""
+
+    outcome: str | None = None
+    detail: str | None = None
+    bf16_speed: float | None = None
+    rates: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts of a machine; None and absent keys are unknown. `odd`: keys whose values were not understood."""
+
+    kernel: str | None = None
+    distro: str | None = None
+    system: str | None = None
+    wsl: bool | None = None
+    container: bool | None = None
+    kernel_command_line: str | None = None
+    numa_balancing: bool | None = None
+    groups: tuple[str, ...] | None = None
+    wsl_libraries: tuple[str, ...] | None = None
+    blacklisted: tuple[str, ...] | None = None
+    python: str | None = None
+    memory_bytes: int | None = None
+    swap_bytes: int | None = None
+    shm_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    threads: int | None = None
+    torch: Torch | None = None
+    torch_known: bool = False
+    torch_error: str | None = None
+    rocm: str | None = None
+    amd_driver: str | None = None
+    firmware: dict[str, str] = field(default_factory=dict)
+    repositories: tuple[str, ...] | None = None
+    cuda_driver: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    gpus_known: bool = False
+    devices: dict[str, Node] = field(default_factory=dict)
+    packages: dict[str, str | None] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    tools: dict[str, str] = field(default_factory=dict)
+    probes: dict[str, Probe] = field(default_factory=dict)
+    odd: tuple[str, ...] = ()
+
+    def of(self, vendor: Vendor) -> tuple[Gpu, ...]:
+        return tuple(gpu for gpu in self.gpus if gpu.vendor == vendor)
+
+    def package(self, name: str) -> str | None:
+        return self.packages.get(name)

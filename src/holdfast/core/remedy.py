@@ -1,0 +1,32 @@
+"""A remedy card: one change a run can go on with, tried on the failing step before it is used. Which one helps is the lab's to see."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from holdfast.core.catalog import Card
+from holdfast.core.failure import Cause
+
+
+class RemedyCard(Card):
+    """A change of settings or of the environment. `hits` and `misses` are causes it is, and is not, a likely cure for.
+
+    `cost`: what the run pays for it, as a factor on its time, measured where a source says so; cheapest are tried first. Settings may
+    say "half" for half of what is in force.
+    """
+
+    settings: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str | None] = Field(default_factory=dict)
+    cost: float = Field(ge=1)
+    device: Literal["any", "gpu", "amd"] = "any"
+
+    def matches(self, evidence: Cause) -> bool:
+        """Whether it is a likely cure for this cause."""
+        return evidence in self.hits
+
+    def change(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings it stands for where `settings` are in force; nothing where they hold already."""
+        wanted = {name: settings[name] // 2 if value == "half" else value for name, value in self.settings.items()}
+        return {name: value for name, value in wanted.items() if settings.get(name) != value}

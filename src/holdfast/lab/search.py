@@ -1,0 +1,64 @@
+"""Find the smallest sets of samples that make a step fail. Pure search: what a set does is asked of a function that runs a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Fails = Callable[[Sequence[int]], bool]
+
+
+def smallest_failing(samples: Sequence[int], fails: Fails) -> list[int]:
+    """A set that fails and of which no part that was tried does; log2(n) + 1 trials where one sample is to blame.
+
+    First by halves, as if one sample were guilty alone; where that leads to a sample which is innocent alone, by ddmin (A. Zeller,
+    R. Hildebrandt, IEEE TSE 28(2), 2002).
+    """
+    suspects = list(samples)
+    while len(suspects) > 1:
+        half = suspects[: len(suspects) // 2]
+        suspects = half if fails(half) else suspects[len(half) :]
+    return suspects if fails(suspects) else _ddmin(list(samples), fails)
+
+
+def _ddmin(samples: list[int], fails: Fails) -> list[int]:
+    parts = 2
+    while len(samples) > 1:
+        size = -(-len(samples) // parts)
+        chunks = [samples[at : at + size] for at in range(0, len(samples), size)]
+        rests = [[sample for sample in samples if sample not in chunk] for chunk in chunks] if parts > 2 else []
+        smaller = next((chunk for chunk in chunks if fails(chunk)), None)
+        fewer = None if smaller else next((rest for rest in rests if fails(rest)), None)
+        if smaller:
+            samples, parts = smaller, 2
+        elif fewer:
+            samples, parts = fewer, max(parts - 1, 2)
+        elif parts >= len(samples):
+            break
+        else:
+            parts = min(len(samples), 2 * parts)
+    return samples
+
+
+def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails) -> tuple[list[int], str]:
+    """Which of the suspects fail whatever company they are in; nobody where the failure goes with the company, that is with the shape.
+
+    `suspects` fail together, `others` do not. Two companions of different length are tried, so that sums of tokens differ. Returns the
+    guilty samples, in the order given, and what was seen, in words.
+    """
+    company = list(others[:1]) + list(others[-1:] if len(others) > 1 else [])
+    if not company:
+        return list(suspects), "there is no other sample in the step to tell a row from a shape"
+
+    def whatever_company(some: Sequence[int]) -> bool:
+        return all(fails([*some, other]) for other in company)
+
+    if len(suspects) == 1:
+        alone = whatever_company(suspects)
+        seen = "it fails alone and in other company" if alone else "it fails alone, but not in other company"
+        return (list(suspects) if alone else []), seen
+    single = [one for one in suspects if whatever_company([one])] if len(suspects) == 2 else []
+    if single:
+        return single, "it fails with any other sample"
+    if whatever_company(suspects):
+        return list(suspects), f"these {len(suspects)} fail together, in other company too, and not one by one"
+    return [], f"{len(suspects)} samples fail together, but not in other company"

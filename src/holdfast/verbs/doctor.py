@@ -1,0 +1,121 @@
+"""`holdfast doctor [CONFIG]`: look at the machine before a run: what would fail, what is risky, and what mends it. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from holdfast.book.examine import examine, verdict
+from holdfast.book.profile import as_file, profile
+from holdfast.core.config import Config
+from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.files import Json, write_bytes
+from holdfast.core.load import load_config
+from holdfast.mind.contrast import contrast, only_in
+from holdfast.ui.checkup import Checkup
+from holdfast.world.machine import read_machine
+from holdfast.world.probes import read_probes
+
+EXAMPLE = "holdfast doctor my-run.yaml --save-env machine.env"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a run's YAML file, to judge the machine for that run")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="judge a recorded machine; nothing of this one is looked at")
+    parser.add_argument("--no-probe", action="store_true", help="start no child that imports torch, and calculate nothing")
+    parser.add_argument(
+        "--save-env", type=Path, metavar="FILE", help="write the variables that suit this machine, with the reason for each"
+    )
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("A.json", "B.json"), help="say what differs between two recorded machines"
+    )
+    parser.add_argument("--json", action="store_true", help="machine, findings, env, profile and verdict as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit codes: 0 ready or risky, 1 when something blocks."""
+    checkup = Checkup(to_stderr=arguments.json)
+    if arguments.compare:
+        first, second = arguments.compare
+        return _compare(first, second, checkup)
+    config = load_config(arguments.config, []) if arguments.config else None
+    if arguments.machine:
+        facts = recorded(arguments.machine)
+    else:
+        facts = _here(_run_folder(config, arguments.config), not arguments.no_probe)
+    findings, advised = examine(facts, config), profile(facts)
+    judged = verdict(findings)
+    if not arguments.json:
+        checkup.machine(facts)
+        checkup.findings(findings)
+        checkup.environment(advised)
+        checkup.verdict(judged)
+    if arguments.save_env:
+        _save(arguments.save_env, as_file(advised, f"environment for {_named(facts)}, by holdfast doctor"))
+        checkup.saved(arguments.save_env)
+    answer = {
+        "machine": facts,
+        "findings": [asdict(finding) for finding in findings],
+        "env": {advice.name: advice.value for advice in advised},
+        "profile": [asdict(advice) for advice in advised],
+        "verdict": judged,
+    }
+    return BLOCKED if judged == "blocked" else DONE, answer
+
+
+def _here(folder: Path, probe: bool) -> Json:
+    facts = read_machine(folder, ask_torch=probe)
+    if probe and facts["torch"] and "torch_error" not in facts:
+        facts["probes"] = read_probes(facts, folder)
+    return facts
+
+
+def recorded(file: Path) -> Json:
+    """The machine in a file: a machine file, or what doctor --json printed. Raises Stop(2)."""
+    hint = "record one with: holdfast doctor --json > machine.json"
+    try:
+        content = orjson.loads(file.read_bytes())
+    except OSError as error:
+        raise Stop(USAGE, f"{file} cannot be read: {error.strerror}", hint) from None
+    except orjson.JSONDecodeError as error:
+        raise Stop(USAGE, f"{file} is no JSON: {error}", hint) from None
+    machine = content.get("machine", content) if isinstance(content, dict) else None
+    if not isinstance(machine, dict):
+        raise Stop(USAGE, f"{file} holds no machine: a JSON object with the keys os, torch, gpus, ... is expected", hint)
+    return machine
+
+
+def _run_folder(config: Config | None, file: Path | None) -> Path:
+    return Path("runs") / (config.run.name or file.stem) if config and file else Path.cwd()
+
+
+def _named(facts: Json) -> str:
+    gpus = facts.get("gpus")
+    names = [str(gpu.get("name") or gpu.get("arch")) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return " and ".join(names) or "a machine without GPU"
+
+
+def _save(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, text.encode())
+    except OSError as error:
+        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another place with --save-env FILE") from None
+
+
+def _compare(first: Path, second: Path, checkup: Checkup) -> tuple[int, Json]:
+    a, b = recorded(first), recorded(second)
+    found_a, found_b = examine(a), examine(b)
+    answer = {
+        "differences": contrast(a, b),
+        "findings": {
+            "only_a": [asdict(finding) for finding in only_in(found_a, found_b)],
+            "only_b": [asdict(finding) for finding in only_in(found_b, found_a)],
+        },
+        "verdicts": {"a": verdict(found_a), "b": verdict(found_b)},
+    }
+    checkup.contrast(answer)
+    return DONE, answer

@@ -1,0 +1,267 @@
+"""The doctor: what it says of recorded machines, that nothing makes it fall over, and the stories this project began with."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import holdfast
+from holdfast.book.examine import examine, verdict
+from holdfast.book.profile import as_file, confirmed, profile
+from holdfast.core.machinefile import training_devices
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import add_entry
+from holdfast.core.types import Finding
+from holdfast.mind.contrast import contrast
+from holdfast.verbs.launch import trainer_launch
+from recorded import AMD, MACHINES, Row, machine
+
+
+@pytest.mark.parametrize("row", MACHINES, ids=[row[0] for row in MACHINES])
+def test_a_recorded_machine_gets_its_findings_and_its_verdict(row: Row) -> None:
+    _, facts, expected, serious, remarks, environment = row
+    findings = examine(facts)
+    assert {finding.id for finding in findings if finding.severity != "info"} == serious
+    assert remarks <= {finding.id for finding in findings}
+    assert verdict(findings) == expected
+    assert {advice.name: advice.value for advice in confirmed(facts)} == environment
+
+
+def test_the_table_covers_every_family() -> None:
+    seen = {gpu["arch"] for row in MACHINES for gpu in row[1].get("gpus") or []}
+    amd = {"gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151"}
+    assert amd | {"gfx1200", "gfx1201", "sm_60", "sm_61", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"} <= seen
+    assert len(MACHINES) >= 60
+    assert {row[2] for row in MACHINES} == {"ready", "risky", "blocked"}
+
+
+def test_every_serious_finding_has_a_way_out_and_a_source() -> None:
+    for _, facts, *_ in MACHINES:
+        for finding in examine(facts):
+            assert finding.source.startswith("http"), finding
+            assert finding.fix or finding.severity == "info", finding
+
+
+def test_nobody_is_told_to_replace_torch_blindly_on_amd() -> None:
+    """A fix that installs torch names the wheels; anything else is installed without its dependencies, which would pull torch in."""
+    for name, facts, *_ in AMD:
+        for finding in examine(facts):
+            assert "pip install torch" not in finding.fix, name
+            assert "pip install -U torch" not in finding.fix, name
+            if "install torch" in finding.fix or "install a torch" in finding.fix:
+                assert "download.pytorch.org/whl/rocm" in finding.fix or "train on the CPU" in finding.fix, finding
+
+
+WRONG = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=12),
+    st.lists(st.one_of(st.none(), st.text(max_size=4), st.integers()), max_size=3),
+    st.dictionaries(st.text(max_size=6), st.one_of(st.none(), st.text(max_size=4), st.integers()), max_size=3),
+    st.sampled_from(
+        ["999999999999.1+rocm9999", "2.5.1+rocm", "+cu", "2.9.1+cu1", "gfx", "sm_", "sm_99999999", "0x", "11.0.0", "..", "1.2.3.4.5.6.7"]
+    ),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, entry in entries:
+        yield (*path, name)
+        yield from places(entry, (*path, name))
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> dict[str, Any]:
+    """A recorded machine with some keys gone and some values replaced by anything."""
+    facts = copy.deepcopy(draw(st.sampled_from(MACHINES))[1])
+    for _ in range(draw(st.integers(1, 4))):
+        spots = list(places(facts))
+        if not spots:
+            break
+        *way, last = draw(st.sampled_from(spots))
+        target: Any = facts
+        for name in way:
+            target = target[name]
+        if draw(st.booleans()):
+            del target[last]
+        else:
+            target[last] = draw(WRONG)
+    return facts
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mutations())
+def test_no_mutation_makes_a_check_fall_over(facts: dict[str, Any]) -> None:
+    findings = examine(facts)
+    assert not [finding for finding in findings if "please report" in finding.fix]
+    assert verdict(findings) in ("ready", "risky", "blocked")
+    as_file(profile(facts), "title")
+    training_devices(facts)
+    contrast(facts, {})
+
+
+def test_a_check_that_crashes_is_a_finding_and_never_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        id = "broken"
+
+        def findings(self, case: object) -> list[Finding]:
+            raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("holdfast.book.examine.cards", lambda shelf: {"broken": Broken()})
+    findings = examine({})
+    assert [finding.id for finding in findings] == ["broken", "broken"]
+    assert "ZeroDivisionError: by zero" in findings[0].message
+    assert verdict(findings) == "risky"
+
+
+def told(facts: dict[str, Any], name: str) -> Finding:
+    return next(finding for finding in examine(facts) if finding.id == name)
+
+
+def test_story_the_7900_was_said_to_need_rocm_6_3() -> None:
+    """torch 2.5.1+rocm6.2 on gfx1100: the popular cause is none; a warning and a fallback are not a fault."""
+    facts = machine("2.5.1+rocm6.2", "gfx1100", env={"HSA_FORCE_FINE_GRAIN_PCIE": "1", "GPU_MAX_HW_QUEUES": "4"})
+    assert verdict(examine(facts)) == "ready"
+    assert "harmless" in told(facts, "hipblaslt-fallback").message
+    assert told(facts, "hsa-force-fine-grain-pcie").standing == told(facts, "gpu-max-hw-queues").standing == "refuted"
+
+
+def test_story_the_mi50_and_its_three_wheels() -> None:
+    """2.4.1+rocm6.0 and 2.5.1+rocm6.2 both have its kernels, 2.9.1+rocm7.1 lists it and has none."""
+    newest = told(machine("2.9.1+rocm7.1", "gfx906"), "blas-kernels")
+    assert newest.severity == "block"
+    assert "rocm6.3" in newest.fix
+    listed = machine("2.9.1+rocm7.1", "gfx906")
+    listed["torch"]["arch_list"] = ["gfx906", "gfx1100"]
+    assert told(listed, "blas-kernels").severity == "block", "being in torch's list is not enough"
+    middle = told(machine("2.5.1+rocm6.2", "gfx906"), "vega20")
+    assert (middle.severity, middle.standing) == ("info", "reported")
+    assert "dmesg" in middle.fix
+
+
+def test_story_rocm_7_11_on_a_7_12_system() -> None:
+    finding = told(machine("2.10.0+rocm7.11", "gfx1151", rocm={"version": "7.12.0"}), "rocm-differs")
+    assert finding.severity == "info"
+    assert "no fault in itself" in finding.message
+
+
+def test_story_torchtune_and_torch_int1() -> None:
+    facts = machine("2.5.1+rocm6.2", "gfx1100", packages={"torchtune": "0.6.1", "torchao": "0.15.0"})
+    finding = told(facts, "torchao-int1")
+    assert finding.severity == "block"
+    assert "this keeps your torch" in finding.fix
+    assert "torchao-int1" not in {finding.id for finding in examine(machine("2.6.0+rocm6.2.4", "gfx1100", packages={"torchao": "0.15.0"}))}
+
+
+def test_story_the_override_on_an_mi50() -> None:
+    finding = told(machine("2.9.1+rocm6.3", "gfx906", env={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}), "gfx-override")
+    assert finding.severity == "block"
+    assert finding.fix.startswith("unset HSA_OVERRIDE_GFX_VERSION")
+
+
+def test_story_python_3_13_without_a_wheel() -> None:
+    found = machine("2.5.1+rocm6.2", "gfx1100", python="3.13.1")
+    assert "3.12" in told(found, "python-wheel").message
+    missing = machine(None, "gfx1100", python="3.13.1")
+    finding = told(missing, "torch-import")
+    assert "Python 3.13.1" in finding.message
+    assert "download.pytorch.org/whl/rocm" in finding.fix
+
+
+@pytest.mark.parametrize("torch", ["2.13.0+cpu", "2.9.1+cu128"])
+def test_a_variable_without_a_reader_is_told_as_that(torch: str) -> None:
+    finding = told(machine(torch, env={"HSA_DISABLE_CACHE": "1"}), "hsa-disable-cache")
+    assert finding.severity == "info"
+    assert "no effect" in finding.message
+
+
+@pytest.mark.parametrize(("torch", "driver", "wheel"), [("2.13.0+cu130", "535.183.01", "2.13 of"), ("2.9.1+cu128", "470.256.02", "cu118")])
+def test_an_old_driver_is_shown_the_newest_wheel_it_can_serve(torch: str, driver: str, wheel: str) -> None:
+    assert wheel in told(machine(torch, "sm_80", cuda={"driver": driver}), "nvidia-driver").fix
+
+
+def test_the_users_own_variables_win_over_the_profile() -> None:
+    facts = machine("2.9.1+rocm6.4", "gfx1036", "gfx1100")
+    assert [advice.name for advice in confirmed(facts)] == ["ROCR_VISIBLE_DEVICES"]
+    assert not confirmed(facts | {"env": {"ROCR_VISIBLE_DEVICES": "0,1"}})
+    assert not confirmed(facts | {"env": {"HIP_VISIBLE_DEVICES": "1"}})
+
+
+def test_a_saved_profile_is_one_a_shell_reads(tmp_path: Path) -> None:
+    facts = machine("2.9.1+rocm6.4", "gfx1036", "gfx1101", "gfx1101")
+    file = tmp_path / "machine.env"
+    file.write_text(as_file(profile(facts), "two cards"))
+    done = subprocess.run(
+        ["bash", "-euc", f"set -a; source {file}; env"], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]}
+    )
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert seen["ROCR_VISIBLE_DEVICES"] == "1,2"
+    assert "NCCL_P2P_DISABLE" not in seen, "what is only reported is not set"
+    assert "# NCCL_P2P_DISABLE=1  # reported: " in file.read_text()
+
+
+def test_two_machines_are_compared_by_fact_and_by_finding(tmp_path: Path) -> None:
+    host, box = machine("2.9.1+rocm6.4", "gfx1100"), machine("2.9.1+rocm6.4", "gfx1100", container=True, shm_bytes=64 << 20)
+    for name, facts in (("host", host), ("box", {"machine": box})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(facts))
+    done = holdfast("doctor", "--compare", tmp_path / "host.json", tmp_path / "box.json", "--json")
+    answer = json.loads(done.stdout)
+    assert {entry["key"] for entry in answer["differences"]} == {"os.container", "shm_bytes"}
+    assert [finding["id"] for finding in answer["findings"]["only_b"]] == ["shared-memory"]
+    assert answer["verdicts"] == {"a": "ready", "b": "risky"}
+
+
+@pytest.mark.parametrize(("facts", "code", "judged"), [(machine("2.13.0+cpu"), 0, "ready"), (machine(None), 1, "blocked")])
+def test_a_machine_file_alone_is_judged(tmp_path: Path, facts: dict[str, Any], code: int, judged: str) -> None:
+    file = tmp_path / "machine.json"
+    file.write_text(json.dumps(facts))
+    done = holdfast("doctor", "--machine", file, "--json", env={"ROCM_ALLOW_HIDDEN_KERNEL_FLAGS": "1"})
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"], answer["machine"]) == (code, judged, facts)
+    assert not [finding for finding in answer["findings"] if finding["id"] == "rocm-allow-hidden-kernel-flags"], "nothing real is looked at"
+    assert all(set(finding) >= {"id", "severity", "message", "fix", "source"} for finding in answer["findings"])
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", "null", '{"machine": 3}'])
+def test_rubbish_in_place_of_a_machine_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "machine.json"
+    file.write_text(content)
+    done = holdfast("doctor", "--machine", file)
+    assert done.returncode == 2
+    assert "doctor --json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_doctor_speaks_plainly_without_a_terminal() -> None:
+    done = holdfast("doctor", "--no-probe", env={"ROCM_ALLOW_HIDDEN_KERNEL_FLAGS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert "warn   rocm-allow-hidden-kernel-flags: " in done.stdout
+    assert "       -> unset ROCM_ALLOW_HIDDEN_KERNEL_FLAGS" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stdout.rstrip().endswith("risky: a run can start; look at the warnings first")
+
+
+def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = machine("2.9.1+rocm6.4", "gfx1036", "gfx1101", "gfx1101")
+    (tmp_path / "machine.json").write_text(json.dumps(facts))
+    add_entry(tmp_path / "timeline.jsonl", 1, {"threads": 1, "deterministic": False}, "test")
+    for name in list(os.environ):
+        if "VISIBLE_DEVICES" in name:
+            monkeypatch.delenv(name)
+    env = trainer_launch(RunFolder(tmp_path)).env
+    assert env["ROCR_VISIBLE_DEVICES"] == "1,2"
+    assert not {"NCCL_P2P_DISABLE", "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"} & set(env), "what is only reported is left to the user"
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
+    assert "ROCR_VISIBLE_DEVICES" not in trainer_launch(RunFolder(tmp_path)).env

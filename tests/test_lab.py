@@ -1,0 +1,230 @@
+"""The lab finds what makes a step fail by experiment: the row, the setting, or nothing; and the run goes on with what was seen to help."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from conftest import events, holdfast, lines, start, wait_until
+from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.lab.search import guilty, smallest_failing
+from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, wants_experiments
+
+Write = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+# ---- the search
+
+
+class Trials:
+    """Counts what is asked."""
+
+    def __init__(self, fails: Callable[[Sequence[int]], bool]) -> None:
+        self.fails, self.count = fails, 0
+
+    def __call__(self, samples: Sequence[int]) -> bool:
+        self.count += 1
+        return self.fails(samples)
+
+
+@given(some.integers(1, 64), some.randoms(use_true_random=False))
+def test_one_guilty_row_is_found_in_a_logarithm_of_trials(size: int, chance: random.Random) -> None:
+    rows = chance.sample(range(1000), size)
+    culprit = chance.choice(rows)
+    trials = Trials(lambda samples: culprit in samples)
+    assert smallest_failing(rows, trials) == [culprit]
+    assert trials.count <= math.ceil(math.log2(size)) + 1
+
+
+@given(some.integers(2, 40), some.randoms(use_true_random=False))
+def test_two_rows_that_only_fail_together_are_found(size: int, chance: random.Random) -> None:
+    rows = chance.sample(range(1000), size)
+    pair = set(chance.sample(rows, 2))
+    fails = Trials(lambda samples: pair <= set(samples))
+    smallest = smallest_failing(rows, fails)
+    assert set(smallest) == pair
+    others = [row for row in rows if row not in pair]
+    found, seen = guilty(smallest, others, fails)
+    assert set(found) == pair
+    assert "together" in seen or not others
+
+
+@given(some.lists(some.integers(5, 60), min_size=4, max_size=32), some.randoms(use_true_random=False))
+def test_rows_are_not_accused_of_a_shape(lengths: list[int], chance: random.Random) -> None:
+    """It fails where a micro-batch has one total of tokens: no row is to blame, unless every other company gives that total, too."""
+    total = sum(lengths)
+
+    def fails(samples: Sequence[int]) -> bool:
+        return sum(lengths[sample] for sample in samples) == total
+
+    rows = list(range(len(lengths)))
+    smallest = smallest_failing(rows, fails)
+    assert smallest == rows, "only all of them have that many tokens"
+    found, seen = guilty(smallest[:1], rows[1:], lambda samples: sum(lengths[sample] for sample in samples) == lengths[0])
+    assert found == [] and "not in other company" in seen
+
+
+# ---- the decision
+
+KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])
+LAUNCH = Launch(("x",), {}, {})
+
+
+def past(progressed: bool, kind: str = "error", remedied: bool = False) -> Past:
+    return Past("native_crash", kind, (), progressed, remedied)
+
+
+def wreck_of(kind: str = "error", code: int | None = 1, step: int | None = 5) -> Wreck:
+    facts: dict[str, Any] = {"phase": "step", "samples": (1, 2), "lines": (), "committed_before": 4, "committed_after": 4, "died": 0.0}
+    return Wreck(attempt=1, ending=Ending(kind, code), step=step, memory_available_bytes=None, disk_free_bytes=None, **facts)  # type: ignore[arg-type]
+
+
+def test_experiments_begin_at_the_second_death_in_a_step_and_not_at_the_first() -> None:
+    diagnosis = Diagnosis("native_crash", 0.5)
+    assert not wants_experiments(wreck_of(), diagnosis, [past(True)])
+    assert wants_experiments(wreck_of(), diagnosis, [past(True), past(False)])
+    assert not wants_experiments(wreck_of("killed", -9), diagnosis, [past(True), past(False)]), "somebody may have killed it"
+    assert wants_experiments(wreck_of("killed", -9), diagnosis, [past(True), past(False), past(False)])
+    assert wants_experiments(wreck_of(), diagnosis, [past(False), past(False)]), "it never got beyond its first step"
+    assert not wants_experiments(wreck_of(step=None), diagnosis, [past(True), past(False)])
+
+
+def test_a_remedy_starts_the_count_anew() -> None:
+    history = [past(True), past(False, remedied=True), past(False)]
+    assert deaths_in_step(history) == 1
+    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), history * 1, LAUNCH).launch is not None
+    alike = [past(True), past(False), past(False), past(False)]
+    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is None
+
+
+@given(
+    some.lists(
+        some.tuples(some.booleans(), some.booleans(), some.sampled_from(["rows", "setting", "transient", "uncertain"])), max_size=300
+    )
+)
+def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]]) -> None:
+    """Whatever the lab says, and however often: twenty attempts without a new step end a run."""
+    pasts: list[Past] = []
+    barren = 0
+    for progressed, other, kind in history:
+        barren = 0 if progressed else barren + 1
+        pasts.append(Past("native_crash" if other else "unknown", "error", (), progressed))
+        diagnosis, wreck = Diagnosis(pasts[-1].cause, 0.5), wreck_of()
+        decision = decide(wreck, diagnosis, pasts, LAUNCH)
+        if decision.launch is None or wants_experiments(wreck, diagnosis, pasts):
+            decision = decide_after(Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), wreck, decision, LAUNCH)
+        remedied = decision.remedy not in ("resume", "none")
+        pasts[-1] = Past(pasts[-1].cause, "error", (), progressed, remedied)
+        assert barren <= 20 + sum(one.remedied for one in pasts)
+        if decision.launch is None:
+            return
+        if barren > 0 and not any(one.remedied for one in pasts):
+            assert barren < 20
+
+
+# ---- real runs
+
+STEPS = 14
+
+
+@pytest.fixture
+def poisoned(config_of: Write, assets: SimpleNamespace, tmp_path: Path) -> Callable[..., tuple[Path, Path, int, int]]:
+    """(config, faults, the poisoned row, its line) for one row that spoils every micro-batch it is in, from step 6 on."""
+
+    def make(effect: str, **more: Any) -> tuple[Path, Path, int, int]:
+        config = config_of(train={"steps": STEPS}, evaluate={"generate": 0}, run={"hang_s": 8.0, **more})
+        probe = holdfast("train", config, "train.steps=7", "--run", tmp_path / "probe")
+        assert probe.returncode == 0, probe.stderr
+        row = lines(tmp_path / "probe/steps.jsonl")[5]["samples"][3]
+        faults = tmp_path / "f.yaml"
+        faults.write_text(json.dumps([{"name": "poison", "when": {"sample": f"rows.jsonl:{row + 1}"}, "effect": effect}]))
+        return config, faults, row, row + 1
+
+    return make
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("effect", ["abort", "nan_loss", *(pytest.param(name, marks=LONG) for name in ("hang", "oom", "raise"))])
+def test_a_poisoned_row_is_found_and_nothing_else_is_lost(
+    poisoned: Callable[..., tuple[Path, Path, int, int]], tmp_path: Path, effect: str
+) -> None:
+    config, faults, row, line = poisoned(effect)
+    run = tmp_path / "run"
+    done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert [entry["line"] for entry in summary["quarantined"]] == [line], summary["quarantined"]
+    assert len(list(run.glob("trials/*/trial.json"))) <= 20
+    assert [step["step"] for step in lines(run / "steps.jsonl")] == list(range(1, STEPS + 1))
+    at = events(run, "remedy_applied")[0]["step"]
+    assert all(row not in step["samples"] for step in lines(run / "steps.jsonl")[at - 1 :])
+    entry = lines(run / "quarantine.jsonl")[0]
+    assert entry["file"].endswith("rows.jsonl") and "fails alone and in other company" in entry["evidence"]
+    incident = summary["incidents"][-1]
+    assert incident["remedy"] == "quarantine" and f":{line}" in incident["evidence"]
+    never = tmp_path / "never"
+    child = start("train", config, "--run", never)
+    wait_until(lambda: (never / "config.yaml").exists())
+    child.send_signal(15)
+    child.communicate()
+    with (never / "timeline.jsonl").open("a") as timeline:
+        timeline.writelines(json.dumps(entry) + "\n" for entry in lines(run / "timeline.jsonl")[1:])
+    other = holdfast("train", config, "--run", never, "--json")
+    assert other.returncode == 0, other.stderr
+    assert json.loads(other.stdout)["artifact_sha256"] == summary["artifact_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("when", "remedy", "setting"),
+    [
+        ({"step": 5, "setting": {"attention": "sdpa"}}, "eager-attention", {"attention": "eager"}),
+        ({"step": 5, "env": {"HSA_ENABLE_SDMA": None}}, "sdma-off", {"env": {"HSA_ENABLE_SDMA": "0"}}),
+        ({"step": 5, "tokens": [150, 10_000]}, "smaller-micro-batch", None),
+    ],
+    ids=["setting", "environment", "shape"],
+)
+def test_the_change_that_helps_is_found_and_kept(config_of: Write, tmp_path: Path, when: Any, remedy: str, setting: Any) -> None:
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    message = "CUDA out of memory is what this message claims"  # it misleads: memory has nothing to do with it
+    faults.write_text(json.dumps([{"name": "hidden", "when": when, "effect": "abort", "message": message}]))
+    config = config_of(train={"steps": 8, "micro_batch_tokens": 200}, evaluate={"generate": 0})
+    done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    applied = events(run, "remedy_applied")
+    assert [event["remedy"] for event in applied] == [remedy], applied
+    assert json.loads(done.stdout)["quarantined"] == [], "no row is accused"
+    learned = lines(run / "timeline.jsonl")[-1]
+    assert learned["from_step"] == 5
+    assert setting is None or learned["settings"] == setting
+
+
+def test_what_does_not_come_back_changes_nothing(config_of: Write, tmp_path: Path) -> None:
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    faults.write_text(json.dumps([{"when": {"attempt": number, "step": 5}, "effect": "abort"} for number in (1, 2)]))
+    done = holdfast("train", config_of(train={"steps": 8}, evaluate={"generate": 0}), "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    assert not events(run, "remedy_applied") and len(lines(run / "timeline.jsonl")) == 1
+    assert "went through in 3 of 3 trials" in json.loads(done.stdout)["incidents"][-1]["evidence"]
+
+
+def test_a_hang_is_ended_with_its_stacks_in_the_log(config_of: Write, tmp_path: Path) -> None:
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    faults.write_text(json.dumps([{"when": {"attempt": 1, "step": 5}, "effect": "hang"}]))
+    done = holdfast("train", config_of(train={"steps": 8}, run={"hang_s": 5.0}), "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    log = (run / "attempts/001/output.log").read_text()
+    assert "most recent call first" in log and "in happen" in log
+    assert json.loads(done.stdout)["incidents"][0]["cause"] == "hang"
+    assert "no sign of life" in events(run, "attempt_ended")[0]["diagnosis"]["clues"][0]

@@ -1,0 +1,100 @@
+"""Probes: a right machine passes, and a kernel that is wrong, crashes or hangs is a result, within its deadline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import holdfast
+from holdfast.book.examine import examine, verdict
+
+RUN = (
+    "import orjson\nfrom pathlib import Path\nfrom holdfast.trainer.probes.host import run_probes, standard_probes\n"
+    "print(orjson.dumps({}).decode())"
+)
+
+
+def answer(code: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def ending_of(body: str) -> dict[str, Any]:
+    """What becomes of a probe that does this, with a deadline of one second."""
+    return dict(answer(f"import os, signal, time\ndef probe():\n    {body}\n" + RUN.format("run_probes({'x': probe}, 1)"))["x"])
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "detail"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV"),
+        ("os.abort()", "crashed", "SIGABRT"),
+        ("os._exit(3)", "crashed", "exit code 3"),
+        ("time.sleep(100)", "hung", "1 s"),
+        ("[x for x in iter(int, 1)]", "hung", "1 s"),
+        ("raise RuntimeError('HIP error: invalid device function')", "error", "invalid device function"),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(100)", "hung", "1 s"),
+    ],
+)
+def test_a_probe_that_ends_badly_is_a_result(body: str, outcome: str, detail: str) -> None:
+    found = ending_of(body)
+    assert found["outcome"] == outcome
+    assert detail in found["detail"]
+    findings = examine({"probes": {"x": found}})
+    assert verdict(findings) == "blocked"
+    assert detail in findings[0].message
+
+
+def test_a_good_machine_passes_and_is_asked_once(tmp_path: Path) -> None:
+    cache = {"HOLDFAST_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "2"}
+    first = json.loads(holdfast("doctor", "--json", cwd=tmp_path, env=cache).stdout)["machine"]["probes"]
+    assert {name: probe["outcome"] for name, probe in first.items()} == {"matmul": "ok", "attention": "ok", "writing": "ok"}
+    assert set(first["matmul"]["errors"]) == {"float32", "bfloat16", "float16"}
+    assert str(tmp_path) in first["writing"]["bytes_per_second"]
+    again = json.loads(holdfast("doctor", "--json", cwd=tmp_path, env=cache).stdout)["machine"]["probes"]
+    assert again == first, "the same rates to the byte: nothing was measured again"
+    assert "probes" not in json.loads(holdfast("doctor", "--json", "--no-probe", cwd=tmp_path, env=cache).stdout)["machine"]
+
+
+BROKEN = """
+import torch
+plain = torch.Tensor.__matmul__
+def broken(a, b):
+    result = plain(a, b)
+    return result * {factor} if {where} else result
+torch.Tensor.__matmul__ = broken
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "factor", "told"),
+    [
+        ("a.dtype == torch.float32 and a.shape[0] == 8", "1.01", "float32 8x412x896"),
+        ("a.dtype == torch.bfloat16 and a.shape[0] == 413", "float('nan')", "bfloat16 413x17x129: relative error inf"),
+    ],
+)
+def test_a_product_that_is_wrong_at_one_shape_is_found(where: str, factor: str, told: str, tmp_path: Path) -> None:
+    probes = f"{{'matmul': standard_probes(Path({str(tmp_path)!r}))['matmul']}}"
+    found = answer(BROKEN.format(where=where, factor=factor) + RUN.format(f"run_probes({probes}, 60)"))["matmul"]
+    assert found["outcome"] == "wrong"
+    assert found["detail"].startswith(told)
+
+
+def test_attention_that_is_wrong_with_a_mask_is_found(tmp_path: Path) -> None:
+    code = (
+        "from holdfast.trainer.probes import attention\n"
+        "plain = attention.scaled_dot_product_attention\n"
+        "def broken(q, k, v, **given):\n"
+        "    return plain(q, k, v, **given) * (1.1 if 'attn_mask' in given and q.shape[2] == 192 else 1)\n"
+        "attention.scaled_dot_product_attention = broken\n"
+    )
+    probes = f"{{'attention': standard_probes(Path({str(tmp_path)!r}))['attention']}}"
+    found = answer(code + RUN.format(f"run_probes({probes}, 60)"))["attention"]
+    assert found["outcome"] == "wrong"
+    assert "float32, length 192, mask" in found["detail"]
+    assert "length 128" not in found["detail"]
