@@ -1,4 +1,4 @@
-"""How often `holdfast diagnose` is right: first answer, first three, per cause; what its confidence is worth; false certainty on healthy logs.
+"""How often `holdfast diagnose` is right, per cause; what its confidence is worth; what it says of healthy logs.
 
     python benchmarks/diagnosis.py FAILURES.jsonl [--curves DIR] [--held-out IDS.json | --training IDS.json] [--wrong]
 
@@ -70,7 +70,8 @@ def report(answers: list[tuple[dict[str, Any], Diagnosis]]) -> None:
         at = next(number for number, edge in enumerate(BINS[1:]) if found.confidence < edge)
         bins[at].append((found.confidence, right))
     count, unknown = len(answers), sum(found.cause == "unknown" for _, found in answers)
-    print(f"{count} records: first answer {sum(first.values()) / count:.1%}, first three {sum(three.values()) / count:.1%}, unknown {unknown}\n")
+    shares = [f"{sum(right.values()) / count:.1%}" for right in (first, three)]
+    print(f"{count} records: first answer {shares[0]}, first three {shares[1]}, unknown {unknown}\n")
     print("| cause | records | first answer | first three |\n|---|---|---|---|")
     for cause in sorted(total):
         print(f"| {cause} | {total[cause]} | {first[cause]} | {three[cause]} |")

@@ -11,7 +11,7 @@ from holdfast.book import cards_of, shelves
 from holdfast.core.catalog import Card, Remedy
 from holdfast.core.config import Config
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.failure import Failure
+from holdfast.core.failure import CAUSES, Failure
 from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.mind.diagnose import diagnose, lines_as_seen
 
@@ -115,3 +115,14 @@ def test_a_card_that_is_none_is_told_with_file_and_field(tmp_path: Path, text: s
 def test_a_book_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(Stop, match="no folder"):
         cards_of("failures", tmp_path / "none")
+
+
+def test_the_pages_are_what_the_cards_say() -> None:
+    from card_pages import FOLDER, pages
+
+    written = {str(file.relative_to(FOLDER)): file.read_text(encoding="utf-8") for file in FOLDER.rglob("*.md")}
+    assert written == pages(), "python scripts/card_pages.py"
+
+
+def test_every_cause_has_cards() -> None:
+    assert {card.cause for card in cards_of("failures").values()} == set(CAUSES)

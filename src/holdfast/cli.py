@@ -23,6 +23,8 @@ VERBS = {
     "attach": "look on at a running run, from any terminal",
     "stop": "let a run finish its step, save and end, as Ctrl-C does",
     "trial": "replay one step of a run, as it was or with one thing changed",
+    "diagnose": "name what ended a run, from any trainer's log",
+    "explain": "print a card of the book: mechanism, source, remedies",
     "chat": "talk to the base and the tuned model of a run side by side",
     "data": "check rows, clean them, or make them from a recipe",
     "report": "write a run's one-file report again",

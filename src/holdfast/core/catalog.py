@@ -51,9 +51,28 @@ class Card(BaseModel):
         """Whether one piece of evidence (a line, a log, a machine's facts: the kind decides) speaks for this card."""
         raise NotImplementedError
 
+    def chapter(self) -> str:
+        """Under which heading the card stands in the book's pages."""
+        return "all"
+
     def details(self) -> Iterator[str]:
         """What this kind adds to the card's page, as Markdown lines."""
         return iter(())
+
+    def page(self) -> str:
+        """The card as Markdown."""
+        lines = [f"## {self.id}", "", f"**{self.title}.** {self.why}", "", *self.details(), ""]
+        if self.remedies:
+            lines += ["Remedies, in order:", ""]
+        for remedy in self.remedies:
+            ways = [f"`{key}={value}`" for key, value in remedy.patch.items()] + [f"`{remedy.command}`"] * bool(remedy.command)
+            lines.append(f"1. {remedy.what} ({remedy.standing})" + (f": {', '.join(ways)}" if ways else ""))
+        lines += ["", "Sources: " + ", ".join(f"<{link}>" for link in self.source), ""]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, for --json."""
+        return self.model_dump(mode="json")
 
 
 def read_cards(folder: Path, kind: type[C], package: str = "") -> dict[str, C]:

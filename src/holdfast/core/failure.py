@@ -58,10 +58,13 @@ class Failure(Card):
             return None
         return min(places)
 
+    def chapter(self) -> str:
+        """Failures are told by cause."""
+        return str(self.cause)
+
     def details(self) -> Iterator[str]:
         """Cause and patterns, as Markdown."""
         yield f"Cause: `{self.cause}`" + (" (an echo: counts when no root is found)" if self.role == "echo" else "")
         for name, patterns in (("One of", self.patterns), ("Needs", self.needs), ("Unless", self.unless)):
             if patterns:
-                yield f"\n{name}:\n"
-                yield from (f"- `{pattern.pattern}`" for pattern in patterns)
+                yield from (f"\n{name}:\n\n```text", *(pattern.pattern for pattern in patterns), "```")

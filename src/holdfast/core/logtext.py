@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from holdfast.core.files import Json
 
+TROUBLE = (  # parts of words that stand on or beside nearly every line that names a cause
+    *("rror", "xception", "raceback", "ailed", "fault", "illed", "bort", "ignal ", " nan", "NaN", "imeout", "imed out"),
+    *("annot", "ut of memory", "WARN", "Xid", "amdgpu", "nvalid"),
+)
 LONGEST = 4000  # characters of a line that are looked at
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")

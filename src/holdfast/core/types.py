@@ -126,6 +126,11 @@ class Diagnosis:
     also: tuple[tuple[str, float], ...] = ()
     cards: tuple[str, ...] = ()
 
+    @classmethod
+    def plain(cls, cause: str, confidence: float, *clues: str) -> Diagnosis:
+        """A diagnosis from what is known beside the log."""
+        return cls(cause, confidence, tuple(Clue(None, clue) for clue in clues))
+
     def words(self) -> tuple[str, ...]:
         """The clues without their places."""
         return tuple(clue.text for clue in self.clues)

@@ -16,13 +16,15 @@ from holdfast.core.failure import Failure
 from holdfast.core.logtext import Evidence, Line, clean
 from holdfast.core.types import Clue, Diagnosis, Wreck
 from holdfast.mind.readings import readings
+from holdfast.mind.sift import sift
 
 _LOW_MEMORY_BYTES = 512 << 20
 _FULL_DISK_BYTES = 1 << 16
 _ADVICE = re.compile(  # up to the end of the line: advice follows the fact
-    r"(?:\bIf (?:reserved\b|you\b|this\b|the problem)|\b[Pp]lease (?:try|consider|check|make sure|see)\b|\b(?:also )?[Tt]ry (?:to |set|using|with|"
-    r"increas|reduc|lower)|\b[Cc]onsider\b|\bFor debugging\b|\bCompile with `TORCH_USE|\b[Mm]ake sure\b|\bPossible (?:reasons|causes|solutions)|\bHint:"
-    r"|\b[Ss]ee (?:documentation|https?:)|\bTo (?:fix|avoid|resolve|solve|suppress|disable) this)[^\n]*"
+    r"\b(?:If (?:reserved\b|you\b|this\b|the problem)|[Pp]lease (?:try|consider|check|make sure|see)\b|[Cc]onsider\b|For debugging\b"
+    r"|(?:also )?[Tt]ry (?:to |set|using|with|increas|reduc|lower)|Compile with `TORCH_USE|[Mm]ake sure\b"
+    r"|Possible (?:reasons|causes|solutions)|Hint:|[Ss]ee (?:documentation|https?:)"
+    r"|To (?:fix|avoid|resolve|solve|suppress|disable) this)[^\n]*"
 )
 _EXCEPTION = re.compile(
     r"^\W*(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Expired|Found|Exit)\b|^terminate called|what\(\):|^\S*: fatal"
@@ -30,9 +32,12 @@ _EXCEPTION = re.compile(
 _TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
 ECHO_BESIDE_ROOT = 0.2
 LATER = 0.75  # an error after the first one
+AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
 IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
 ENOUGH = 0.3  # below this the answer is unknown
-CLUES = 5
+UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (measured, benchmarks/RESULTS.md)
+CLUES, LONGEST_CLUE = 5, 500
+READING = "reading: "
 
 
 @dataclass(frozen=True)
@@ -46,35 +51,34 @@ class _Fired:
         return self.line.number is None and self.line.text.startswith("reading: killed")
 
 
-def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure]) -> Diagnosis:
-    """The cause of one ended attempt of holdfast's own trainer, whose account of itself comes before its output."""
+def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, ...] = ()) -> Diagnosis:
+    """The cause of one ended attempt of holdfast's own trainer, whose account of itself comes before its output.
+
+    `log`: its whole log, where there is more of it than the wreck's last lines.
+    """
     ending, facts = wreck.ending, wreck.ending.facts
     if ending.kind == "nonfinite":
-        return _told("nonfinite_numerics", 0.9, f"loss {facts.get('loss')}, gradient norm {facts.get('grad_norm')}")
+        return Diagnosis.plain("nonfinite_numerics", 0.9, f"loss {facts.get('loss')}, gradient norm {facts.get('grad_norm')}")
     if ending.kind == "refused":
-        return _told(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
+        return Diagnosis.plain(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
     if ending.kind == "disk_full" or (wreck.disk_free_bytes is not None and wreck.disk_free_bytes < _FULL_DISK_BYTES):
-        return _told("disk_full", 0.95, f"the disk of the run folder has {wreck.disk_free_bytes} bytes free")
+        return Diagnosis.plain("disk_full", 0.95, f"the disk of the run folder has {wreck.disk_free_bytes} bytes free")
     if ending.kind in ("hang", "stuck"):
-        return _told("hang", 0.9, str(facts.get("reason", "")))
+        return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
     if ending.kind == "no_state":
-        return _told("checkpoint_unreadable", 0.95, str(facts.get("reason", "")))
+        return Diagnosis.plain("checkpoint_unreadable", 0.95, str(facts.get("reason", "")))
     if ending.kind == "out_of_memory":
-        return _told("gpu_out_of_memory" if facts.get("device") == "cuda" else "host_out_of_memory", 0.95, str(facts["reason"]))
+        return Diagnosis.plain("gpu_out_of_memory" if facts.get("device") == "cuda" else "host_out_of_memory", 0.95, str(facts["reason"]))
     if ending.kind not in ("killed", "error"):
         return Diagnosis("unknown", 0.0)
     available = wreck.memory_available_bytes
     if ending.code == -9:
         if available is not None and available < _LOW_MEMORY_BYTES:
-            return _told("host_out_of_memory", 0.8, ending.words(), f"{available >> 20} MiB of memory left")
-        return _told("unknown", 0.0, ending.words())  # anybody may have sent it
-    lines = tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
+            return Diagnosis.plain("host_out_of_memory", 0.8, ending.words(), f"{available >> 20} MiB of memory left")
+        return Diagnosis.plain("unknown", 0.0, ending.words())  # anybody may have sent it
+    lines = log or tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
     found = diagnose(Evidence(lines, ending.code), cards)
-    return found if found.clues else _told("unknown", 0.0, "no output")
-
-
-def _told(cause: str, confidence: float, *clues: str) -> Diagnosis:
-    return Diagnosis(cause, confidence, tuple(Clue(None, clue) for clue in clues))
+    return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
 
 
 def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
@@ -88,14 +92,14 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
         return Diagnosis("unknown", 0.0, tuple(_best_clues(evidence, fired)), guesses)
     chosen = [one for one in fired if one.card.cause == ranked[0]]
     chosen.sort(key=lambda one: (-one.card.sure, one.place))
-    clues = dict.fromkeys(_clue(one.line) for one in chosen)
+    clues = dict.fromkeys(clue for one in chosen for clue in _clues(one.line, evidence))
     also = tuple((cause, confidences[cause]) for cause in ranked[1:4])
     return Diagnosis(ranked[0], confidences[ranked[0]], tuple(clues)[:CLUES], also, tuple(one.card.id for one in chosen))
 
 
 def lines_as_seen(evidence: Evidence) -> tuple[list[Line], str]:
     """What cards are held against: the log without its advice, then the readings; as lines and as one text."""
-    lines = [*evidence.lines, *readings(evidence)]
+    lines = [*sift(evidence.lines), *readings(evidence)]
     return lines, "\n".join(_ADVICE.sub("", line.text) for line in lines)
 
 
@@ -114,12 +118,14 @@ def _scores(fired: list[_Fired]) -> dict[str, float]:
     first = min((one.place for one in roots if one.card.sure >= 0.6), default=None)
     named = any(_EXCEPTION.search(one.line.text) for one in roots)
     doubt: dict[str, float] = {}
+    ended = {one.card.cause for one in roots if one.told_by_ending}
     opening = {one.card.cause for one in roots if one.place == first}
     for one in fired:
         weight = one.card.sure
         if one.card.role == "echo":
             weight *= ECHO_BESIDE_ROOT if any(root.card.cause != one.card.cause for root in roots) else 1
         elif not one.told_by_ending:
+            weight *= AGAINST_ENDING if ended and one.card.cause not in ended else 1
             weight *= LATER if first is not None and one.place > first and one.card.cause not in opening else 1
             weight *= IN_PASSING if named and not _EXCEPTION.search(one.line.text) else 1
         doubt[one.card.cause] = doubt.get(one.card.cause, 1.0) * (1 - weight)
@@ -129,7 +135,7 @@ def _scores(fired: list[_Fired]) -> dict[str, float]:
 def _confidence(scores: dict[str, float], cause: str) -> float:
     others = max((score for other, score in scores.items() if other != cause), default=0.0)
     own = scores[cause]
-    return round(min(0.97, own * (1 - 0.5 * others) if own >= others else own * (1 - others)), 3)
+    return round(min(0.97, own * (1 - 0.5 * others) if own >= others else own * (1 - others)) * UNSEEN, 3)
 
 
 def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
@@ -137,8 +143,13 @@ def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
     lines = [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]
     lines += [line for line in evidence.lines if _TROUBLE.search(_ADVICE.sub("", line.text))][:2]
     lines += evidence.lines[-1:]
-    return list(dict.fromkeys(_clue(line) for line in lines))[:CLUES]
+    return list(dict.fromkeys(clue for line in lines for clue in _clues(line, evidence)))[:CLUES]
 
 
-def _clue(line: Line) -> Clue:
-    return Clue(line.number, line.text.removeprefix("reading: ").strip()[:500])
+def _clues(line: Line, evidence: Evidence) -> list[Clue]:
+    """A line as it stands in the log; before it the sentence that was read from it, where it is one."""
+    sentence = line.text.removeprefix(READING)
+    if sentence == line.text:
+        return [Clue(line.number, line.text.strip()[:LONGEST_CLUE])]
+    source = next((told.text for told in evidence.lines if told.number == line.number), None) if line.number else None
+    return [Clue(None, sentence), *([Clue(line.number, source.strip()[:LONGEST_CLUE])] if source else [])]

@@ -1,19 +1,120 @@
-"""`holdfast diagnose LOG`: name what ended a run, from any trainer's log or a run folder of holdfast's own."""
+"""`holdfast diagnose LOG`: name what ended a run, from any trainer's log or from a run folder."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import signal
+import sys
+from pathlib import Path
+from typing import Any
 
-from holdfast.core.errors import USAGE, Stop
+import orjson
+
+from holdfast.book import cards_of
+from holdfast.core.errors import DONE, USAGE, Stop
+from holdfast.core.failure import Failure
+from holdfast.core.files import Json, read_json
+from holdfast.core.logtext import Evidence, Line
+from holdfast.core.run import RunFolder
+from holdfast.core.types import Diagnosis
+from holdfast.mind.diagnose import diagnose, diagnose_wreck
+from holdfast.mind.explain import answer, wreck_of
+from holdfast.world.logfile import read_log
+
+EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG|RUN|-", help="a log file of any trainer, a run folder, or - for standard input")
+    parser.add_argument("--exit-code", metavar="N", help="how the program ended: 1, 137, -9, SIGKILL")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="the machine it ran on, as `doctor --json` prints it")
+    parser.add_argument("--book", type=Path, metavar="DIR", help="your own cards: DIR/failures/*.yaml; they replace ours of the same name")
+    parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit code 0 whatever the cause: the diagnosis is the result."""
+    cards: dict[str, Failure] = cards_of("failures", arguments.book)
+    code = exit_code(arguments.exit_code) if arguments.exit_code is not None else None
+    machine = read_machine_file(arguments.machine) if arguments.machine else {}
+    path = Path(arguments.log)
+    if arguments.log != "-" and path.is_dir():
+        found, attempts = _diagnose_run(RunFolder(path.resolve()).existing(), cards)
+        result = answer(found, cards) | {"attempts": attempts}
+    else:
+        result = answer(diagnose(Evidence(_lines(arguments.log), code, machine), cards), cards)
+    if not arguments.json:
+        print("\n".join(_told(result)))
+    return DONE, result
 
 
 def exit_code(text: str) -> int:
     """An exit code as people write it: 1, 137, -9, SIGKILL, 139 (SIGSEGV). Negative for a signal. Raises Stop(2)."""
-    if match := re.search(r"-?\d+", text):
-        number = int(match[0])
-        return -number if re.match(r"SIG[A-Z]+\b", text.strip()) else number
-    name = text.strip().upper()
-    if name in signal.Signals.__members__:
-        return -signal.Signals[name]
+    name = re.match(r"SIG[A-Z]+", text.strip().upper())
+    if name and name[0] in signal.Signals.__members__:
+        return -signal.Signals[name[0]]
+    if match := re.match(r"\s*(-?\d{1,10})\b", text):
+        return int(match[1])
     raise Stop(USAGE, f"--exit-code {text}: not an exit code", "for example --exit-code 137, --exit-code=-9 or --exit-code SIGKILL")
+
+
+def read_machine_file(file: Path) -> Json:
+    """The facts in a machine file, or under `machine` in what the doctor printed. Raises Stop(2)."""
+    try:
+        tree = orjson.loads(file.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise Stop(USAGE, f"--machine {file}: {error}", "give a file that `holdfast doctor --json` has printed") from None
+    if not isinstance(tree, dict):
+        raise Stop(USAGE, f"--machine {file}: a machine is an object of facts", "give a file that `holdfast doctor --json` has printed")
+    inner: Any = tree.get("machine", tree)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _lines(log: str) -> tuple[Line, ...]:
+    if log == "-":
+        return read_log(sys.stdin.buffer)
+    try:
+        with open(log, "rb") as stream:
+            return read_log(stream)
+    except OSError as error:
+        raise Stop(USAGE, f"{log}: {error.strerror}", "give a log file, a run folder, or - for standard input") from None
+
+
+def _diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
+    """What is wrong with a run now, and what ended each of its attempts."""
+    attempts: list[tuple[Json, Diagnosis]] = []
+    for number in folder.attempts():
+        wreck = read_json(folder.attempt(number) / "wreck.json") or {}
+        log = folder.attempt(number) / "output.log"
+        lines = _lines(str(log)) if log.exists() else ()
+        kind = wreck.get("ending", {}).get("kind")
+        if kind in ("finished", "interrupted", None) or "attempt" not in wreck:
+            continue
+        found = diagnose_wreck(wreck_of(wreck), cards, lines)
+        attempts.append(({"attempt": number, "ending": wreck["words"]}, found))
+    told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
+    status = (read_json(folder.summary_file) or {}).get("status")
+    if status in ("finished", "interrupted") or not attempts:
+        words = {"finished": "the run is finished", "interrupted": "the run was stopped on request and can go on"}
+        return Diagnosis.plain("healthy", 0.95, words.get(str(status), "no attempt of this run has failed")), told
+    return attempts[-1][1], told
+
+
+def _told(result: Json) -> list[str]:
+    """The answer for people."""
+    lines = [f"{result['cause']} ({result['confidence']:.0%})" if result["cause"] != "unknown" else "unknown: no card is sure enough"]
+    lines += [f"  line {clue['line']}: {clue['text']}" if clue["line"] else f"  {clue['text']}" for clue in result["clues"]]
+    lines += ["", result["explanation"]]
+    if result["remedies"]:
+        lines += ["", "What to do:"]
+    for number, remedy in enumerate(result["remedies"], 1):
+        lines.append(f"  {number}. {remedy['what']} ({remedy['standing']})")
+        lines += [f"     {key}={value}" for key, value in remedy["patch"].items()]
+        lines += [f"     {remedy['command']}"] if remedy["command"] else []
+    if result["also"]:
+        lines += ["", "It could also be: " + ", ".join(f"{also['cause']} ({also['confidence']:.0%})" for also in result["also"])]
+    for attempt in result.get("attempts", []):
+        lines.append(f"  attempt {attempt['attempt']} {attempt['ending']}: {attempt['cause']} ({attempt['confidence']:.0%})")
+    lines += ["", *(f"More: holdfast explain {card}" for card in result["cards"][:1])]
+    return lines

@@ -9,17 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from holdfast.core.logtext import Line, clean_lines
+from holdfast.core.logtext import TROUBLE, Line, clean_lines
 
 WHOLE = 4 << 20  # a log up to this size is kept whole
 HEAD, TAIL, CHUNK = 1 << 20, 2 << 20, 16 << 20
 SAMPLE = 1 << 14  # from the start of each chunk, for the course of the loss
 BEFORE, AFTER = 2000, 4000  # bytes kept around a marker
 HITS = 40  # of one marker; the first error counts, and the tail holds the last ones
-MARKERS = (
-    *(b"rror", b"xception", b"raceback", b"ailed", b"fault", b"illed", b"bort", b"ignal ", b" nan", b"NaN", b"imeout", b"imed out"),
-    *(b"annot", b"ut of memory", b"WARN", b"Xid"),
-)
+MARKERS = tuple(word.encode() for word in TROUBLE)
 
 
 @dataclass(frozen=True)

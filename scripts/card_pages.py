@@ -1,0 +1,46 @@
+"""Write docs/book/ from the cards themselves: `python scripts/card_pages.py`. tests/test_book.py says when that is due."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.book import cards_of, shelves
+from holdfast.core.catalog import Card
+
+FOLDER = Path(__file__).parent.parent / "docs" / "book"
+
+
+def pages() -> dict[str, str]:
+    """The text of each page by its path below docs/book/."""
+    found: dict[str, str] = {}
+    index = [
+        "# The book",
+        "",
+        "What holdfast knows, one card each. These pages are written from the cards by `python scripts/card_pages.py`.",
+        "",
+    ]
+    for shelf in shelves():
+        chapters: dict[str, list[Card]] = {}
+        for card in cards_of(shelf).values():
+            chapters.setdefault(card.chapter(), []).append(card)
+        index += [f"## {shelf}", ""]
+        for chapter, cards in sorted(chapters.items()):
+            name = f"{shelf}/{chapter}.md"
+            found[name] = f"# {chapter}\n\n" + "\n".join(card.page() for card in cards).rstrip() + "\n"
+            index.append(f"* [{chapter}]({name}): " + ", ".join(card.id for card in cards))
+        index.append("")
+    return found | {"README.md": "\n".join(index).rstrip() + "\n"}
+
+
+def main() -> None:
+    texts = pages()
+    for old in FOLDER.rglob("*.md"):
+        if str(old.relative_to(FOLDER)) not in texts:
+            old.unlink()
+    for name, text in texts.items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Put a diagnosis into the form others read: explanation and remedies from the cards that spoke. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from holdfast.core.failure import Failure
+from holdfast.core.files import Json
+from holdfast.core.types import Diagnosis, Ending, Wreck
+
+REMEDIES = 6
+_UNKNOWN = "No card of the book fits well enough to be believed. The lines above are where a person would look first."
+
+
+def answer(found: Diagnosis, cards: Mapping[str, Failure]) -> Json:
+    """The diagnosis as JSON."""
+    speaking = [cards[name] for name in found.cards]
+    known = sorted((card for card in cards.values() if card.cause == found.cause), key=lambda card: -card.sure)
+    chosen = speaking or known
+    remedies = {remedy.id: remedy for card in chosen for remedy in card.remedies}
+    return {
+        "cause": found.cause,
+        "confidence": found.confidence,
+        "also": [{"cause": cause, "confidence": confidence} for cause, confidence in found.also],
+        "clues": [{"line": clue.line, "text": clue.text} for clue in found.clues],
+        "explanation": f"{chosen[0].title}. {chosen[0].why}" if chosen else _UNKNOWN,
+        "remedies": [
+            {**remedy.model_dump(), "source": remedy.source or chosen[0].source[0]} for remedy in list(remedies.values())[:REMEDIES]
+        ],
+        "cards": [card.id for card in speaking],
+    }
+
+
+def wreck_of(tree: Json) -> Wreck:
+    """A wreck from its wreck.json."""
+    values: dict[str, Any] = {field.name: tree.get(field.name) for field in fields(Wreck)}
+    ending = Ending(**{field.name: tree["ending"][field.name] for field in fields(Ending) if field.name in tree["ending"]})
+    return Wreck(**(values | {"ending": ending, "lines": tuple(tree.get("lines") or ()), "samples": tuple(tree.get("samples") or ())}))

@@ -1,0 +1,227 @@
+"""Diagnosis from evidence: what outweighs what, logs as they really look, and the command that reads them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import SHARED, holdfast, needs_shared
+from holdfast.book import cards_of
+from holdfast.core.logtext import Evidence, clean_lines
+from holdfast.mind.diagnose import diagnose
+from holdfast.verbs.diagnose import exit_code
+from holdfast.world.logfile import read_log
+
+BOOK = cards_of("failures")
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
+    return diagnose(Evidence(tuple(clean_lines(log)), code, machine), BOOK).cause
+
+
+@pytest.mark.parametrize(
+    ("why", "log", "code", "cause"),
+    [
+        ("a signal says more than a guess in the text", "maybe CUDA out of memory?\nKilled", 137, "host_out_of_memory"),
+        ("SIGBUS is shared memory, whatever the text", "OSError: [Errno 28] No space left on device: 'x'", -7, "shared_memory_exhausted"),
+        (
+            "a root beats the crash that follows it",
+            f"{OOM}\nterminate called without an active exception\nAborted (core dumped)",
+            -6,
+            "gpu_out_of_memory",
+        ),
+        (
+            "the first failing rank is the cause, not the ranks that waited",
+            f"[rank3]: {OOM}\n[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, Timeout(ms)=600000)",
+            1,
+            "gpu_out_of_memory",
+        ),
+        (
+            "the first error wins over the one it caused",
+            "Exception: Installed CUDA version 11.0 does not match the version torch was compiled with 10.1\n"
+            "During handling of the above exception, another exception occurred:\n"
+            "TypeError: f() missing 1 required positional argument: 'x'",
+            1,
+            "native_build_failure",
+        ),
+        (
+            "advice is no evidence",
+            "For debugging consider passing CUDA_LAUNCH_BLOCKING=1. Try setting expandable_segments:True when CUDA out of memory",
+            1,
+            "unknown",
+        ),
+        ("an exception nobody knows is unknown", "Traceback (most recent call last):\nValueError: the frobnicator is full", 1, "unknown"),
+        ("nothing is unknown", "", None, "unknown"),
+        ("rubbish is unknown", "\x00\x01\x02\ufffd\ufffd\x7f" * 50, None, "unknown"),
+    ],
+)
+def test_what_outweighs_what(why: str, log: str, code: int | None, cause: str) -> None:
+    assert cause_of(log, code) == cause, why
+
+
+def test_unknown_still_shows_where_to_look() -> None:
+    found = diagnose(Evidence(tuple(clean_lines("start\nValueError: the frobnicator is full\nbye"))), BOOK)
+    assert (found.cause, found.confidence) == ("unknown", 0.0)
+    assert (2, "ValueError: the frobnicator is full") in [(clue.line, clue.text) for clue in found.clues]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        f"\x1b[31m{OOM}\x1b[0m",
+        f"[rank3]: {OOM}",
+        f"[default7]:{OOM}",
+        f"[1,3]<stderr>:{OOM}",
+        f"(TrainWorker pid=411, ip=10.0.0.3) {OOM}",
+        f"Nov 21 15:58:51 node7 python[411]: {OOM}",
+        f"2026-05-13T13:25:57.714781669Z stderr F {OOM}",
+        f"trainer-1  | {OOM}",
+        f"  3%|#  | 3/99 [00:03<01:00]\r  4%|#  | 4/99 [00:04<01:00]\r{OOM}",
+    ],
+)
+def test_a_line_is_read_through_what_stands_around_it(raw: str) -> None:
+    lines = clean_lines(f"first\n{raw}\nlast")
+    assert (2, OOM) in [(line.number, line.text) for line in lines]
+
+
+def test_a_redrawn_progress_bar_counts_once() -> None:
+    bar = "\r".join(f" {at}%|#| {at}/100 [00:01<00:09]" for at in range(100))
+    assert len(clean_lines(bar)) == 1
+
+
+def test_the_first_error_of_a_log_far_larger_than_what_is_kept_is_found_with_its_line() -> None:
+    noise = "".join(f"{{'loss': 1.{at:06d}, 'epoch': 0.1}} and so on and so forth\n" for at in range(60_000))
+    log = f"{noise}Traceback (most recent call last):\n{OOM}\n{noise}".encode()
+    lines = read_log(io.BytesIO(log), whole=1 << 16, chunk=1 << 18)
+    found = diagnose(Evidence(lines), BOOK)
+    assert found.cause == "gpu_out_of_memory"
+    assert found.clues[0].line == 60_002
+    assert lines[-1].number == 120_002
+    assert sum(len(line.text) for line in lines) < len(log) * 0.8, "it was kept whole"
+
+
+def test_lines_are_read_the_same_whatever_the_chunks() -> None:
+    log = "".join(f"line {at}{' Error' if at % 97 == 0 else ''}\n" for at in range(3000)).encode()
+    whole = {line.number: line.text for line in read_log(io.BytesIO(log))}
+    for chunk in (100, 1000, 7777):
+        kept = read_log(io.BytesIO(log), whole=500, chunk=chunk)
+        assert all(whole[line.number] == line.text for line in kept)
+        numbers = [line.number for line in kept]
+        assert numbers == sorted(set(numbers), key=lambda number: number or 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n\n", b"\xff\xfe" + OOM.encode("utf-16-le"), bytes(range(256)) * 40, b"x" * 100_000])
+def test_no_bytes_are_too_odd_to_be_read(data: bytes) -> None:
+    found = diagnose(Evidence(read_log(io.BytesIO(data), whole=4096, chunk=1024)), BOOK)
+    assert found.cause == ("gpu_out_of_memory" if OOM.encode("utf-16-le") in data else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("1", 1), ("137", 137), ("-9", -9), ("SIGKILL", -9), ("SIGKILL (9)", -9), ("139 (SIGSEGV)", 139), ("-7 (SIGBUS)", -7)],
+)
+def test_an_exit_code_is_taken_as_people_write_it(text: str, code: int) -> None:
+    assert exit_code(text) == code
+
+
+@needs_shared
+@pytest.mark.parametrize("kind", ["healthy", "spike_recovered", "hard_negative"])
+def test_a_run_without_failure_is_never_accused(kind: str) -> None:
+    for file in sorted((SHARED / "data" / "curves" / kind).glob("*.jsonl")):
+        assert cause_of(file.read_text()) in ("healthy", "unknown"), file.name
+
+
+@needs_shared
+def test_most_real_failures_are_named() -> None:
+    records = [json.loads(line) for line in (SHARED / "diagnosis" / "failures.jsonl").read_text().splitlines()]
+    right = sum(
+        cause_of(record["log"], exit_code(str(record["exit"])) if record["exit"] else None) == record["cause"] for record in records
+    )
+    assert right / len(records) > 0.9
+
+
+def ask(*arguments: object, stdin: str = "") -> dict[str, Any]:
+    done = holdfast("diagnose", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_command_answers_as_agreed(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"step 1\n{OOM}\n")
+    answer = ask(log, "--exit-code", "1")
+    assert (answer["cause"], answer["clues"][0]) == ("gpu_out_of_memory", {"line": 2, "text": OOM})
+    assert 0.5 < answer["confidence"] <= 1
+    assert answer["explanation"] and answer["also"] == []
+    first = answer["remedies"][0]
+    assert set(first) == {"id", "what", "patch", "command", "standing", "source"}
+    assert first["patch"] == {"train.micro_batch_tokens": 1024}
+    told = holdfast("diagnose", log)
+    assert "line 2:" in told.stdout and "train.micro_batch_tokens=1024" in told.stdout
+
+
+def test_the_machine_speaks_too(tmp_path: Path) -> None:
+    log, machine = tmp_path / "train.log", tmp_path / "machine.json"
+    log.write_text("something went wrong\n")
+    facts = {"machine": {"torch": {"version": "2.5.1+rocm6.2", "arch_list": ["gfx1100"]}, "gpus": [{"arch": "gfx1012"}]}}
+    machine.write_text(json.dumps(facts))
+    assert ask(log)["cause"] == "unknown"
+    assert ask(log, "--machine", machine)["cause"] == "unsupported_gpu_arch"
+
+
+def test_a_users_own_card_is_heard(tmp_path: Path) -> None:
+    (tmp_path / "failures").mkdir()
+    card = "title: A gremlin\ncause: hardware_fault\nsure: 0.9\nwhy: It bites. It does.\npatterns: [gremlin]\n"
+    (tmp_path / "failures" / "gremlin.yaml").write_text(card + "source: [https://example.org/1]\nhits: [a gremlin]\nmisses: [a goblin]\n")
+    log = tmp_path / "train.log"
+    log.write_text("a gremlin sat on the card\n")
+    assert ask(log, "--book", tmp_path)["cards"] == ["gremlin"]
+    assert "A gremlin" in holdfast("explain", "gremlin", "--book", tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("none.log",), "none.log: No such file"),
+        (("{folder}",), "no run folder"),
+        (("{log}", "--exit-code", "soon"), "not an exit code"),
+        (("{log}", "--machine", "{log}"), "--machine"),
+        (("{log}", "--book", "nowhere"), "no folder"),
+    ],
+)
+def test_what_cannot_be_read_is_told(arguments: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("hello\n")
+    done = holdfast("diagnose", *(argument.format(folder=tmp_path, log=log) for argument in arguments))
+    assert done.returncode == 2
+    assert told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_run_folder_explains_itself(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: m\ndata: {files: [f]}\n")
+    assert ask(tmp_path)["cause"] == "healthy"
+    for number, ending in ((1, {"kind": "nonfinite", "code": 64, "facts": {"loss": None}}), (2, {"kind": "error", "code": 1, "facts": {}})):
+        attempt = tmp_path / "attempts" / f"{number:03d}"
+        attempt.mkdir(parents=True)
+        facts = {"attempt": number, "ending": ending, "committed_before": 0, "committed_after": 0, "died": 1.0, "words": "ended"}
+        (attempt / "wreck.json").write_text(json.dumps(facts))
+        (attempt / "output.log").write_text(f"loading\n{OOM}\n")
+    answer = ask(tmp_path)
+    assert (answer["cause"], answer["clues"][0]["line"]) == ("gpu_out_of_memory", 2)
+    assert [attempt["cause"] for attempt in answer["attempts"]] == ["nonfinite_numerics", "gpu_out_of_memory"]
+    (tmp_path / "summary.json").write_text('{"status": "finished"}')
+    assert ask(tmp_path)["cause"] == "healthy"
+
+
+def test_a_card_is_explained_by_name_by_cause_or_listed() -> None:
+    assert "Sources: <https" in holdfast("explain", "gpu-oom-allocator").stdout
+    assert holdfast("explain", "disk_full").stdout.count("## ") > 1
+    assert {line.split()[1] for line in holdfast("explain").stdout.splitlines()} >= set(BOOK)
+    wrong = holdfast("explain", "gpu-oom-alocator")
+    assert (wrong.returncode, "did you mean gpu-oom-allocator?" in wrong.stderr) == (2, True)
