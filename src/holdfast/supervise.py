@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from holdfast.book import cards_of
+from holdfast.core.failure import Failure
 from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import add_entry, read_timeline, settings_at
@@ -94,6 +95,7 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
     """Bring the run to an end. `relaunch`: how its trainer is started now; `orders` is what every attempt's launch.json also holds."""
     launch = relaunch(run)
     pause, watch = _Backoff(), _Watch(run)
+    failures: dict[str, Failure] = {}
     while True:
         attempt = hands.adopt(run)
         ended_before = attempt is not None and not process.living_pids(attempt)
@@ -104,11 +106,12 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         elif not ended_before:
             view.tell(f"adopted the living attempt {attempt.number} ({_pids(attempt)})")
             run.event("attempt_adopted", attempt=attempt.number)
+        failures = failures or cards_of("failures")  # while the trainer starts, so that nobody waits for it after a death
         ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch))
         if ending.kind == "finished":
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
-        diagnosis = diagnose_wreck(wreck, cards_of("failures"))
+        diagnosis = diagnose_wreck(wreck, failures)
         if ending.kind == "interrupted" or view.stop():
             _record(run, wreck, diagnosis, None)
             if ended_before and not view.stop():
