@@ -70,6 +70,7 @@ def test_a_standby_takes_over_and_ends_alike(config_of: Write, undisturbed: str,
     child = start("train", config_of(train=LONG, run={"standby": True}), "--run", run)
     wait_until(lambda: "standby trainer" in processes_of(run) and _is_ready(processes_of(run)["standby trainer"]))
     standby, before = processes_of(run)["standby trainer"], committed(run)
+    assert json.loads((run / "standby_pids.json").read_text())["standby"]["pid"] == standby
     assert before < STEPS - 50, "the run has to be long enough for this test"
     kill(processes_of(run)["trainer"])
     wait_until(lambda: processes_of(run).get("trainer") == standby)

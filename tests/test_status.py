@@ -225,7 +225,7 @@ def test_looking_changes_nothing_and_keeps_nobody_from_the_run(made: Path, tmp_p
 
 @pytest.mark.usefixtures("no_leftovers")
 def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 3000}), tmp_path / "run"
+    config, run = config_of(train={"steps": 3000}, run={"standby": False}), tmp_path / "run"
     command = ("train", config, "--run", run)
     supervisor = start(*command)
     wait_until(lambda: (run / "supervisor.lock").exists() and (run / "supervisor.lock").stat().st_size > 0)
@@ -240,7 +240,7 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     [now] = status(run)
     living = processes_of(run)
     assert (now["state"], now["doing"], now["supervised"], now["steps"]) == ("running", "training", True, 3000)
-    assert now["pids"] == {"supervisor": supervisor.pid, "nurse": living["nurse"], "trainer": living["trainer"]}
+    assert now["pids"] == {"supervisor": supervisor.pid, **{role: living[role] for role in ("nurse", "trainer", "writer")}}
 
     kill(living["trainer"])
     supervisor.stdout.close()  # type: ignore[union-attr]
@@ -253,7 +253,7 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     supervisor.wait()
     [now] = status(run)
     assert (now["state"], now["doing"], now["supervised"]) == ("running", "training", False)
-    assert set(now["pids"]) == {"nurse", "trainer"}
+    assert set(now["pids"]) == {"nurse", "trainer", "writer"}
     text = say(run)
     assert "no supervisor watches it" in text
     assert "goes on with: holdfast train" in text

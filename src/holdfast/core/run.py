@@ -112,6 +112,11 @@ class RunFolder:
         return self.path / "standby.json"
 
     @property
+    def standby_pids(self) -> Path:
+        """Who waits, written by the nurse of a standby."""
+        return self.path / "standby_pids.json"
+
+    @property
     def supervisor_lock(self) -> Path:
         return self.path / "supervisor.lock"
 

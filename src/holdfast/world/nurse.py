@@ -9,6 +9,7 @@ long as one of the two lives, and no second trainer can start.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.identity import myself
+from holdfast.core.identity import identify, myself
 from holdfast.core.wait import wait_for_end
 
 LOOK_EVERY_S = 0.5
@@ -34,7 +35,11 @@ def main(argv: list[str]) -> int:
     orders = json.loads(Path(argv[1]).read_text())
     lock = _open_lock(orders)
     trainer = subprocess.Popen(orders["argv"], stdin=subprocess.PIPE, env=_environment(orders), pass_fds=(lock,))
+    names = Path(argv[1]).with_name("standby_pids.json")
+    with contextlib.suppress(OSError):
+        _write(names, {"standby nurse": myself(), "standby": identify(trainer.pid)})
     attempt = sys.stdin.readline().strip()
+    names.unlink(missing_ok=True)
     code = _attend(Path(attempt), lock, trainer) if attempt else 0
     if trainer.poll() is None:
         trainer.kill()
@@ -53,7 +58,7 @@ def _attend(attempt: Path, lock: int | None, standby: subprocess.Popen[bytes] | 
     with (attempt / "output.log").open("ab") as output:
         trainer = standby if standby and _takes(standby, attempt) else _start(launch["argv"], environment, output, (lock,))
         signal.signal(signal.SIGTERM, lambda *_: trainer.send_signal(signal.SIGTERM))
-        code = _watch(trainer, launch["writer_argv"], environment, output)
+        code = _watch(trainer, launch["writer_argv"], environment, output, attempt / "writer.json")
     _write(attempt / "ending.json", {"code": code, "began": began, "ended": time.time()})
     return 0
 
@@ -88,10 +93,14 @@ def _lock(descriptor: int) -> bool:
     return False
 
 
-def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment: dict[str, str], output: Any) -> int:
-    """Wait for the trainer; start the writer, and start it again when it dies, more slowly each time it dies at once."""
+def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment: dict[str, str], output: Any, name: Path) -> int:
+    """Wait for the trainer; start the writer, and start it again when it dies, more slowly each time it dies at once.
+
+    Who the writer is stands in the file `name`.
+    """
     pause, writer_died = WRITER_PAUSE_S[0], 0.0
     writer = _start(writer_argv, environment, output)
+    _name(name, writer)
     started = time.monotonic()
     while (code := trainer.poll()) is None:
         if writer.poll() is None:
@@ -103,8 +112,15 @@ def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment
             pause = WRITER_PAUSE_S[0] if writer_died - started > WRITER_PAUSE_S[1] else min(pause * 2, WRITER_PAUSE_S[1])
         if time.monotonic() - writer_died >= pause:
             writer = _start(writer_argv, environment, output)
+            _name(name, writer)
             started, writer_died = time.monotonic(), 0.0
     return code
+
+
+def _name(file: Path, writer: subprocess.Popen[bytes]) -> None:
+    """Write down who the writer is, for `holdfast status`; on a full disk that is left out."""
+    with contextlib.suppress(OSError):
+        _write(file, {"identity": identify(writer.pid)})
 
 
 def _start(argv: list[str], environment: dict[str, str], output: Any, inherited: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:

@@ -78,7 +78,7 @@ def look(run: RunFolder) -> Standing:
     if supervised or training:
         doing = found.read("the trainer's pulse", lambda: _doing(run, attempt, training, result), None)
         unwritten = found.read("the trainer's memory file", attempt.unwritten, 0) if training and attempt else 0
-        pids = found.read("pids", lambda: _pids(holder, attempt), pids)
+        pids = found.read("pids", lambda: _pids(run, holder, attempt), pids)
     return Standing(
         run=run,
         state="running" if supervised or training else _ended(summary, result),
@@ -133,10 +133,11 @@ def _doing(run: RunFolder, attempt: Attempt | None, training: bool, result: Json
     return "evaluating" if result.get("kind") == "finished" else "starting"
 
 
-def _pids(holder: Json, attempt: Attempt | None) -> dict[str, int]:
-    identity: Any = holder.get("identity")
-    supervisor = {"supervisor": identity["pid"]} if alive(identity) else {}
-    return supervisor | (living_pids(attempt) if attempt else {})
+def _pids(run: RunFolder, holder: Json, attempt: Attempt | None) -> dict[str, int]:
+    named: dict[str, Any] = {"supervisor": holder.get("identity"), **(read_json(run.standby_pids) or {})}
+    if attempt is not None:
+        named["writer"] = (read_json(attempt.folder / "writer.json") or {}).get("identity")
+    return {role: identity["pid"] for role, identity in named.items() if alive(identity)} | (living_pids(attempt) if attempt else {})
 
 
 def _last_row(run: RunFolder) -> Json:
