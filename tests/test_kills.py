@@ -89,7 +89,7 @@ def test_the_writer_killed_before_and_after_its_rename(undisturbed: SimpleNamesp
     done = holdfast("train", undisturbed.config, "--run", run, "--faults", slow_enough, "--json")
     assert done.returncode == 0, done.stderr
     deaths = sum((run / f"attempts/{number}/output.log").read_text().count("writer dies") for number in ("001", "002"))
-    assert deaths >= KILLS_PER_POINT
+    assert deaths >= 3, "started again, more slowly each time"
     check(run, undisturbed)
 
 

@@ -74,6 +74,25 @@ def test_rows_are_not_accused_of_a_shape(lengths: list[int], chance: random.Rand
     assert found == [] and "not in other company" in seen
 
 
+@given(some.lists(some.integers(5, 60), min_size=6, max_size=32), some.randoms(use_true_random=False))
+def test_rows_are_not_accused_of_being_many(lengths: list[int], chance: random.Random) -> None:
+    """It fails from some total of tokens on, which no row reaches alone: another row does as well as any of those that were found."""
+    threshold = chance.randint(max(lengths) + 1, max(max(lengths) + 1, sum(lengths) - max(lengths)))
+
+    def fails(samples: Sequence[int]) -> bool:
+        return sum(lengths[sample] for sample in samples) >= threshold
+
+    rows = list(range(len(lengths)))
+    chance.shuffle(rows)
+    smallest = smallest_failing(rows, fails) if fails(rows) else []
+    others = sorted((row for row in rows if row not in smallest), key=lambda row: lengths[row])
+    found, _ = guilty(smallest, others, fails) if smallest and others else ([], "")
+    rest = [row for row in rows if row not in found]
+    assert not found or fails(rest) or max(lengths[row] for row in found) > max(lengths[row] for row in rest), (
+        "accused of its length at most"
+    )
+
+
 # ---- the decision
 
 KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])

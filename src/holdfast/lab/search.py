@@ -42,7 +42,8 @@ def _ddmin(samples: list[int], fails: Fails) -> list[int]:
 def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails) -> tuple[list[int], str]:
     """Which of the suspects fail whatever company they are in; nobody where the failure goes with the company, that is with the shape.
 
-    `suspects` fail together, `others` do not. Two companions of different length are tried, so that sums of tokens differ. Returns the
+    `suspects` fail together, `others` do not; they come by length. The shortest and the longest are tried as companions, so that sums of
+    tokens differ, and the longest in the place of a suspect, so that a sum is told from a row. Returns the
     guilty samples, in the order given, and what was seen, in words.
     """
     company = list(others[:1]) + list(others[-1:] if len(others) > 1 else [])
@@ -56,9 +57,14 @@ def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails) -> tupl
         alone = whatever_company(suspects)
         seen = "it fails alone and in other company" if alone else "it fails alone, but not in other company"
         return (list(suspects) if alone else []), seen
+    if len(others) >= len(suspects) and fails(others[-len(suspects) :]):
+        return [], f"{len(suspects)} samples fail together, but as many others do, too"
     single = [one for one in suspects if whatever_company([one])] if len(suspects) == 2 else []
     if single:
         return single, "it fails with any other sample"
+    swapped = [[one for one in suspects if one != gone] + company[-1:] for gone in (suspects[0], suspects[-1])]
+    if any(fails(some) for some in swapped):
+        return [], f"{len(suspects)} samples fail together, but with another in the place of one of them, too"
     if whatever_company(suspects):
         return list(suspects), f"these {len(suspects)} fail together, in other company too, and not one by one"
     return [], f"{len(suspects)} samples fail together, but not in other company"
