@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from holdfast.book import cards_of, shelves
@@ -63,6 +64,11 @@ def assert_valid_patch(remedy: Remedy) -> None:
         assert isinstance(place, dict)
         place[name] = value
     Config.model_validate(tree)
+
+
+@EACH
+def test_a_card_can_be_printed_as_json(shelf: str, card: Card) -> None:
+    assert orjson.loads(orjson.dumps(card.as_json()))["id"] == card.id
 
 
 def test_ids_are_unique_over_all_shelves() -> None:

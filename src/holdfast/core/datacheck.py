@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
 from holdfast.core.catalog import Card
 
 Verdict = Literal["reject", "mend", "note"]
@@ -45,9 +47,9 @@ class DataCheck(Card):
     """
 
     verdict: Verdict
-    screen: Callable[[str], Any] = _anything
-    look: Callable[[RowView], str]
-    mend: Callable[[str], str] | None = None
+    screen: Callable[[str], Any] = Field(_anything, exclude=True)
+    look: Callable[[RowView], str] = Field(exclude=True)
+    mend: Callable[[str], str] | None = Field(None, exclude=True)
     conversations_only: bool = False
 
     @property
