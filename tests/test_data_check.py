@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
@@ -61,7 +61,8 @@ PARTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
+@example(parts=[b"\0", b'[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'], between=b"\n", suffix="jsonl")
 @given(
     parts=st.lists(PARTS, max_size=8),
     between=st.sampled_from([b"\n", b"\r\n", b"", b",\n"]),

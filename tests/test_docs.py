@@ -28,7 +28,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.xdist_group("newcomer")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_example_of_each_verb_works(page: str, place: Path) -> None:
     found = commands(page)

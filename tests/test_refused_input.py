@@ -114,7 +114,15 @@ def test_a_token_beyond_the_embedding_names_its_row(config_of: Write, model: Pat
     size = max([*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]) + 1
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"vocab_size": size}))
-    extra = {"id": size, "content": "<extra>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    extra = {
+        "id": size,
+        "content": "<extra>",
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": False,
+    }
     tokenizer["added_tokens"].append(extra)
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     rows = make_rows(30)

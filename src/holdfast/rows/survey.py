@@ -135,8 +135,10 @@ def _notes(kept: list[tuple[Judged, Fit]]) -> tuple[Counter[str], list[Json]]:
 def _clean_line(row: Judged, block: Block) -> bytes:
     """A row as it goes into the clean file: byte for byte as it stood where it was a line of JSON and nothing was mended."""
     if row.mended:
-        return json_of(row.value) + b"\n"
+        return json_of({"messages": row.value} if isinstance(row.value, list) else row.value) + b"\n"
     text = block.rows[row.at].json or row.raw
+    if isinstance(row.value, list):  # a bare list of turns; as a line of its own the file's first one would be read as an array
+        text = b'{"messages": ' + text.strip() + b"}"
     return text.strip().replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 

@@ -38,6 +38,7 @@ class Snapshots:
         self.journalled = bench.job.run.committed()
         self.every = 1  # steps between snapshots
         self._thread = ThreadPoolExecutor(1)
+        self._thread.submit(int).result()  # started now: under a memory limit that is nearly reached a thread cannot be
         self._sealing: Future[None] | None = None
         self._side = torch.cuda.Stream(bench.device) if bench.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._unwritten: list[Json] = []
