@@ -84,7 +84,7 @@ def test_a_detached_run_goes_on_alone_and_can_be_looked_on_at(config_of: Write, 
 
 def test_with_json_a_detached_run_prints_its_status(config_of: Write, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = holdfast("train", config_of(train={"steps": 20_000}), "--run", run, "--detach", "--json")
+    done = holdfast("train", config_of(train={"steps": 5000}), "--run", run, "--detach", "--json")
     found = json.loads(done.stdout)
     assert (found["run"], found["state"], found["supervised"]) == (str(run), "running", True)
     assert found["step"] >= 1
@@ -223,9 +223,9 @@ def test_a_pipe_that_nobody_reads_any_more_ends_nothing(config_of: Write, tmp_pa
 
 def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "run"
-    assert holdfast("train", config_of(train={"steps": 20_000}), "--run", run, "--detach").returncode == 0
+    assert holdfast("train", config_of(train={"steps": 5000}), "--run", run, "--detach").returncode == 0
     terminal = Terminal("attach", run)
-    wait_until(lambda: terminal.shows(f"run: {run}", "/20000", "grad norm"))
+    wait_until(lambda: terminal.shows(f"run: {run}", "/5000", "grad norm"))
     kill(processes_of(run)["trainer"])
     wait_until(lambda: terminal.shows("attempt 1: killed by SIGKILL"))
     terminal.type(b"\x03")
@@ -264,7 +264,7 @@ def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config
 
 
 def test_a_run_that_nobody_watches_is_shown_and_stopped_all_the_same(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 20_000}), tmp_path / "run"
+    config, run = config_of(train={"steps": 5000}), tmp_path / "run"
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     kill(supervisor_of(run))
     terminal = Terminal("attach", run)
@@ -294,7 +294,7 @@ def test_stopping_a_run_that_is_only_being_prepared_ends_the_preparation(config_
 
 
 def test_a_held_run_is_refused_with_the_ways_to_it(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 20_000}), tmp_path / "run"
+    config, run = config_of(train={"steps": 5000}), tmp_path / "run"
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     for more in ([], ["--detach"]):
         refused = holdfast("train", config, "--run", run, *more)

@@ -28,7 +28,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: those of the run's own `train` once it ends (1 for a run that died), 130 when you leave before."""
     folder = chosen(arguments.run_folder) if arguments.run_folder else _the_living_one()
     terminal = Terminal(to_stderr=False, quiet=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell that starts it in the background has Ctrl-C ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         if lives(folder):
             _look_on(folder, terminal)
