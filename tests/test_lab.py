@@ -99,8 +99,8 @@ KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])
 LAUNCH = Launch(("x",), {}, {})
 
 
-def past(progressed: bool, kind: str = "error", remedied: bool = False) -> Past:
-    return Past("native_crash", kind, (), progressed, remedied)
+def past(progressed: bool, kind: str = "error", remedied: bool = False, step: int | None = 5) -> Past:
+    return Past(step, "native_crash", kind, (), progressed, remedied)
 
 
 def wreck_of(kind: str = "error", code: int | None = 1, step: int | None = 5) -> Wreck:
@@ -115,7 +115,10 @@ def test_experiments_begin_at_the_second_death_in_a_step_and_not_at_the_first() 
     assert not wants_experiments(wreck_of("killed", -9), diagnosis, [past(True), past(False)]), "somebody may have killed it"
     assert wants_experiments(wreck_of("killed", -9), diagnosis, [past(True), past(False), past(False)])
     assert wants_experiments(wreck_of(), diagnosis, [past(False), past(False)]), "it never got beyond its first step"
-    assert not wants_experiments(wreck_of(step=None), diagnosis, [past(True), past(False)])
+    assert not wants_experiments(wreck_of(step=None), diagnosis, [past(True), past(False, step=None)])
+    assert not wants_experiments(wreck_of(), diagnosis, [past(True, step=4), past(False)]), "another step"
+    assert wants_experiments(wreck_of(), diagnosis, [past(True), past(True)]), "the second one committed the row of the step before only"
+    assert wants_experiments(wreck_of(), diagnosis, [past(True), past(False, step=None), past(False)]), "a start that failed between them"
 
 
 def test_a_remedy_starts_the_count_anew() -> None:
@@ -137,13 +140,13 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
     barren = 0
     for progressed, other, kind in history:
         barren = 0 if progressed else barren + 1
-        pasts.append(Past("native_crash" if other else "unknown", "error", (), progressed))
+        pasts.append(Past(5, "native_crash" if other else "unknown", "error", (), progressed))
         diagnosis, wreck = Diagnosis(pasts[-1].cause, 0.5), wreck_of()
         decision = decide(wreck, diagnosis, pasts, LAUNCH)
         if decision.launch is None or wants_experiments(wreck, diagnosis, pasts):
             decision = decide_after(Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), wreck, decision, LAUNCH)
         remedied = decision.remedy not in ("resume", "none")
-        pasts[-1] = Past(pasts[-1].cause, "error", (), progressed, remedied)
+        pasts[-1] = Past(5, pasts[-1].cause, "error", (), progressed, remedied)
         assert barren <= 20 + sum(one.remedied for one in pasts)
         if decision.launch is None:
             return

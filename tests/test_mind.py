@@ -39,17 +39,17 @@ def outcome_of(pasts: list[Past]) -> bool:
 
 
 def test_a_hundred_deaths_with_progress_do_not_stop_a_run() -> None:
-    assert outcome_of([Past("unknown", "killed", (), True)] * 100)
+    assert outcome_of([Past(5, "unknown", "killed", (), True)] * 100)
 
 
 def test_the_same_error_without_progress_ends_after_its_limit() -> None:
-    past = Past("unknown", "error", (), False)
+    past = Past(5, "unknown", "error", (), False)
     assert outcome_of([past] * (REPEATS_OTHERWISE - 1))
     assert not outcome_of([past] * REPEATS_OTHERWISE)
 
 
 def test_kills_from_outside_are_met_with_more_patience() -> None:
-    past = Past("unknown", "killed", (), False)
+    past = Past(5, "unknown", "killed", (), False)
     assert outcome_of([past] * (REPEATS["killed"] - 1))
     assert not outcome_of([past] * REPEATS["killed"])
 
@@ -59,19 +59,19 @@ def test_what_the_trainer_refuses_is_not_tried_again() -> None:
     ended = replace(ended, ending=Ending("refused", 68, None, {"cause": "no_learning_signal", "reason": "nothing to learn"}))
     diagnosis = diagnose_wreck(ended, {})
     assert diagnosis.cause == "no_learning_signal"
-    decision = decide(ended, diagnosis, [Past(diagnosis.cause, "refused", (), True)], LAUNCH)
+    decision = decide(ended, diagnosis, [Past(5, diagnosis.cause, "refused", (), True)], LAUNCH)
     assert (decision.launch, decision.reason) == (None, "nothing to learn")
 
 
 def test_alternating_causes_without_progress_end_too() -> None:
-    pasts = [Past("a" if at % 2 else "b", "killed", (), False) for at in range(BARREN)]
+    pasts = [Past(5, "a" if at % 2 else "b", "killed", (), False) for at in range(BARREN)]
     assert outcome_of(pasts[:-1])
     assert not outcome_of(pasts)
 
 
 @given(
     st.lists(
-        st.builds(Past, st.sampled_from("abc"), st.sampled_from(["killed", "error", "nonfinite"]), st.just(()), st.just(False)),
+        st.builds(Past, st.just(5), st.sampled_from("abc"), st.sampled_from(["killed", "error", "nonfinite"]), st.just(()), st.just(False)),
         min_size=BARREN,
     )
 )

@@ -271,6 +271,20 @@ def test_steps_between_snapshots_are_computed_again_and_count_once(trained: Path
     assert second.bench.artifact.to_bytes() == wanted
 
 
+def test_a_step_that_may_turn_out_the_best_has_its_snapshot_in_any_case(trained: Path, tmp_path: Path) -> None:
+    """Evaluated steps fall between snapshots that are far apart; their state has to be there when it is to be kept."""
+    (trained / "steps.jsonl").unlink()
+    for entry in (trained / "checkpoints").iterdir():
+        entry.rename(tmp_path / entry.name)
+    snapshots = committed_in_process(trained, tmp_path / "memory", upto=2, every=50).snapshots
+    row = lines(trained / "steps.jsonl")[-1]
+    snapshots.commit(3, row | {"step": 3}, durable=False, needed=True)
+    snapshots.settle()
+    assert snapshots.memory.newest_header().step == 3
+    snapshots.secure(3)
+    assert [header.step for header in snapshots.memory.pinned_headers()] == [3]
+
+
 def test_a_state_that_is_not_finite_never_counts(trained: Path, tmp_path: Path) -> None:
     (trained / "steps.jsonl").unlink()
     for entry in (trained / "checkpoints").iterdir():

@@ -66,7 +66,7 @@ class RealWorld:
         machine = read_json(run.machine_file) or {}
         remedies = in_order(cards_of("remedies").values(), diagnosis.cause, machine, refuted)
         suspects = wreck.samples if wreck.phase == "rehearsal" else ()
-        with Lab(run, wreck.step, with_env(dict(os.environ), launch.env), settings, limit_s, view.tell, view.stop) as lab:
+        with Lab(run, wreck.step, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop) as lab:
             return investigate(lab, suspects, deaths, remedies)
 
 
@@ -120,7 +120,7 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         history = [*read_history(run), _past(wreck, diagnosis, launch)]
         decision = decide(wreck, diagnosis, history, launch)
         verdict = None
-        if run.config().run.trials and wants_experiments(wreck, diagnosis, history):
+        if wants_experiments(wreck, diagnosis, history) and run.config().run.trials:
             view.tell(f"attempt {attempt.number}: {wreck.ending.words()} at step {wreck.step} again; trying it with one change at a time")
             verdict = hands.investigate(launch, run, wreck, diagnosis, deaths_in_step(history), view)
             decision = decide_after(verdict, wreck, decision, launch)
@@ -141,16 +141,16 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision) -
     if verdict.kind not in ("rows", "setting"):
         return False
     assert wreck.step is not None
+    before = settings_at(read_timeline(run.timeline_file), wreck.step)
     settings: dict[str, Any] = dict(verdict.settings)
     if verdict.kind == "rows":
-        before = settings_at(read_timeline(run.timeline_file), wreck.step).get("quarantine", [])
-        settings = {"quarantine": [*before, *verdict.rows]}
+        settings = {"quarantine": [*before.get("quarantine", []), *verdict.rows]}
         for source in verdict.sources:
             file, _, line = source.rpartition(":")
             entry = {"file": file, "line": int(line), "reason": wreck.ending.words(), "evidence": verdict.evidence, "step": wreck.step}
             append_line(run.quarantine_file, entry, durable=True)
     if verdict.env:
-        settings["env"] = settings_at(read_timeline(run.timeline_file), wreck.step).get("env", {}) | verdict.env
+        settings["env"] = before.get("env", {}) | verdict.env
     add_entry(run.timeline_file, wreck.step, settings, decision.reason)
     run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, evidence=verdict.evidence)
     return True
@@ -239,7 +239,7 @@ def read_history(run: RunFolder) -> list[Past]:
         settings = (read_json(run.attempt(number) / "launch.json") or {}).get("settings", {})
         progressed = wreck["committed_after"] > wreck["committed_before"]
         remedied = wreck["decision"]["remedy"] not in ("resume", "none")
-        history.append(Past(wreck["diagnosis"]["cause"], wreck["ending"]["kind"], _frozen(settings), progressed, remedied))
+        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], wreck["ending"]["kind"], _frozen(settings), progressed, remedied))
     return history
 
 
@@ -252,7 +252,7 @@ def _failures_so_far(run: RunFolder) -> Json:
 
 
 def _past(wreck: Wreck, diagnosis: Diagnosis, launch: Launch) -> Past:
-    return Past(diagnosis.cause, wreck.ending.kind, _frozen(launch.settings), wreck.committed_after > wreck.committed_before)
+    return Past(wreck.step, diagnosis.cause, wreck.ending.kind, _frozen(launch.settings), wreck.committed_after > wreck.committed_before)
 
 
 def _frozen(settings: dict[str, Any]) -> tuple[tuple[str, object], ...]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def start_child(arguments: list[str], environment: dict[str, str], output: Any, 
     )
 
 
-def with_env(environment: dict[str, str], changes: dict[str, str | None]) -> dict[str, str]:
+def with_env(environment: Mapping[str, str], changes: dict[str, str | None]) -> dict[str, str]:
     """An environment with changes (None: unset)."""
     return {name: value for name, value in {**environment, **changes}.items() if value is not None}
 

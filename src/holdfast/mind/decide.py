@@ -17,12 +17,13 @@ EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first re
 
 @dataclass(frozen=True)
 class Past:
-    """One dead attempt in short: its cause, how it ended, what it was started with, whether it committed a step."""
+    """One dead attempt in short: the step it died in (None: before its first), its cause and end, what it was started with."""
 
+    step: int | None
     cause: str
     kind: str
     settings: tuple[tuple[str, object], ...]
-    progressed: bool
+    progressed: bool  # it committed a step
     remedied: bool = False  # something was changed after it
 
 
@@ -56,10 +57,11 @@ def wants_experiments(wreck: Wreck, diagnosis: Diagnosis, history: list[Past]) -
 
 
 def deaths_in_step(history: list[Past]) -> int:
-    """Attempts in a row that ended in the newest one's step, nothing having been changed between them."""
-    fruitless = _unchanged(history, lambda past: not past.progressed)
-    before = history[: len(history) - fruitless]
-    return fruitless + (1 if before and not before[-1].remedied else 0)
+    """Attempts in a row that ended in the newest one's step, nothing having been changed between them; deaths at the start are passed over.
+
+    By the step alone: the row of the step before may be committed only by the next attempt, from the snapshot, and look like progress.
+    """
+    return _unchanged([past for past in history if past.step is not None], lambda past: past.step == history[-1].step)
 
 
 def decide_after(verdict: Verdict, wreck: Wreck, before: Decision, launch: Launch) -> Decision:

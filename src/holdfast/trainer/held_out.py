@@ -36,7 +36,7 @@ class HeldOut:
         May be asked again for a step, by another attempt: what was measured stands, and the best state is made safe all the same.
         """
         settings = self.bench.job.settings(step + 1)
-        if self._due(step):
+        if self.due(step):
             self.snapshots.settle()
             if not self._settle(step):
                 return False
@@ -45,7 +45,8 @@ class HeldOut:
                 return True
         return bool(step >= settings["steps"])
 
-    def _due(self, step: int) -> bool:
+    def due(self, step: int) -> bool:
+        """Whether `step` is evaluated."""
         every = self.config.every
         return every is not None and step > 0 and (step % every == 0 or step == self.bench.job.settings(step)["steps"])
 

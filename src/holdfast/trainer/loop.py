@@ -103,7 +103,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         row = _row(bench, step, computed, time.perf_counter() - began)
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
         durable = due or step == last or job.stopping.asked
-        snapshots.commit(step, row, durable)
+        snapshots.commit(step, row, durable, needed=held_out.due(step))
         if durable:
             saving.asked(step)
         snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})

@@ -69,16 +69,17 @@ class Snapshots:
 
     # -- committing a step
 
-    def commit(self, step: int, row: Json, durable: bool) -> None:
+    def commit(self, step: int, row: Json, durable: bool, needed: bool = False) -> None:
         """Take the state after `step`, unless snapshots are further apart; it counts once it was found finite and sealed.
 
-        `durable` asks for a checkpoint of it. Raises what went wrong with the step before: FloatingPointError when weights or optimizer
-        state are not finite, in which case the snapshot before it stays the newest; OSError when the disk takes no more.
+        `durable` asks for a checkpoint of it, `needed` for a snapshot in any case: it may turn out to be the best. Raises what went
+        wrong with the step before: FloatingPointError when weights or optimizer state are not finite, in which case the snapshot before
+        it stays the newest; OSError when the disk takes no more.
         """
         began = time.perf_counter()
         self.settle()
         waited, busy = time.perf_counter() - began, time.thread_time()
-        if not durable and self._last is not None and step - self._last < self.every:
+        if not (durable or needed) and self._last is not None and step - self._last < self.every:
             self._journal(row)
             return
         if not self.memory.path.exists():  # a login's end takes a user's files in /dev/shm away where systemd's RemoveIPC is on

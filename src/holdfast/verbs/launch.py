@@ -11,6 +11,7 @@ from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.core.types import Launch
 from holdfast.core.variable import Advice
+from holdfast.lab.replay import with_env
 from holdfast.world.place import Place
 from holdfast.world.system import steering
 
@@ -44,4 +45,4 @@ def advised(run: RunFolder) -> list[Advice]:
 
 def child_environment(changes: dict[str, str | None]) -> dict[str, str]:
     """This process's environment with a launch's changes (None: unset)."""
-    return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+    return with_env(os.environ, changes)

@@ -31,7 +31,9 @@ class Patience:
         self.began = time.time()
         rows = list(run.steps())
         self.steps = [row["seconds"] for row in rows[-_REMEMBERED:]]
-        self.first_steps = [first for first in (_first_step_s(run, before, rows) for before in range(1, number)) if first is not None]
+        self.seen = rows[-1]["step"] if rows else 0
+        firsts = {row["attempt"]: row["time"] for row in reversed(rows) if row["attempt"] < number}
+        self.first_steps = [took for before, at in firsts.items() if (took := _first_step_s(run, before, at)) is not None]
         self.starts = [took for took in (_start_s(run, before) for before in range(1, number)) if took is not None]
 
     def overdue(self, pulse: Json | None, now: float) -> Overdue | None:
@@ -41,7 +43,7 @@ class Patience:
         silent = now - pulse["time"]
         if pulse["phase"] in ("rehearsal", "evaluate"):
             return self._judge(pulse["phase"], silent, [])
-        if not any(row["attempt"] == self.number for row in self._new_rows()):
+        if not self._has_committed():
             return self._judge("first step", silent, self.first_steps)
         return self._judge("step", silent, self.steps)
 
@@ -53,13 +55,14 @@ class Patience:
         limit = max(self.floor_s, _TIMES * max(seen)) if seen else max(self.floor_s, _FIRST_S)
         return Overdue(section, seconds, limit) if seconds > limit else None
 
-    def _new_rows(self) -> list[Json]:
+    def _has_committed(self) -> bool:
+        """Whether this attempt has committed a step; the time of its newest one is remembered, once."""
         row = last_line(self.run.steps_file, window=1 << 20)
-        if row is None:
-            return []
-        if row["attempt"] == self.number:
-            self.steps = [*self.steps[-_REMEMBERED:], row["seconds"]]
-        return [row]
+        if row is None or row["attempt"] != self.number:
+            return False
+        if row["step"] > self.seen:
+            self.seen, self.steps = row["step"], [*self.steps[1 - _REMEMBERED :], row["seconds"]]
+        return True
 
 
 def _start_s(run: RunFolder, number: int) -> float | None:
@@ -68,8 +71,7 @@ def _start_s(run: RunFolder, number: int) -> float | None:
     return ready.stat().st_mtime - launch["started"] if launch and ready.exists() else None
 
 
-def _first_step_s(run: RunFolder, number: int, rows: list[Json]) -> float | None:
-    """Seconds from an attempt's readiness to its first committed step."""
+def _first_step_s(run: RunFolder, number: int, committed: float) -> float | None:
+    """Seconds from an attempt's readiness to its first step, committed at that time."""
     ready = run.attempt(number) / "ready.json"
-    first = next((row for row in rows if row["attempt"] == number), None)
-    return first["time"] - ready.stat().st_mtime if first and ready.exists() else None
+    return committed - ready.stat().st_mtime if ready.exists() else None
