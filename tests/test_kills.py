@@ -28,15 +28,17 @@ pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 @pytest.fixture(scope="module")
 def undisturbed(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A config with dropout on, and the result of a run nobody disturbed."""
+    """A config with dropout, packing, accumulation, checkpointing and evaluation on, and the result of a run nobody disturbed."""
     folder = tmp_path_factory.mktemp("kills")
     rows = write_rows(folder / "rows.jsonl", make_rows(90))
     tree = {
         "model": str(assets.model),
         "data": {"files": str(rows), "held_out": 0.1},
         "adapter": {"r": 4, "dropout": 0.1},
-        "train": {"steps": STEPS, "effective_batch": 4, "lr": 1e-3, "max_tokens": 96, "micro_batch_tokens": 80, "threads": 1},
+        "train": {"steps": STEPS, "effective_batch": 4, "lr": 1e-3, "max_tokens": 96, "micro_batch_tokens": 80, "threads": 1}
+        | {"checkpointed_layers": 1},
         "save": {"every": 5},
+        "evaluate": {"every": 20},
     }
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(tree))
@@ -139,29 +141,29 @@ def test_a_trainer_whose_nurse_died_goes_on(undisturbed: SimpleNamespace, tmp_pa
     check(run, undisturbed)
 
 
-def kill_at_random(undisturbed: SimpleNamespace, run: Path, wanted: int, chance: random.Random) -> Counter[str]:
+def kill_at_random(undisturbed: SimpleNamespace, run: Path, wanted: int, chance: random.Random, *settings: str) -> Counter[str]:
     """Kill a random process of a run after a random while, until `wanted` were hit or it finished; then let it finish."""
     hits: Counter[str] = Counter()
-    supervisor = start("train", undisturbed.config, "--run", run)
+    supervisor = start("train", undisturbed.config, *settings, "--run", run)
     while hits.total() < wanted:
         time.sleep(chance.choice((0.1, 0.5, 2.0, 6.0)) * chance.random())
         if supervisor.poll() is not None:
             supervisor.communicate()
             if (run / "summary.json").exists() and json.loads((run / "summary.json").read_text())["status"] == "finished":
                 break
-            supervisor = start("train", undisturbed.config, "--run", run)
+            supervisor = start("train", undisturbed.config, *settings, "--run", run)
             continue
         living = processes_of(run) | {"supervisor": supervisor.pid}
         target = chance.choice(sorted(living))
         hits[target] += kill(living[target])
     if supervisor.stdout is not None and not supervisor.stdout.closed:
         supervisor.communicate()
-    done = holdfast("train", undisturbed.config, "--run", run)
+    done = holdfast("train", undisturbed.config, *settings, "--run", run)
     assert done.returncode == 0, done.stderr
     return hits
 
 
-def kill_through_runs(undisturbed: SimpleNamespace, folder: Path, wanted: int, seed: int) -> Counter[str]:
+def kill_through_runs(undisturbed: SimpleNamespace, folder: Path, wanted: int, seed: int, *settings: str) -> Counter[str]:
     """One run after the other, each killed up to twenty times, each checked, until `wanted` kills have hit."""
     chance = random.Random(seed)
     hits: Counter[str] = Counter()
@@ -169,7 +171,7 @@ def kill_through_runs(undisturbed: SimpleNamespace, folder: Path, wanted: int, s
         if hits.total() >= wanted:
             break
         run = folder / f"run-{number}"
-        hits += kill_at_random(undisturbed, run, min(20, wanted - hits.total()), chance)
+        hits += kill_at_random(undisturbed, run, min(20, wanted - hits.total()), chance, *settings)
         check(run, undisturbed)
     print(dict(hits))
     return hits
@@ -182,8 +184,13 @@ def test_any_process_killed_at_random_times(undisturbed: SimpleNamespace, tmp_pa
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_a_thousand_random_kills(undisturbed: SimpleNamespace, tmp_path: Path, seed: int) -> None:
-    hits = kill_through_runs(undisturbed, tmp_path, wanted=50, seed=100 + seed)
-    assert set(hits) == {"supervisor", "nurse", "trainer", "writer"}
+    """In turn: snapshots in memory or on disk, a standby that takes over or none."""
+    (tmp_path / "snapshots").mkdir()
+    place = [f"save.snapshot_dir={tmp_path / 'snapshots'}"] if seed % 4 >= 2 else []
+    standby = seed % 2 == 1
+    hits = kill_through_runs(undisturbed, tmp_path, 50, 100 + seed, f"run.standby={str(standby).lower()}", *place)
+    assert set(hits) >= {"supervisor", "nurse", "trainer", "writer"}
+    assert standby == any(role.startswith("standby") for role in hits)
 
 
 def test_ctrl_c_finishes_the_step_saves_and_exits_130(undisturbed: SimpleNamespace, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ MODEL = ModelFacts(
 
 
 def test_a_plan_adds_up() -> None:
-    plan = make_plan(CONFIG, MODEL, {"memory_bytes": 32 << 30}, {"max": 100, "mean": 50.0, "rows": 1000})
+    plan = make_plan(CONFIG, MODEL, {"memory_bytes": 32 << 30}, {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000})
     assert plan["peak_bytes"] == sum(plan["bytes"].values())
     assert plan["params"] == {"total": 64000 + 4096 + 8192 + 64, "trainable": 8 * (128 + 192)}
     assert plan["fits"] is True
@@ -117,7 +117,7 @@ def test_a_plan_adds_up() -> None:
 
 
 def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
-    lengths = {"max": 100, "mean": 50.0, "rows": 1000}
+    lengths = {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}
     sizes = [make_plan(CONFIG, MODEL, {"memory_bytes": size << 20}, lengths)["micro_batch_tokens"] for size in (4096, 540, 520, 64)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 100
@@ -125,8 +125,16 @@ def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
     assert make_plan(CONFIG, MODEL, {}, lengths)["fits"] is None, "unknown memory is unknown"
 
 
+def test_a_micro_batch_is_no_larger_than_the_largest_step() -> None:
+    lengths = {"max": 100, "mean": 50.0, "rows": 1000}
+    small, large = (make_plan(CONFIG, MODEL, {}, lengths | {"step": step}) for step in (700, 1900))
+    assert (small["micro_batch_tokens"], large["micro_batch_tokens"]) == (700, 1900)
+    assert small["peak_bytes"] < large["peak_bytes"]
+    assert make_plan(CONFIG, MODEL, {}, lengths | {"step": 10**6})["micro_batch_tokens"] == 2048
+
+
 def test_layers_are_computed_again_only_as_memory_asks() -> None:
-    lengths = {"max": 4000, "mean": 50.0, "rows": 1000}
+    lengths = {"max": 4000, "mean": 50.0, "rows": 1000, "step": 9000}
     plans = [make_plan(CONFIG, MODEL, {"memory_bytes": size << 20}, lengths) for size in (4096, 580, 570, 550, 64)]
     layers = [plan["checkpointed_layers"] for plan in plans]
     assert layers == sorted(layers) and layers[0] == 0 and layers[-1] == 2 and max(layers[1:4]) > 0
@@ -137,7 +145,7 @@ def test_layers_are_computed_again_only_as_memory_asks() -> None:
 
 
 def test_weights_stored_in_sixteen_bits_are_planned_at_that_width() -> None:
-    lengths = {"max": 100, "mean": 50.0, "rows": 1000}
+    lengths = {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}
     wide, narrow = (make_plan(CONFIG, replace(MODEL, stored=stored), {}, lengths)["bytes"]["weights"] for stored in ("F32", "BF16"))
     assert wide == 2 * narrow
 

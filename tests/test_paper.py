@@ -89,6 +89,16 @@ def test_the_order_depends_on_seed_and_epoch_and_never_changes() -> None:
         table.samples(3, 16)
 
 
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 200), st.integers(0, 99))
+def test_the_largest_step_of_a_run_is_known_before_it_begins(lengths: list[int], batch: int, samples: int, seed: int) -> None:
+    table = StepTable(np.arange(len(lengths)), batch, seed)
+    samples = min(samples, 10 * len(lengths))  # as far as it looks
+    tokens = [sum(lengths[row] for row in table.samples(step, samples)) for step in range(1, -(-samples // batch) + 1)]
+    step, largest = table.largest_step(np.array(lengths), samples)
+    assert (largest, tokens[step - 1]) == (max(tokens), max(tokens))
+    assert table.largest_step(np.array(lengths))[1] >= largest, "of a run without end"
+
+
 @given(st.integers(1, 500), st.floats(0, 0.5), st.integers(0, 99))
 def test_rows_are_split_into_two_parts_without_loss(rows: int, share: float, seed: int) -> None:
     training, held_out = split_rows(rows, share, seed)

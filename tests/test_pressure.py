@@ -13,10 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import events, holdfast, lines, make_rows, write_rows
+from conftest import events, holdfast, lines, write_rows
+from holdfast.core.table import StepTable
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.pressure import MemoryWatch
+from holdfast.trainer.pressure import MemoryWatch, rehearse
+from holdfast.trainer.step import unannounced
 
 
 @pytest.mark.parametrize(
@@ -92,11 +94,11 @@ def long_rows(count: int, words: int) -> list[dict[str, str]]:
 
 
 def test_a_real_limit_splits_the_largest_micro_batch_before_the_first_step(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path / "rows.jsonl", make_rows(96) + long_rows(24, 300))
+    rows = write_rows(tmp_path / "rows.jsonl", long_rows(24, 300))
     tree: dict[str, Any] = {
         "model": "tiny",
         "data": {"files": str(rows), "held_out": 0.0},
-        "train": {"steps": 3, "effective_batch": 24, "max_tokens": 1024, "micro_batch_tokens": 24 * 1024, "threads": 1},
+        "train": {"steps": 1, "effective_batch": 24, "max_tokens": 1024, "micro_batch_tokens": 24 * 1024, "threads": 1},
         "evaluate": {"generate": 0},
     }
     for name, limit in (("free", None), ("tight", "1100MiB")):
@@ -112,6 +114,30 @@ def test_a_real_limit_splits_the_largest_micro_batch_before_the_first_step(tmp_p
     assert [row["samples"] for row in free] == [row["samples"] for row in tight]
     assert [row["loss"] for row in free] == pytest.approx([row["loss"] for row in tight], rel=1e-4)
     assert max(row["peak_bytes"] for row in tight) < max(row["peak_bytes"] for row in free)
+
+
+def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run never meets must not cost it memory: the two longest rows do not come together in these three steps."""
+    lengths = np.array([10, 500, 20, 30, 480, 40, 50, 60])
+    table = StepTable(np.arange(8), 2, 0)
+    steps = [table.samples(step, 6) for step in (1, 2, 3)]
+    largest = max(steps, key=lambda rows: lengths[rows].sum())
+    assert lengths[largest].sum() < 980
+    tried: list[list[int]] = []
+    monkeypatch.setattr("holdfast.trainer.pressure.compute_within_memory", lambda bench, step, samples, announce: tried.append(samples))
+
+    def batches(samples: list[int], budget: int) -> list[Any]:
+        assert budget == 400
+        return [SimpleNamespace(numbers=(row,), tokens=lengths[row]) for row in samples]
+
+    bench: Any = SimpleNamespace(
+        table=table,
+        task=SimpleNamespace(tokens=SimpleNamespace(starts=np.array([0, *np.cumsum(lengths)])), batches=batches),
+        job=SimpleNamespace(settings=lambda step: {"samples": 6, "micro_batch_tokens": 400}),
+        optimizer=SimpleNamespace(clear=lambda: None),
+    )
+    rehearse(bench, unannounced)
+    assert tried == [[max(largest, key=lambda row: lengths[row])]]
 
 
 class Watched:

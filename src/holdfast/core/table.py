@@ -12,6 +12,7 @@ from holdfast.core.shuffle import Rows, permutation
 
 _HELD_OUT_STREAM = 2**32  # beyond any epoch's number
 _EVALUATION_STREAM = 2**32 + 1
+_EPOCHS_AHEAD, _SAMPLES_AHEAD, _STEPS_AHEAD = 10, 1 << 20, 16
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,22 @@ class StepTable:
             raise IndexError(f"step {step} of a run of {samples_of_run} samples in batches of {self.batch}")
         size = self.mixture.size if self.mixture else len(self.rows)
         return [int(self._order(at // size)[at % size]) for at in range(first, end)]
+
+    def largest_step(self, lengths: Rows, samples_of_run: int | None = None) -> tuple[int, int]:
+        """(step, its tokens) of the step with the most tokens; `lengths`: of every row, in tokens. Without a number: of a run without end.
+
+        Looks at ten epochs, but at no more than a million samples beyond the first; a later step may be a little larger.
+        """
+        size = self.mixture.size if self.mixture else len(self.rows)
+        samples = max(size, min(_EPOCHS_AHEAD * size, _SAMPLES_AHEAD), _STEPS_AHEAD * self.batch)
+        samples = min(samples, samples_of_run or samples)
+        totals = np.zeros(math.ceil(samples / self.batch))
+        for first in range(0, samples, size):
+            rows = self._order(first // size)[: samples - first]
+            steps = np.arange(first, first + len(rows)) // self.batch
+            totals += np.bincount(steps, weights=lengths[rows], minlength=len(totals))
+        step = int(totals.argmax())
+        return step + 1, int(totals[step])
 
     def _order(self, epoch: int) -> Rows:
         if epoch not in self._orders:

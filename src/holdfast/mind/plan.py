@@ -19,7 +19,8 @@ WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340
 def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -> Json:
     """Memory by kind in bytes, tokens per micro-batch, layers computed again in backward, and whether the run fits into the capacity.
 
-    `lengths`: {max, mean, rows} of the training rows in tokens. The capacity is the device's, never what happens to be free.
+    `lengths` in tokens: {max, mean, rows} of the training rows, `step`: all of the largest step. The capacity is the device's, never what
+    happens to be free.
     """
     need = footprint(config, model, int(lengths["max"]))
     capacity = _capacity(machine)
@@ -47,7 +48,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
     """(tokens per micro-batch, layers computed again): as few such layers as let the longest row fit, then as many tokens as do."""
     longest = int(lengths["max"])
     fixed, asked = config.train.micro_batch_tokens, config.train.checkpointed_layers
-    wanted = fixed or max(longest, min(config.train.effective_batch * longest, _LARGEST_MICRO_BATCH[device]))
+    wanted = fixed or max(longest, min(int(lengths["step"]), _LARGEST_MICRO_BATCH[device]))
     if capacity is None:
         return wanted, asked or 0
     room = capacity * USABLE_SHARE - sum(need.fixed.values()) - WORKSPACE_BYTES
@@ -75,7 +76,8 @@ def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: in
         reasons.append(f"micro_batch_tokens = {budget}, a peak of {_gib(peak)} of {_gib(capacity)}, at most {USABLE_SHARE:.0%} of it used")
     if checkpointed:
         reasons.append(f"{checkpointed} layers are computed again in backward, because keeping them all would not fit")
-    reasons.append(f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows")
+    about = f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows"
+    reasons.append(f"{about}; largest step {lengths['step']} tokens")
     return reasons
 
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.config import Data
+from holdfast.core.config import Data, Train
 from holdfast.core.files import replacing
 from holdfast.core.mixture import Mixture, make_mixture
 from holdfast.core.shuffle import Rows
-from holdfast.core.table import split_rows
+from holdfast.core.table import StepTable, split_rows
 from holdfast.rows.arrays import header_of, in_file_order, map_arrays, read_array
 from holdfast.rows.rawrow import Source
 
@@ -117,6 +117,12 @@ def mixture(tokens: TokenSet, training: Rows, data: Data, seed: int) -> Mixture 
     lengths = np.diff(tokens.starts)[training]
     weights = [data.weights.get(file, 1.0) for file in tokens.files]
     return make_mixture(tokens.file[training], lengths, weights, epoch_rows(data, len(training)), seed)
+
+
+def step_table(tokens: TokenSet, data: Data, train: Train) -> StepTable:
+    """Which rows each step sees."""
+    training, _ = split(tokens, data, train.seed)
+    return StepTable(training, train.effective_batch, train.seed, mixture(tokens, training, data, train.seed))
 
 
 def epoch_rows(data: Data, training: int) -> int:

@@ -82,13 +82,13 @@ def change(name: str, value: int, bench: Bench, step: int, reason: str) -> None:
 
 
 def rehearse(bench: Bench, announce: Announce) -> None:
-    """Try the largest micro-batch the run can meet, so that too little memory shows in its first seconds. Moves no weight."""
-    tokens, rows = bench.task.tokens, bench.table.rows
-    lengths = np.diff(tokens.starts)[rows]
-    longest = np.argsort(-lengths, kind="stable")[: bench.job.config.train.effective_batch]
-    fitting = np.cumsum(lengths[longest]) <= bench.job.settings(1)["micro_batch_tokens"]
-    chosen = rows[longest[: max(1, int(fitting.sum()))]].tolist()
-    compute_within_memory(bench, 1, chosen, announce)
+    """Try the run's largest step first, so that too little memory shows in its first seconds. Moves no weight."""
+    settings = bench.job.settings(1)
+    step, _ = bench.table.largest_step(np.diff(bench.task.tokens.starts), settings["samples"])
+    largest = max(
+        bench.task.batches(bench.table.samples(step, settings["samples"]), settings["micro_batch_tokens"]), key=lambda batch: batch.tokens
+    )
+    compute_within_memory(bench, 1, list(largest.numbers), announce)
     bench.optimizer.clear()
 
 

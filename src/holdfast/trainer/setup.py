@@ -10,7 +10,7 @@ import torch
 from holdfast.core.memoryfile import Snapshot
 from holdfast.core.table import StepTable, learning_rate
 from holdfast.core.timeline import Settings
-from holdfast.rows.tokenset import TokenSet, load_tokens, mixture, split
+from holdfast.rows.tokenset import load_tokens, step_table
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
 from holdfast.trainer.model import prepare_torch
@@ -61,10 +61,13 @@ def build(job: Job, settings: Settings) -> Bench:
     artifact = Image(task.artifact, {"format": "pt"})
     if begun := job.plan.get("start_adapter"):
         put_in(artifact, job.run.start_adapter, begun)
-    return Bench(job, settings, task, optimizer, step_table(job, tokens), artifact, Image(optimizer.state() | task.state()), device)
-
-
-def step_table(job: Job, tokens: TokenSet) -> StepTable:
-    train = job.config.train
-    training, _ = split(tokens, job.config.data, train.seed)
-    return StepTable(training, train.effective_batch, train.seed, mixture(tokens, training, job.config.data, train.seed))
+    return Bench(
+        job,
+        settings,
+        task,
+        optimizer,
+        step_table(tokens, job.config.data, job.config.train),
+        artifact,
+        Image(optimizer.state() | task.state()),
+        device,
+    )
