@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from holdfast.cli import VERBS
 
-PAGES = ("data", "doctor", "train", "status", "attach", "stop", "trial", "report", "chat", "diagnose", "explain", "schema")
+PAGES = ("data", "doctor", "train", "status", "attach", "stop", "trial", "report", "chat", "diagnose", "bundle", "explain", "schema")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)\)|!\[[^\]]*\]\(([^)]+)\)")
 
 

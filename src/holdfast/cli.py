@@ -24,6 +24,7 @@ VERBS = {
     "stop": "let a run finish its step, save and end, as Ctrl-C does",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "diagnose": "name what ended a run, from any trainer's log",
+    "bundle": "pack a run into one archive for an issue, without secrets and names",
     "explain": "print a card of the book: mechanism, source, remedies",
     "chat": "talk to the base and the tuned model of a run side by side",
     "data": "check rows, clean them, or make them from a recipe",

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     machine = read_machine_file(arguments.machine) if arguments.machine else {}
     path = Path(arguments.log)
     if arguments.log != "-" and path.is_dir():
-        found, attempts = _diagnose_run(RunFolder(path.resolve()).existing(), cards)
+        found, attempts = diagnose_run(RunFolder(path.resolve()).existing(), cards)
         result = answer(found, cards) | {"attempts": attempts}
     else:
         result = answer(diagnose(Evidence(_lines(arguments.log), code, machine), cards), cards)
@@ -81,7 +81,7 @@ def _lines(log: str) -> tuple[Line, ...]:
         raise Stop(USAGE, f"{log}: {error.strerror}", "give a log file, a run folder, or - for standard input") from None
 
 
-def _diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
+def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
     """What is wrong with a run now, and what ended each of its attempts."""
     attempts: list[tuple[Json, Diagnosis]] = []
     for number in folder.attempts():

@@ -1,20 +1,13 @@
 """Keys and tokens that open something."""
 
-import re
-
 from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.scrub import KEY_FORMS
 
 _BEGINNINGS = ("-----BEGIN", "AKIA", "ASIA", "ghp_", "gho_", "github_pat_", "glpat-", "sk-", "hf_", "xox", "AIza", "eyJ")
-_SECRET = re.compile(
-    r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|\bgh[po]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
-    r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|\bhf_[A-Za-z]{34}\b|\bxox[abpr]-[A-Za-z0-9-]{20,}|\bAIza[\w-]{35}\b"
-    r"|\beyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
-)
 
 
 def look(row: RowView) -> str:
-    found = _SECRET.search(row.text)
+    found = KEY_FORMS.search(row.text)
     return f"what looks like a key or token, beginning {found[0][:8]!r}" if found and "EXAMPLE" not in found[0] else ""
 
 

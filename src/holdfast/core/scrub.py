@@ -1,0 +1,141 @@
+"""Take secrets and a person's traces out of text that is to be shown to others. Pure: whose names they are is given; it opens nothing.
+
+What cannot be known is left: names in the text of rows, in file names, in what a program printed of itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+# Keys and tokens by the forms their makers gave them.
+KEY_FORMS = re.compile(
+    r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\bgh[po]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
+    r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|\bhf_[A-Za-z]{34}\b|\bxox[abpr]-[A-Za-z0-9-]{20,}|\bAIza[\w-]{35}\b"
+    r"|\beyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
+)
+_PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?(?:-----END (?:[A-Z]+ )?PRIVATE KEY-----|\Z)", re.S)
+_LOOSE_FORMS = re.compile(
+    r"\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|sk|pk|rk)[_-](?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{16,}"
+)  # cut or newer ones
+_SECRET_NAME = (
+    r"(?:[\w.-]*(?:password|passwd|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)"
+    r"|[\w.-]*(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9_]+_(?:TOKEN|KEY|PASS|PWD))|[\w-]*authorization)"
+)
+_VALUE = r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}\]]+)"""
+_NAMED = re.compile(rf"""(["']?\b{_SECRET_NAME}["']?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
+_BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
+_OPTION = re.compile(rf"(--(?=[\w-]*(?:password|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
+_ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)
+_BEARER = re.compile(r"(\b(?:Bearer|Basic) )([A-Za-z0-9._~+/=-]{12,})")
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://)([^\s/@:\"']*:[^\s/@\"']+|[A-Za-z0-9_-]{16,})(?=@)")
+_QUERY = re.compile(r"([?&](?:[\w-]*(?:token|key|signature|secret|sig|credential|password))=)([^\s&\"']+)", re.I)
+_NOTHING = re.compile(r"""["']?(?:null|none|true|false|unset|not set|\d{1,3}|\[secret\]|\*+|<[\w ]*>|)["']?""", re.I)
+_EMAIL = re.compile(r"\b[\w.+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b")
+_ADDRESS = re.compile(
+    r"(?<![\d.])(?:192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?![\d.]*\d)"
+    r"|(?<=[<\[@/(])10\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|(?<![\d.=])10\.\d{1,3}\.\d{1,3}\.\d{1,3}(?=[:<])"
+    r"|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b"
+)
+_HOMES = re.compile(r"(?:/home/|/Users/|\\{1,2}Users\\{1,2})([^/\\\s\"':,;]+)")
+_ORDINARY = {
+    "root",
+    "user",
+    "users",
+    "ubuntu",
+    "debian",
+    "admin",
+    "home",
+    "runner",
+    "shared",
+    "public",
+    "localhost",
+    "none",
+    "data",
+    "train",
+}
+SHORTEST_SECRET, SHORTEST_NAME = 6, 3
+
+
+@dataclass(frozen=True)
+class Person:
+    """Whose traces are to go. `paths`: folders by what is to stand for each, the longest first; `secrets`: values known to be some."""
+
+    users: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    paths: Mapping[str, str] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
+
+
+def secrets_of(environment: Mapping[str, str]) -> frozenset[str]:
+    """The values of variables whose names say that they open something."""
+    telling = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "_KEY", "APIKEY", "CREDENTIAL", "_PWD")
+    values = (value.strip() for name, value in environment.items() if any(word in name.upper() for word in telling))
+    return frozenset(value for value in values if len(value) >= SHORTEST_SECRET and not value.replace(".", "").isdigit())
+
+
+def names_in(texts: Iterable[str]) -> frozenset[str]:
+    """Names of users, as the home folders in these texts tell them."""
+    return frozenset(name for text in texts for name in _HOMES.findall(text) if not name.startswith(("[", "<", "~", "$", "*")))
+
+
+class Scrubber:
+    """Takes one person's traces out of texts, and counts what it took, by kind. The same text always becomes the same."""
+
+    def __init__(self, person: Person) -> None:
+        self.taken: Counter[str] = Counter()
+        self._secrets = _any_of((secret for secret in person.secrets if len(secret) >= SHORTEST_SECRET), whole=False)
+        self._paths = {path.rstrip("/"): name for path, name in person.paths.items() if len(path) > 1}
+        self._path = _any_of(self._paths, whole=False, after=r"(?![\w.-])")
+        self._host = _any_of(_worth(person.hosts), whole=True)
+        self._user = _any_of(_worth(person.users), whole=True)
+
+    def text(self, text: str) -> str:
+        """The text without them."""
+        text = self._replace("secret", _PRIVATE_KEY, text, "[secret]")
+        text = self._replace("secret", self._secrets, text, "[secret]")
+        for pattern in (_ARGUMENT, _NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
+            text = pattern.sub(self._value, text)
+        for pattern in (KEY_FORMS, _LOOSE_FORMS):
+            text = self._replace("secret", pattern, text, "[secret]")
+        text = self._replace("email", _EMAIL, text, "[email]")
+        text = self._path.sub(self._path_name, text) if self._path else text
+        text = self._replace("host", self._host, text, "[host]")
+        text = self._replace("user", self._user, text, "[user]")
+        return self._replace("address", _ADDRESS, text, "[address]")
+
+    def _replace(self, kind: str, pattern: re.Pattern[str] | None, text: str, by: str) -> str:
+        if pattern is None:
+            return text
+        text, count = pattern.subn(by, text)
+        self.taken[kind] += count
+        return text
+
+    def _value(self, match: re.Match[str]) -> str:
+        """A value behind a telling name, in the quotes it stood in; what is plainly no secret stays."""
+        value = match[2]
+        if _NOTHING.fullmatch(value):
+            return match[0]
+        self.taken["secret"] += 1
+        quote = value[0] if value[0] in "\"'" else ""
+        return f"{match[1]}{quote}[secret]{quote}"
+
+    def _path_name(self, match: re.Match[str]) -> str:
+        self.taken["path"] += 1
+        return self._paths[match[0]]
+
+
+def _worth(names: Iterable[str]) -> list[str]:
+    """Names that tell a person or a machine: no stock name, and not so short that they are parts of everything."""
+    return [name for name in names if len(name) >= SHORTEST_NAME and name.lower() not in _ORDINARY]
+
+
+def _any_of(words: Iterable[str], whole: bool, after: str = "") -> re.Pattern[str] | None:
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
+    if not longest_first:
+        return None
+    either = "|".join(map(re.escape, longest_first))
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])" if whole else rf"(?:{either}){after}", re.I if whole else 0)

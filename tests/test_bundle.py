@@ -1,0 +1,212 @@
+"""What `holdfast bundle` packs of runs in every state, and that no secret and no name is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import holdfast, start, wait_until
+from holdfast.core.run import RunFolder
+from holdfast.core.scrub import Person, Scrubber, secrets_of
+
+TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
+PERSON = Person(
+    frozenset({"carol", "root", "al"}), frozenset({"gpubox7.lab.example", "gpubox7"}), {"/srv/runs/x": "RUN", "/home/carol": "~"}
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "gone", "left"),
+    [
+        (f"token is {TOKEN} here", TOKEN, "token is [secret] here"),
+        ("password: hunter2", "hunter2", "password: [secret]"),
+        ('{"api_key":"a\\"b c","steps":3}', "b c", '{"api_key":"[secret]","steps":3}'),
+        ("WANDB_API_KEY=0123456789abcdef python", "0123456789abcdef", "WANDB_API_KEY=[secret] python"),
+        ("--api-key tiger99 --steps 3", "tiger99", "--api-key [secret] --steps 3"),
+        ('["--hub-token", "tiger99", "x"]', "tiger99", '["--hub-token", "[secret]", "x"]'),
+        ("--hub_token=tiger99", "tiger99", "--hub_token=[secret]"),
+        ("Authorization: Bearer abc.def-123", "abc.def-123", "Authorization: [secret]"),
+        ("https://me:pa55@host.example/x", "pa55", "https://[secret]@host.example/x"),
+        ("GET /f?X-Amz-Signature=0a1b2c&x=1", "0a1b2c", "GET /f?X-Amz-Signature=[secret]&x=1"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nnext", "MIIE", "[secret]\nnext"),
+        ("token: 9f8e7d6c5b4a39281706f5e4", "9f8e7d6c", "token: [secret]"),
+        ("from /home/carol/data/rows.jsonl", "carol", "from ~/data/rows.jsonl"),
+        ("/srv/runs/x/steps.jsonl", "srv", "RUN/steps.jsonl"),
+        ("/mnt/carol_fast/rows", "carol", "/mnt/[user]_fast/rows"),
+        ("carol@gpubox7:~$ mail carol@example.org", "carol", "[user]@[host]:~$ mail [email]"),
+        ("rank 0 on GPUBOX7.lab.example", "GPUBOX7", "rank 0 on [host]"),
+        ("NET/Socket : eth0:192.168.4.17<0>", "192.168", "NET/Socket : eth0:[address]<0>"),
+    ],
+)
+def test_what_must_go_goes(text: str, gone: str, left: str) -> None:
+    scrubbed = Scrubber(PERSON).text(text)
+    assert gone not in scrubbed
+    assert scrubbed == left
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens: 512",
+        "pad_token: <|endoftext|>",
+        'eos_token="</s>"',
+        '"mean_token_accuracy": 0.9312345',
+        "tokens_per_second: 12345.678901234567",
+        "TOKENIZERS_PARALLELISM=false",
+        "KeyError: 'input_ids'",
+        "key_proj.weight: torch.Size([4096, 4096])",
+        "HF_TOKEN: null",
+        "nvidia-cublas-cu12==12.4.5.8 nvidia-curand-cu12==10.3.5.147",
+        "/srv/runs/xy/steps.jsonl",
+        "the carolina model, read by root",
+        "sk-learn-compatible estimator",
+        "target_modules: all-linear, secretary",
+    ],
+)
+def test_what_says_something_stays(text: str) -> None:
+    assert Scrubber(PERSON).text(text) == text
+
+
+def test_the_values_of_telling_variables_are_secrets_wherever_they_stand() -> None:
+    found = secrets_of({"MY_SECRET_SAUCE": "tabasco77", "MAX_TOKENS": "100000", "TOKENIZERS_PARALLELISM": "false", "PATH": "/usr/bin"})
+    assert found == {"tabasco77"}
+    assert Scrubber(Person(secrets=found)).text("it said tabasco77!") == "it said [secret]!"
+
+
+def files_of(archive: Path) -> dict[str, str]:
+    with zipfile.ZipFile(archive) as found:
+        assert found.testzip() is None
+        return {name.partition("/")[2]: found.read(name).decode() for name in found.namelist()}
+
+
+def bundle(run: Path, out: Path, **env: str) -> tuple[dict[str, Any], dict[str, str]]:
+    done = holdfast("bundle", run, "--out", out, "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    files = files_of(out)
+    assert sorted(files) == sorted(entry["name"] for entry in answer["files"])
+    assert all(f"| {entry['name']} |" in files["CONTENTS.md"] for entry in answer["files"] if entry["name"] != "CONTENTS.md")
+    return answer, files
+
+
+@pytest.fixture
+def wrecked(tmp_path: Path) -> Path:
+    """A run that died, with secrets in its config, its environment and its log, and things that are not to be packed."""
+    run = tmp_path / "runs" / "secretive"
+    log = ["step 1", f"login with {TOKEN}", "db_password=hunter2 at /home/dave/work/train.py", "said tabasco77"]
+    log += ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
+    ending = {"kind": "error", "code": 1, "seconds": 3.0, "facts": {}}
+    wreck = {"attempt": 1, "ending": ending, "words": "ended with exit code 1", "lines": log, "samples": [1], "step": 2}
+    files: dict[str, Any] = {
+        "run.json": {"id": "ab" * 16},
+        "supervisor.lock": {"host": "gpubox7.lab", "folder": "/home/dave/work", "command": "holdfast train my.yaml"},
+        "attempts/001/wreck.json": wreck,
+        "attempts/001/launch.json": {
+            "argv": ["python"],
+            "env": {"WANDB_API_KEY": "0123456789abcdef"},
+            "trainer_lock": "/old/place/trainer.lock",
+        },
+        "rejects.jsonl": {"raw": "a private row"},
+        "evaluation.json": {"samples": "a private answer"},
+    }
+    for name, content in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(json.dumps(content) + "\n")
+    (run / "config.yaml").write_text(f"model: m\ndata:\n  files: [/home/dave/rows.jsonl]\nhub_token: {TOKEN}\nmail: dave@example.org\n")
+    (run / "attempts/001/output.log").write_text("\n".join(log) + "\n")
+    (run / "steps.jsonl").write_text("".join(json.dumps({"step": k, "loss": 1.0}) + "\n" for k in range(1, 2000)))
+    (run / "data.safetensors").write_bytes(bytes(1000))
+    return run
+
+
+def test_secrets_names_and_rows_are_not_in_it(wrecked: Path, tmp_path: Path) -> None:
+    answer, files = bundle(wrecked, tmp_path / "out.zip", MY_SECRET_SAUCE="tabasco77")
+    everything = "\n".join(files.values()) + (tmp_path / "out.zip").read_bytes().decode("latin-1")
+    for secret in (TOKEN, "hunter2", "tabasco77", "0123456789abcdef", "dave", "gpubox7", "/old/place", "a private", str(wrecked)):
+        assert secret not in everything, secret
+    assert answer["scrubbed"]["secret"] >= 5
+    assert answer["scrubbed"]["user"] + answer["scrubbed"]["path"] >= 3
+
+
+def test_it_holds_what_one_needs_and_says_what_is_cut(wrecked: Path, tmp_path: Path) -> None:
+    answer, files = bundle(wrecked, tmp_path / "out.zip")
+    assert json.loads(files["diagnosis.json"])["cause"] == "gpu_out_of_memory"
+    assert "CUDA out of memory" in files["attempts/001/output.log"]
+    assert json.loads(files["machine-now.json"])["os"]
+    assert "holdfast==" in files["versions.txt"]
+    assert "data.safetensors" in files["files.txt"] and "data.safetensors" not in files
+    rows = files["steps.jsonl"].splitlines()
+    assert json.loads(rows[-1])["step"] == 1999 and len(rows) < 400
+    note = next(entry["note"] for entry in answer["files"] if entry["name"] == "steps.jsonl")
+    assert "left out" in note
+
+
+def test_the_same_run_gives_the_same_names_in_the_same_order(wrecked: Path, tmp_path: Path) -> None:
+    first, second = (list(bundle(wrecked, tmp_path / name)[1]) for name in ("a.zip", "b.zip"))
+    assert first == second
+
+
+def test_a_broken_folder_is_packed_as_far_as_it_can_be_read(wrecked: Path, tmp_path: Path) -> None:
+    for name in ("run.json", "attempts/001/wreck.json", "attempts/001/launch.json", "supervisor.lock"):
+        (wrecked / name).write_bytes(b"\0\xff{torn")
+    (wrecked / "config.yaml").write_text("a: [")
+    (wrecked / "machine.json").mkdir()
+    (wrecked / "plan.json").symlink_to("/etc/passwd")
+    (wrecked / "summary.json").write_text("[]")
+    os.mkfifo(wrecked / "supervisor.log")
+    _, files = bundle(wrecked, tmp_path / "out.zip")
+    assert "torn" in files["run.json"]
+    assert {"machine.json", "plan.json", "supervisor.log"}.isdisjoint(files)
+    assert "root:" not in "\n".join(files.values())
+    assert "CUDA out of memory" in files["attempts/001/output.log"]
+
+
+def test_a_folder_that_has_but_a_config_is_packed(tmp_path: Path) -> None:
+    run = tmp_path / "half"
+    run.mkdir()
+    (run / "config.yaml").write_text("model: m\n")
+    _, files = bundle(run, tmp_path / "out.zip")
+    assert files["config.yaml"] == "model: m\n"
+
+
+def test_a_long_log_is_cut_to_what_matters(wrecked: Path, tmp_path: Path) -> None:
+    lines = [f"step {k}: loss 1.0" for k in range(200_000)]
+    lines[120_000] = "RuntimeError: the middle broke"
+    (wrecked / "attempts/001/output.log").write_text("\n".join(lines))
+    answer, files = bundle(wrecked, tmp_path / "out.zip")
+    kept = files["attempts/001/output.log"].splitlines()
+    assert len(kept) < 1500
+    assert "120001: RuntimeError: the middle broke" in kept
+    assert any("lines" in entry["note"] for entry in answer["files"] if entry["name"] == "attempts/001/output.log")
+
+
+@pytest.mark.parametrize("place", ["empty", "not-there"])
+def test_what_is_no_run_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "empty").mkdir()
+    done = holdfast("bundle", tmp_path / place)
+    assert done.returncode == 2
+    assert "no run folder" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_told(wrecked: Path, tmp_path: Path) -> None:
+    done = holdfast("bundle", wrecked, "--out", tmp_path / "no" / "such" / "x.zip")
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr and "--out" in done.stderr
+
+
+def test_a_running_run_is_packed_and_goes_on(config_of: Any, tmp_path: Path) -> None:
+    config = config_of("living", train={"steps": 400}, faults=[{"name": "slow", "when": {"every": 1}, "effect": "slow", "seconds": 0.05}])
+    child = start("train", config, "--run", tmp_path / "living")
+    try:
+        wait_until(lambda: RunFolder(tmp_path / "living").committed() >= 2)
+        _, files = bundle(tmp_path / "living", tmp_path / "out.zip")
+        assert json.loads(files["status.json"])["state"] == "running"
+        assert child.poll() is None
+    finally:
+        child.terminate()
+        child.communicate()
