@@ -4,18 +4,25 @@ import re
 
 from holdfast.core.datacheck import DataCheck, RowView
 
-_BEGINNINGS = ("-----BEGIN", "AKIA", "ASIA", "ghp_", "gho_", "github_pat_", "glpat-", "sk-", "hf_", "xox", "AIza", "eyJ")
+_BEGINNINGS = ("-----BEGIN", "AKIA", "ASIA", "gh", "glpat-", "sk-", "k_live_", "hf_", "npm_", "pypi-", "xox", "AIza", "eyJ", "SG.", "AGE-")
 _SECRET = re.compile(
-    r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|\bgh[po]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
+    r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:.*?-----END (?:[A-Z]+ )*PRIVATE KEY-----|[A-Za-z0-9+/=\s]*)"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b|\bSG\.[\w-]{22}\.[\w-]{43}\b"
+    r"|\b[rs]k_live_[A-Za-z0-9]{24,}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
     r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|\bhf_[A-Za-z]{34}\b|\bxox[abpr]-[A-Za-z0-9-]{20,}|\bAIza[\w-]{35}\b"
-    r"|\beyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
+    r"|\beyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}",
+    re.DOTALL,
 )
 
 
 def look(row: RowView) -> str:
-    found = _SECRET.search(row.text)
-    return f"what looks like a key or token, beginning {found[0][:8]!r}" if found and "EXAMPLE" not in found[0] else ""
+    found = next((match[0] for match in _SECRET.finditer(row.text) if "EXAMPLE" not in match[0]), "")
+    return f"what looks like a key or token, beginning {found[:8]!r}" if found else ""
+
+
+def redact(text: str) -> str:
+    return _SECRET.sub(lambda match: match[0] if "EXAMPLE" in match[0] else "[SECRET]", text)
 
 
 CARD = DataCheck(
@@ -31,6 +38,11 @@ CARD = DataCheck(
     verdict="note",
     screen=lambda text: any(beginning in text for beginning in _BEGINNINGS),
     look=look,
-    hits=[{"answer": "export AWS_ACCESS_KEY_ID=AKIA" + "Q7ZK" * 4}, {"prompt": "-----BEGIN RSA PRIVATE " + "KEY-----\nMII"}],
+    mend=redact,
+    hits=[
+        {"answer": "export AWS_ACCESS_KEY_ID=AKIA" + "Q7ZK" * 4},
+        {"prompt": "-----BEGIN RSA PRIVATE " + "KEY-----\nMII"},
+        {"answer": "x" + "\nghp_" + "a1B2" * 9},
+    ],
     misses=[{"answer": "AKIAIOSFODNN7EXAMPLE"}, {"answer": "the disk-usage of sk-learn"}, {"answer": "-----BEGIN CERTIFICATE-----"}],
 )
