@@ -28,7 +28,10 @@ class Data(Section):
     fields: dict[str, str] = Field(
         default_factory=dict, description="names of fields where they differ: {instruction: the file's name for it, output: ...}"
     )
-    too_long: Literal["cut", "reject"] = Field("cut", description="a row of more than train.max_tokens loses its end, or is rejected")
+    too_long: Literal["cut", "reject", "split"] = Field(
+        "cut", description="a row of more than train.max_tokens is cut, rejected, or split at turns and sentences"
+    )
+    redact: bool = Field(False, description="take secrets and e-mail addresses out of the texts")
     held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
     held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
     rows_per_epoch: int | None = Field(

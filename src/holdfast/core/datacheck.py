@@ -43,7 +43,7 @@ class DataCheck(Card):
     """One rule. `screen` is asked first, with the text of many rows at once: what it says no to, `look` never sees.
 
     `look` gives what is wrong, in words, or an empty text. A rejected row is not trained on; a mended one is, with `mend` applied to
-    all its texts; a note changes nothing.
+    all its texts; a note changes nothing, unless it has a `mend` and redaction is asked for: then that is applied.
     """
 
     verdict: Verdict
@@ -73,5 +73,7 @@ class DataCheck(Card):
         yield {
             "reject": "The row is not trained on.",
             "mend": "The row is mended and trained on.",
-            "note": "The row is trained on as it is.",
+            "note": "The row is trained on as it is; with `--redact` (in a config: `data.redact`) it is taken out."
+            if self.mend
+            else "The row is trained on as it is.",
         }[self.verdict]

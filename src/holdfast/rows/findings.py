@@ -17,6 +17,8 @@ from holdfast.rows.survey import Survey
 
 EXAMPLES = 5  # rows quoted for one reason
 _SHOWN = 300
+_MOST_CATEGORIES = 500  # more are no categories, but take memory
+OTHERS = "(others)"
 
 
 @dataclass
@@ -61,6 +63,8 @@ class Findings:
     verdicts: Verdicts = field(default_factory=Verdicts)
     noted: Counter[str] = field(default_factory=Counter)
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
+    scripts: Counter[str] = field(default_factory=Counter)
+    categories: Counter[str] = field(default_factory=Counter)
     lengths: list[npt.NDArray[np.int32]] = field(default_factory=list)
     whole: list[npt.NDArray[np.int32]] = field(default_factory=list)
     repetitions: Repetitions = field(default_factory=Repetitions)
@@ -72,6 +76,9 @@ class Findings:
         self.verdicts.add(survey.verdicts)
         self.noted += survey.noted
         self.layouts.setdefault(file, Counter()).update(survey.layouts)
+        self.scripts.update(survey.scripts)
+        for category, count in survey.categories.items():
+            self.categories[category if category in self.categories or len(self.categories) < _MOST_CATEGORIES else OTHERS] += count
         for name in ("mended", "notes"):
             for entry in survey.entries(name, file, block.first_line):
                 self._quote(entry)
@@ -90,7 +97,7 @@ class Findings:
             if kind in self.drop:
                 self._drop(kind, mask & left, survey, block)
                 left &= ~mask
-        self.lengths.append(survey.lengths[left])
+        self.lengths.append(survey.lengths[np.repeat(left, survey.parts)])
         self.whole.append(survey.whole[left])
         for entry in rejects:
             self._quote(entry)
@@ -132,6 +139,8 @@ class Findings:
             "in_held_out": self.repeated["in_held_out"],
             "notes": dict(self.noted.most_common()),
             "layouts": dict(layouts.most_common()),
+            "scripts": dict(self.scripts.most_common()),
+            "categories": dict(self.categories.most_common()),
             "mixed_files": [file for file, found in self.layouts.items() if len(found) > 1],
             "histogram": _histogram(_joined(self.whole)),
             "examples": self.examples,

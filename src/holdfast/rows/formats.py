@@ -104,7 +104,16 @@ def _recognise(value: dict[str, Any]) -> tuple[str, _Pair | None]:
             return pair.layout, pair
     if "text" in value:
         return "text", None
+    for name, inside in value.items():
+        if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
+            raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
     raise BadRow("missing_field", f"fields {sorted(map(str, value))[:20]} fit no known layout ({_KNOWN})")
+
+
+def _looks_like_a_row(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return "messages" in value or "conversations" in value or any(pair.question in value and pair.answer in value for pair in _PAIRS)
 
 
 def _pair(value: dict[str, Any], layout: str) -> _Pair | None:

@@ -64,7 +64,7 @@ def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: 
         for row in rows:
             if row.example.messages:
                 row.view = row.view._replace(specials=present)
-    for card in active([card for card in checks() if card.verdict != "note"], text, rows):
+    for card in active(filter(rules.changes, checks()), text, rows):
         left = []
         for row in rows:
             detail = card.finds(row.view)

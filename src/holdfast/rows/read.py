@@ -190,14 +190,15 @@ def _second_look(source: Source, raw: bytes, text: bytes, error: orjson.JSONDeco
         decoded = text.decode()
     except UnicodeDecodeError as damage:
         return Reject(source, "bad_encoding", f"not UTF-8: byte 0x{text[damage.start]:02x} at offset {damage.start}", raw)
-    if "NaN" in decoded or "Infinity" in decoded:
+    too_large = "parsed as double" in error.msg
+    if too_large or "NaN" in decoded or "Infinity" in decoded:
         try:
             value = exact_value(decoded)
             json_of(value)
-            return RawRow(source, raw, value, ("nan_literal", "NaN or Infinity, which JSON does not have, became null"))
+            return RawRow(source, raw, value, _NUMBER_TOO_LARGE if too_large else _NAN_LITERAL)
         except (ValueError, RecursionError):  # half of a surrogate pair cannot be written again
             pass
-    return Reject(source, "parse_error", f"{error} (the row has {len(raw)} bytes){_hint(raw)}", raw)
+    return Reject(source, "parse_error", f"{error} (the row has {len(raw)} bytes){_hint(raw, error.msg)}", raw)
 
 
 def _finite(text: str) -> float | None:
@@ -205,15 +206,40 @@ def _finite(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
+def _whole(text: str) -> int | None:
+    return int(text) if len(text) < _MOST_DIGITS else None
 
 
-def _hint(raw: bytes) -> str:
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole)
+_MOST_DIGITS = 4300  # Python reads no longer ones
+_NAN_LITERAL = ("nan_literal", "NaN or Infinity, which JSON does not have, became null")
+_NUMBER_TOO_LARGE = ("number_too_large", "a number beyond what programs can hold became null")
+
+
+_STRANGE_STARTS = {
+    b"<": "this looks like HTML, perhaps an error page that was saved as data",
+    b"version https://git-lfs": "this is a pointer of Git LFS and not the data: fetch them with git lfs pull",
+    b"\x1e": "a record separator (RFC 7464) stands before it: remove it with tr -d '\\036'",
+    b"//": "comments are not JSON",
+    b"#": "comments are not JSON",
+}
+
+
+def _hint(raw: bytes, wrong: str) -> str:
     text = raw.strip()
+    for start, hint in _STRANGE_STARTS.items():
+        if text.startswith(start):
+            return f"; {hint}"
+    if "control character" in wrong:
+        return "; a tab, a line break or another control character stands in a text as it is, not as \\t, \\n or \\u0000"
     if b"\\ud" in text.lower() and text.endswith(b"}"):
         return "; half of a surrogate pair stands alone in it"
     if not text.startswith(b"{"):
         return ""
+    if b"}\r{" in text:
+        return "; its rows end with carriage returns alone: make them line feeds with tr '\\r' '\\n'"
+    if text.endswith(b"},"):
+        return "; a comma behind the row, as in an array without its brackets"
     if text.startswith((b"{'", b"{ '")):
         return "; single quotes are not JSON"
     if text.endswith((b",}", b", }")):
@@ -223,6 +249,14 @@ def _hint(raw: bytes) -> str:
     if any(word in text for word in (b": None", b": True", b": False")):
         return "; None, True and False are Python, JSON has null, true and false"
     return "" if text.endswith(b"}") else "; the row looks cut off"
+
+
+def line_of(row: Unparsed, value: Any) -> bytes:
+    """A row as a line of JSON: byte for byte as it stood where it was one."""
+    text = row.json or row.raw
+    if isinstance(value, list):  # a bare list of turns; as a line of its own the file's first one would be read as an array
+        text = b'{"messages": ' + text.strip() + b"}"
+    return text.strip().replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
 def exact_value(text: str) -> Any:

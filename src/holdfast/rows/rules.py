@@ -13,17 +13,25 @@ from holdfast.book import cards_of
 from holdfast.core.datacheck import DataCheck
 
 NO_LIMIT = sys.maxsize
-_VERSION = 2  # of everything that turns a row into tokens: reader, formats, template, cut
+_VERSION = 3  # of everything that turns a row into tokens: reader, formats, template, cut
 
 
 @dataclass(frozen=True)
 class Rules:
-    """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`."""
+    """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`.
+
+    `redact`: whether secrets and addresses are taken out of the texts.
+    """
 
     layout: str = "auto"
     max_tokens: int = NO_LIMIT
     fields: tuple[tuple[str, str], ...] = ()
-    too_long: Literal["cut", "reject"] = "cut"
+    too_long: Literal["cut", "reject", "split"] = "cut"
+    redact: bool = False
+
+    def changes(self, card: DataCheck) -> bool:
+        """Whether rows in which this check finds something are rejected or mended, and not only noted."""
+        return card.verdict != "note" or (self.redact and card.mend is not None)
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from holdfast.rows.rawrow import Reject, Unparsed, json_line
 from holdfast.rows.read import read_unparsed
 from holdfast.rows.rules import Rules
 from holdfast.rows.skeleton import Piece
+from holdfast.rows.split import Changes, fitted
 from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Codec, Tokens
 
@@ -81,9 +82,9 @@ class Verdicts:
     def rows(self) -> int:
         return self.kept + self.mended + self.rejected
 
-    def take(self, row: Judged, cut: int) -> None:
-        """Count a row that is trained on, `cut` tokens of it left out."""
-        reasons = [reason for reason, _ in row.mended] + (["answer_cut"] if cut else [])
+    def take(self, row: Judged, changes: Changes) -> None:
+        """Count a row that is trained on, with these changes made to fit it in."""
+        reasons = [reason for reason, _ in (*row.mended, *changes)]
         self.mended += bool(reasons)
         self.kept += not reasons
         self.by_reason.update(reasons)
@@ -104,6 +105,7 @@ class Verdicts:
 @dataclass(frozen=True)
 class Shard:
     """A tokenised block: ids int32 and learned uint8 [tokens], lengths int32 and lines int32 (from the block's first) [rows],
+    a row that was split as several of one line,
     rejects uint8: one JSON object a line, its line counted like the others."""
 
     ids: npt.NDArray[np.int32]
@@ -121,16 +123,18 @@ class Shard:
 
 
 def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
-    """Check and tokenise a block; rows longer than `rules.max_tokens` lose the end of their answer (mended) or are rejected."""
+    """Check and tokenise a block; rows longer than `rules.max_tokens` are cut or split (mended), or rejected."""
     verdicts = Verdicts()
     kept: list[tuple[int, Tokens]] = []
     good, rejects = readable(block, rules, codec)
     for (row, _), tokens in zip(good, codec.encode([text for _, text in good], rules), strict=True):
-        if isinstance(tokens, BadRow):
-            rejects.append(Reject(row.source, tokens.reason, tokens.detail, row.raw))
+        try:
+            parts = fitted(row.example, tokens, codec, rules)
+        except BadRow as bad:
+            rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
             continue
-        kept.append((row.source.line, tokens))
-        verdicts.take(row, tokens.cut)
+        kept += [(row.source.line, part) for part in parts.rows]
+        verdicts.take(row, parts.changes)
     verdicts.reject(rejects)
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
     learned = np.fromiter(itertools.chain.from_iterable(tokens.learned for _, tokens in kept), np.uint8)

@@ -17,6 +17,7 @@ _RUN = 6  # bytes of text that are hashed together
 _FEWEST_RUNS = 48  # shorter texts are too little to be called nearly equal
 _BANDS, _ROWS = 8, 6
 _ALIKE = 52  # bins of 64 that agree: an estimated likeness of 0.8
+_NEIGHBOURS = 4  # rows of one band that each is compared with when groups are wanted
 _MOST_KEPT = 1 << 21  # newest rows that later ones are compared with: 128 MiB of bins, 128 MiB of bands
 Keys = npt.NDArray[np.int64]
 Signatures = npt.NDArray[np.uint8]
@@ -60,6 +61,23 @@ def _filled(least: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     nearest = np.minimum.accumulate(full[:, ::-1], axis=1)[:, ::-1][:, :BINS]
     borrowed = np.take_along_axis(least, nearest % BINS, axis=1)
     return borrowed + ((nearest - places[:BINS]) * 37).astype(np.uint32)
+
+
+def alike_pairs(rows: Signatures) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Pairs of rows that are nearly the same: first and second of each, int64 [pairs]. Each row is compared with the few before it that
+    agree in a band; whole groups hang together through their neighbours."""
+    found = []
+    for band in range(_BANDS):
+        keys = _band(rows, band)
+        order = np.argsort(keys, kind="stable")
+        for back in range(1, min(_NEIGHBOURS, len(rows) - 1) + 1):
+            one, two = order[:-back], order[back:]
+            same = keys[one] == keys[two]
+            one, two = one[same], two[same]
+            alike = (rows[one] == rows[two]).sum(axis=1) >= _ALIKE
+            found.append((one[alike], two[alike]))
+    nothing = np.zeros(0, np.int64)
+    return np.concatenate([nothing, *(one for one, _ in found)]), np.concatenate([nothing, *(two for _, two in found)])
 
 
 class Seen:
@@ -136,9 +154,15 @@ class Near:
                 self._newest[band][_slots(self._kept[: self._count], band, len(self._kept))] = np.arange(self._count)
 
 
-def _slots(rows: Signatures, band: int, size: int) -> npt.NDArray[np.int64]:
+def _band(rows: Signatures, band: int) -> npt.NDArray[np.uint64]:
+    """The bins of one band as one number, uint64 [rows]."""
     part = np.zeros((len(rows), 8), np.uint8)
     part[:, :_ROWS] = rows[:, band * _ROWS : (band + 1) * _ROWS]
-    hashes: npt.NDArray[np.uint64] = part.view("<u8")[:, 0] * np.uint64(0x9E3779B97F4A7C15)
+    numbers: npt.NDArray[np.uint64] = part.view("<u8")[:, 0]
+    return numbers
+
+
+def _slots(rows: Signatures, band: int, size: int) -> npt.NDArray[np.int64]:
+    hashes: npt.NDArray[np.uint64] = _band(rows, band) * np.uint64(0x9E3779B97F4A7C15)
     slots: npt.NDArray[np.int64] = (hashes >> np.uint64(64 - size.bit_length() + 1)).astype(np.int64)
     return slots

@@ -20,7 +20,13 @@ from holdfast.core.errors import BLOCKED, Stop
 
 HEAD = 1 << 16  # bytes a file is judged by
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
-_BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_BOMS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 _UTF8_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _LATIN_IN_WORD = re.compile(rb"(?<=[A-Za-z ])[\xc0-\xd6\xd8-\xf6\xf8-\xff](?=[A-Za-z ,.])")
 _LATIN_ENOUGH = 3  # letters that speak for Latin-1, with nothing against it
@@ -75,7 +81,19 @@ def _decoding(encoding: str) -> str:
 
 
 def _errors(encoding: str) -> str:
-    return "replace" if encoding == "latin-1" else "surrogatepass"
+    return "replace" if encoding == "latin-1" else _HALVES_PASS
+
+
+def _pass_or_replace(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Half of a surrogate pair goes through, for the row's parsing to find; what is cut off or beyond Unicode becomes U+FFFD."""
+    try:
+        return codecs.lookup_error("surrogatepass")(error)
+    except UnicodeError:
+        return codecs.lookup_error("replace")(error)
+
+
+_HALVES_PASS = "holdfast-pass-or-replace"
+codecs.register_error(_HALVES_PASS, _pass_or_replace)
 
 
 def read_head(file: str) -> Head:

@@ -6,9 +6,11 @@ It follows from the block's bytes and the rules, like a shard, so the work of an
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +22,34 @@ from holdfast.rows.arrays import Array, pack, unpack
 from holdfast.rows.formats import BadRow
 from holdfast.rows.judge import Judged, active, joined_text
 from holdfast.rows.rawrow import Reject, json_line, raw_json
-from holdfast.rows.read import json_of
+from holdfast.rows.read import json_of, line_of
 from holdfast.rows.rules import Rules, checks
+from holdfast.rows.scripts import scripts_of
 from holdfast.rows.shard import Block, Verdicts, as_lines, readable
 from holdfast.rows.similar import BINS, key_of, normal, signatures
-from holdfast.rows.tokens import Codec, Fit
+from holdfast.rows.split import Sizes, fitted_sizes
+from holdfast.rows.tokens import Codec
 
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
-_ARRAYS = ("at", "lines", "lengths", "whole", "pairs", "prompts", "comparable", "signatures", "rejects", "mended", "notes", "clean")
+_NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "prompts", "comparable", "signatures")
+_COUNTS = ("noted", "layouts", "scripts", "categories")
+_CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
+_LONGEST_CATEGORY = 60  # characters; longer ones are texts
+_ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Of the rows that are kept or mended, [rows] each: place in the block, line (from the block's first), tokens that are trained on,
-    tokens before the cut, hash of the row, hash of its prompt (0 without one), whether there is enough text to compare, [rows, BINS]
-    signatures. Then JSON lines: rejects, what was mended, examples of notes, and the clean rows themselves."""
+    """Of the rows that are kept or mended, [rows] each: place in the block, line (from the block's first), tokens that are trained on
+    ([parts of all rows]), how many parts it is split into, tokens before cut or split, hash of the row, hash of its prompt (0 without
+    one), whether there is enough text to compare, [rows, BINS] signatures. Then JSON lines: rejects, what was mended, examples of notes,
+    and the clean rows themselves."""
 
     at: npt.NDArray[np.int32]
     lines: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int32]
+    parts: npt.NDArray[np.int32]
     whole: npt.NDArray[np.int32]
     pairs: npt.NDArray[np.int64]
     prompts: npt.NDArray[np.int64]
@@ -52,6 +62,8 @@ class Survey:
     verdicts: Verdicts
     noted: Counter[str]
     layouts: Counter[str]
+    scripts: Counter[str]
+    categories: Counter[str]
 
     def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
         """The entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
@@ -73,26 +85,30 @@ def clean_block(block: Block, rules: Rules, codec: Codec) -> bytes:
 def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Survey:
     verdicts = Verdicts()
     good, rejects = readable(block, rules, codec)
-    kept: list[tuple[Judged, Fit]] = []
+    kept: list[tuple[Judged, Sizes]] = []
     mended: list[Json] = []
     for (row, _), size in zip(good, codec.measure([text for _, text in good], rules), strict=True):
-        if isinstance(size, BadRow):
-            rejects.append(Reject(row.source, size.reason, size.detail, row.raw))
+        try:
+            sizes = fitted_sizes(row.example, size, codec, rules)
+        except BadRow as bad:
+            rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
             continue
-        kept.append((row, size))
-        verdicts.take(row, size.cut)
-        mended += _mends(row, size)
+        kept.append((row, sizes))
+        if row.mended or sizes.changes:
+            mended += _mends(row, sizes)
+        verdicts.take(row, sizes.changes)
     verdicts.reject(rejects)
     rows = [row for row, _ in kept]
-    noted, notes = _notes(kept)
+    noted, notes = _notes(kept, rules, codec)
     prompts = [normal(row.view.prompt) for row in rows]
     texts = [f"{prompt}\n{normal(row.view.answer)}" for prompt, row in zip(prompts, rows, strict=True)]
     compared, comparable = signatures(texts)
     return Survey(
         at=np.array([row.at for row in rows], np.int32),
         lines=np.array([row.source.line for row in rows], np.int32),
-        lengths=np.array([size.tokens for _, size in kept], np.int32),
-        whole=np.array([size.tokens + size.cut for _, size in kept], np.int32),
+        lengths=np.array([length for _, sizes in kept for length in sizes.lengths], np.int32),
+        parts=np.array([len(sizes.lengths) for _, sizes in kept], np.int32),
+        whole=np.array([sizes.whole for _, sizes in kept], np.int32),
         pairs=np.array([key_of(text) for text in texts], np.int64),
         prompts=np.array([key_of(prompt) if prompt else 0 for prompt in prompts], np.int64),
         comparable=comparable.astype(np.uint8),
@@ -104,25 +120,25 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         verdicts=verdicts,
         noted=noted,
         layouts=Counter(row.example.layout for row in rows),
+        scripts=scripts_of([row.view.text for row in rows]),
+        categories=Counter(filter(None, [_category(row.value) for row in rows])),
     )
 
 
-def _mends(row: Judged, size: Fit) -> list[Json]:
-    changes = [*row.mended]
-    if size.cut:
-        changes.append(("answer_cut", f"{size.cut:,} of {size.tokens + size.cut:,} tokens are left out in training; the row stays whole"))
+def _mends(row: Judged, sizes: Sizes) -> list[Json]:
+    changes = (*row.mended, *sizes.changes)
     return [{"line": row.source.line, "reason": reason, "detail": detail} | raw_json(row.raw) for reason, detail in changes]
 
 
-def _notes(kept: list[tuple[Judged, Fit]]) -> tuple[Counter[str], list[Json]]:
+def _notes(kept: list[tuple[Judged, Sizes]], rules: Rules, codec: Codec) -> tuple[Counter[str], list[Json]]:
     """How many rows each note was made of, and the first few of them."""
     rows = [row for row, _ in kept]
-    for row, size in kept:
+    for row, sizes in [] if codec.stands_in else kept:
         tools = row.example.tools or any(turn.calls for turn in row.view.turns)  # their tokens are not in the text
-        row.view = RowView(*row.view[:-1], None if tools else size.tokens + size.cut)
+        row.view = RowView(*row.view[:-1], None if tools else sizes.whole)
     found: Counter[str] = Counter()
     quoted: list[Json] = []
-    for card in active([card for card in checks() if card.verdict == "note"], joined_text(rows), rows):
+    for card in active(itertools.filterfalse(rules.changes, checks()), joined_text(rows), rows):
         for row in rows:
             if detail := card.finds(row.view):
                 found[card.reason] += 1
@@ -132,14 +148,20 @@ def _notes(kept: list[tuple[Judged, Fit]]) -> tuple[Counter[str], list[Json]]:
     return found, quoted
 
 
+def _category(value: Any) -> str:
+    """What a row says it is of, by the first of its fields that is named like one; "" where none is."""
+    for name in _CATEGORY_FIELDS if isinstance(value, dict) else ():
+        found = value.get(name)
+        if isinstance(found, str) and 0 < len(found) <= _LONGEST_CATEGORY:
+            return found
+    return ""
+
+
 def _clean_line(row: Judged, block: Block) -> bytes:
     """A row as it goes into the clean file: byte for byte as it stood where it was a line of JSON and nothing was mended."""
     if row.mended:
         return json_of({"messages": row.value} if isinstance(row.value, list) else row.value) + b"\n"
-    text = block.rows[row.at].json or row.raw
-    if isinstance(row.value, list):  # a bare list of turns; as a line of its own the file's first one would be read as an array
-        text = b'{"messages": ' + text.strip() + b"}"
-    return text.strip().replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
+    return line_of(block.rows[row.at], row.value)
 
 
 def _json_lines(entries: list[Json]) -> npt.NDArray[np.uint8]:
@@ -148,7 +170,7 @@ def _json_lines(entries: list[Json]) -> npt.NDArray[np.uint8]:
 
 def _bytes(survey: Survey) -> bytes:
     arrays: dict[str, Array] = {name: getattr(survey, name) for name in _ARRAYS}
-    facts: Json = {"verdicts": vars(survey.verdicts), "noted": survey.noted, "layouts": survey.layouts}
+    facts: Json = {"verdicts": vars(survey.verdicts)} | {name: getattr(survey, name) for name in _COUNTS}
     return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
 
 
@@ -160,7 +182,8 @@ def read_survey(data: bytes) -> Survey:
         raise ValueError("its checksum does not match")
     verdicts = Verdicts(**facts["verdicts"] | {"by_reason": Counter(facts["verdicts"]["by_reason"])})
     arrays["signatures"] = arrays["signatures"].reshape(-1, BINS)
-    return Survey(**arrays, verdicts=verdicts, noted=Counter(facts["noted"]), layouts=Counter(facts["layouts"]))
+    fields: Json = arrays | {name: Counter(facts[name]) for name in _COUNTS}
+    return Survey(**fields, verdicts=verdicts)
 
 
 def _checksum(arrays: dict[str, Array], facts: Json) -> str:

@@ -77,8 +77,12 @@ def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
 def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> Unparsed:
     if len(fields) > len(header):
         return Unparsed(line, raw, ("parse_error", f"{len(fields)} fields, the header names {len(header)}"))
+    named = dict(itertools.zip_longest(header, fields))
+    for name, value in zip(header, fields, strict=False):
+        if named[name] != value:
+            return Unparsed(line, raw, ("duplicate_key", f"the header names {name!r} more than once, here with different values"))
     try:
-        return Unparsed(line, raw, None, orjson.dumps(dict(itertools.zip_longest(header, fields))))
+        return Unparsed(line, raw, None, orjson.dumps(named))
     except (TypeError, orjson.JSONEncodeError):
         return Unparsed(line, raw, None, raw)  # not UTF-8: parsing says where
 

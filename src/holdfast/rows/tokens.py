@@ -50,6 +50,7 @@ class Codec:
     pad_reason: str
     bos: tuple[int, ...]
     vocabulary: int
+    stands_in: bool = False  # for the tokenizer of a model that is not known: it counts, and says nothing about single rows
 
     @property
     def eos(self) -> int | None:
@@ -129,7 +130,7 @@ def load_codec(folder: Path) -> Codec:
 
 def plain_codec(codec: Codec) -> Codec:
     """The same tokenizer with the plain instruction form instead of a chat template: for counting, when the model is not known."""
-    return dataclasses.replace(codec, template=Template(None, "", codec.template.eos, None), bos=())
+    return dataclasses.replace(codec, template=Template(None, "", codec.template.eos, None), bos=(), stands_in=True)
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:

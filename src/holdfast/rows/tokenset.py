@@ -105,9 +105,18 @@ def load_tokens(path: Path) -> TokenSet:
 def split(tokens: TokenSet, data: Data, seed: int) -> tuple[Rows, Rows]:
     """(training rows, rows for evaluation): by file where the config names files for evaluation, else a share drawn by seed."""
     if not tokens.held_out_files:
-        return split_rows(len(tokens), data.held_out, seed)
+        training, held_out = split_rows(len(tokens), data.held_out, seed)
+        return _parts_together(tokens, training, held_out) if data.too_long == "split" else (training, held_out)
     first = len(tokens.files) - tokens.held_out_files
     return np.flatnonzero(tokens.file < first), np.flatnonzero(tokens.file >= first)
+
+
+def _parts_together(tokens: TokenSet, training: Rows, held_out: Rows) -> tuple[Rows, Rows]:
+    """The parts of a row that was split stand on one side: that of evaluation, unless no row were left to train on."""
+    follows = (tokens.file[1:] == tokens.file[:-1]) & (tokens.line[1:] == tokens.line[:-1])
+    row = np.concatenate([[0], np.cumsum(~follows)])
+    with_held_out = np.isin(row, row[held_out])
+    return (training, held_out) if with_held_out.all() else (np.flatnonzero(~with_held_out), np.flatnonzero(with_held_out))
 
 
 def mixture(tokens: TokenSet, training: Rows, data: Data, seed: int) -> Mixture | None:

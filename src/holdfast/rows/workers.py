@@ -55,7 +55,7 @@ class Workers:
             done.set_result(self._make(block, self._rules, self._codec))
             return done
         if self._pool is None:
-            arguments = (self._codec.folder, self._codec.template.source is None, self._rules, self._make)
+            arguments = (self._codec.folder, self._codec.stands_in, self._rules, self._make)
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, context, _enter, arguments)
         try:

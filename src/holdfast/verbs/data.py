@@ -1,16 +1,19 @@
-"""`holdfast data`: make rows, check them, clean them."""
+"""`holdfast data`: make rows, check them, clean them, divide them, compare them."""
 
 from __future__ import annotations
 
 import argparse
 
 from holdfast.core.files import Json
-from holdfast.verbs import data_check, data_clean, data_make
+from holdfast.verbs import data_check, data_clean, data_diff, data_make, data_sample, data_split
 
 EXAMPLE = data_check.EXAMPLE
 _KINDS = {
     "check": (data_check, "say of every row whether it can be trained on, and why not"),
     "clean": (data_clean, "write the rows that can be trained on, and the others with their reasons"),
+    "split": (data_split, "divide rows into files, what is alike on one side"),
+    "sample": (data_sample, "draw rows by seed, evenly over a field"),
+    "diff": (data_diff, "say what changed between two versions of a set"),
     "make": (data_make, "write rows from a recipe"),
 }
 

@@ -29,9 +29,10 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, or patterns in quotes")
     check.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the model or its tokenizer (default: the embedded one's)")
     check.add_argument("--max-tokens", type=int, metavar="N", help="longest row in tokens (default: no limit)")
-    check.add_argument("--too-long", choices=("cut", "reject"), default="cut", help="what becomes of longer rows (default: cut their end)")
+    check.add_argument("--too-long", choices=("cut", "reject", "split"), default="cut", help="what becomes of longer rows (default: cut)")
     check.add_argument("--format", default="auto", choices=("auto", "alpaca", "prompt-completion", "chat", "question-answer", "text"))
     check.add_argument("--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply")
+    check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become mended)")
     check.add_argument("--held-out", action="append", default=[], metavar="PATH", help="rows that must not be among these")
     check.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores); the result does not depend on it")
     check.add_argument("--json", action="store_true", help="print the findings as JSON")
@@ -58,7 +59,7 @@ def rules_of(arguments: argparse.Namespace) -> Rules:
     if arguments.max_tokens is not None and arguments.max_tokens < 2:
         raise Stop(USAGE, f"--max-tokens {arguments.max_tokens}: at least 2 are needed", "for example: --max-tokens 512")
     limit = NO_LIMIT if arguments.max_tokens is None else arguments.max_tokens
-    return Rules(arguments.format, limit, tuple((ours, theirs) for ours, theirs in fields), arguments.too_long)
+    return Rules(arguments.format, limit, tuple((ours, theirs) for ours, theirs in fields), arguments.too_long, arguments.redact)
 
 
 def codec_of(arguments: argparse.Namespace) -> Codec:

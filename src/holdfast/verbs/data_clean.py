@@ -7,11 +7,10 @@ The result is there whole or not at all; the same command goes on with an interr
 from __future__ import annotations
 
 import argparse
-import errno
 import time
 from pathlib import Path
 
-from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.rows.cache import cache_key
 from holdfast.rows.clean import clean_files
@@ -19,6 +18,7 @@ from holdfast.rows.findings import Findings
 from holdfast.rows.sources import expand
 from holdfast.rows.survey import clean_block
 from holdfast.rows.workers import Workers
+from holdfast.rows.write import cannot_write, refuse_outputs
 from holdfast.verbs import data_check
 
 EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             places = (arguments.out, arguments.rejects, mended)
             reused = clean_files(files, held_out, workers, findings, *places, cache_key(codec, rules))
     except OSError as error:
-        raise _cannot_write(error, arguments.out) from None
+        raise cannot_write(error, arguments.out) from None
     answer = data_check.answer_of(arguments, findings, files, codec, time.perf_counter() - began)
     written = {"out": str(arguments.out), "rejects": str(arguments.rejects), "originals_of_mended": str(mended), "blocks_reused": reused}
     data_check.tell(arguments, answer | written)
@@ -63,16 +63,4 @@ def _refuse_outputs(outputs: list[Path], inputs: list[str]) -> None:
     """Raise Stop(2) where an output would replace an input or another output, or is named like another kind of file."""
     if outputs[0].suffix.lower() not in _LINES_OF_JSON:
         raise Stop(USAGE, f"--out {outputs[0]}: the clean rows are JSON Lines", f"name it {outputs[0].with_suffix('.jsonl')}")
-    taken = {Path(file).resolve(): file for file in inputs}
-    for output in outputs:
-        if output.is_dir():
-            raise Stop(USAGE, f"{output} is a folder", "name a file in it")
-        if output.resolve() in taken:
-            raise Stop(USAGE, f"{output} is one of the inputs, which are never overwritten", "choose another name")
-        taken[output.resolve()] = str(output)
-
-
-def _cannot_write(error: OSError, out: Path) -> Stop:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Stop(BLOCKED, f"the disk of {out} is full; nothing was written", "make room and give the same command: it goes on")
-    return Stop(BLOCKED, f"{error.filename or out} cannot be written: {error.strerror}", "choose another --out or --rejects")
+    refuse_outputs(outputs, inputs)

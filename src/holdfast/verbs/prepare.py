@@ -177,7 +177,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     if limit < config.train.max_tokens:
         run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
         terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
-    rules = Rules(config.data.format, limit, tuple(config.data.fields.items()), config.data.too_long)
+    rules = Rules(config.data.format, limit, tuple(config.data.fields.items()), config.data.too_long, config.data.redact)
     folder = cache_folder(os.environ)
     cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, rules))
     with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:

@@ -18,6 +18,10 @@ def look(row: RowView) -> str:
     return f"{len(found)} e-mail addresses, the first {found[0]}" if found else ""
 
 
+def redact(text: str) -> str:
+    return _ADDRESS.sub(lambda match: match[0] if _NOBODY.search(match[0]) else "[EMAIL]", text)
+
+
 CARD = DataCheck(
     title="An e-mail address in a text",
     why=("Personal data in a training set can come out of the model again. Addresses that are plainly made up are not counted."),
@@ -25,6 +29,7 @@ CARD = DataCheck(
     verdict="note",
     screen=lambda text: "@" in text,
     look=look,
+    mend=redact,
     hits=[{"answer": "write to jane.doe@mailbox.org"}],
     misses=[
         {"answer": "write to user@example.com"},

@@ -3,12 +3,16 @@
 from holdfast.core.datacheck import DataCheck, RowView
 from holdfast.core.scrub import KEY_FORMS
 
-_BEGINNINGS = ("-----BEGIN", "AKIA", "ASIA", "ghp_", "gho_", "github_pat_", "glpat-", "sk-", "hf_", "xox", "AIza", "eyJ")
+_BEGINNINGS = ("-----BEGIN", "AKIA", "ASIA", "gh", "glpat-", "sk-", "k_live_", "hf_", "npm_", "pypi-", "xox", "AIza", "eyJ", "SG.", "AGE-")
 
 
 def look(row: RowView) -> str:
-    found = KEY_FORMS.search(row.text)
-    return f"what looks like a key or token, beginning {found[0][:8]!r}" if found and "EXAMPLE" not in found[0] else ""
+    found = next((match[0] for match in KEY_FORMS.finditer(row.text) if "EXAMPLE" not in match[0]), "")
+    return f"what looks like a key or token, beginning {found[:8]!r}" if found else ""
+
+
+def redact(text: str) -> str:
+    return KEY_FORMS.sub(lambda match: match[0] if "EXAMPLE" in match[0] else "[SECRET]", text)
 
 
 CARD = DataCheck(
@@ -24,6 +28,11 @@ CARD = DataCheck(
     verdict="note",
     screen=lambda text: any(beginning in text for beginning in _BEGINNINGS),
     look=look,
-    hits=[{"answer": "export AWS_ACCESS_KEY_ID=AKIA" + "Q7ZK" * 4}, {"prompt": "-----BEGIN RSA PRIVATE " + "KEY-----\nMII"}],
+    mend=redact,
+    hits=[
+        {"answer": "export AWS_ACCESS_KEY_ID=AKIA" + "Q7ZK" * 4},
+        {"prompt": "-----BEGIN RSA PRIVATE " + "KEY-----\nMII"},
+        {"answer": "x" + "\nghp_" + "a1B2" * 9},
+    ],
     misses=[{"answer": "AKIAIOSFODNN7EXAMPLE"}, {"answer": "the disk-usage of sk-learn"}, {"answer": "-----BEGIN CERTIFICATE-----"}],
 )
