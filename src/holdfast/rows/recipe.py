@@ -1,71 +1,84 @@
-"""Read a recipe: slot pools, and templates by category. What is wrong is told with its place; rows are drawn by generate.py.
+"""Read a recipe: slot pools, facts, and templates by category. What is wrong is told with its place; rows are drawn by generate.py.
 
-A recipe is a folder of YAML files, or one file. Files without `category` hold shared pools and frames, every other file is one category.
-A template has wishes, each naming the same slots, and one answer made of these slots, so that a row's answer is determined by its question.
+A recipe is a folder of YAML files, or one file. A file holds shared pools, facts and frames, one category (`category`, `templates`), or
+several (`categories`). A template has wishes, each naming the same slots, and one answer made of these slots, so that a row's answer is
+determined by its question. Facts are things that belong together; a template that names a field of one stands for a template per fact.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
-from string import Formatter
 from typing import Any
 
-import yaml
+from holdfast.rows.pools import Draw, read_pools
+from holdfast.rows.recipefile import Place, mapping, read_file, refuse_fields, refuse_unknown, share, texts, whole
+from holdfast.rows.templates import DIFFICULTIES, Facts, Template, read_facts, read_templates
 
 SHIPPED = Path(__file__).parent / "recipes" / "linux_ai_ops"
-TRIES = 60  # draws for a second value from one pool that differs from the first
-
-Draw = Callable[[Random], str]
-
-
-@dataclass(frozen=True)
-class Template:
-    id: str
-    tool: str
-    wishes: tuple[str, ...]
-    answer: str
-    slots: tuple[str, ...]
+_SETTINGS = ("rows", "seed", "near_duplicates", "difficulty")
+_SHARED = ("frames", "pools", "facts")
+_CATEGORY = ("frames", "pools", "facts", "templates", "quota")
 
 
 @dataclass(frozen=True)
 class Category:
+    """`quota`: its rows, as a number or as a share; None: an even part of what the others leave."""
+
     name: str
     templates: tuple[Template, ...]
     pools: Mapping[str, Draw]
+    quota: int | float | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """`shares`: what part of the rows is of which difficulty; empty: all templates alike. `near_duplicates`: the most there may be."""
+
     name: str
     frames: tuple[str, ...]
     categories: tuple[Category, ...]
+    shares: Mapping[str, float] = field(default_factory=dict)
+    rows: int = 1500
+    seed: int = 0
+    near_duplicates: float = 0.02
 
 
 def load_recipe(path: Path | None = None) -> Recipe:
     """Read a recipe file or folder, the shipped one by default. Raises ValueError naming the place of what is wrong."""
     where = SHIPPED if path is None else path
-    documents = [(file.name, read_yaml(file)) for file in recipe_files(where)]
+    documents = [read_file(file) for file in recipe_files(where)]
     frames: tuple[str, ...] = ()
-    shared_pools: dict[str, Any] = {}
-    for name, document in documents:
-        for place, frame in enumerate(texts(document.get("frames", []), f"{name}.frames")):
-            refuse_fields(frame, {"wish", "Wish", "tool"}, f"{name}.frames[{place}]")
-            frames += (frame,)
-        if "category" not in document:
-            refuse_unknown(document, {"frames", "pools"}, name)
-            shared_pools |= mapping(document.get("pools", {}), f"{name}.pools")
-    categories = tuple(read_category(document, shared_pools, name) for name, document in documents if "category" in document)
+    pools: dict[str, Any] = {}
+    facts: dict[str, list[dict[str, str]]] = {}
+    settings: dict[str, Any] = {}
+    for document, place in documents:
+        frames += _frames(document, place)
+        settings |= _settings(document, place)
+        if "category" in document:
+            continue
+        refuse_unknown(document, {*_SHARED, *_SETTINGS, "categories"}, place)
+        pools |= mapping(document.get("pools", {}), place / "pools")
+        facts |= read_facts(document.get("facts", {}), place / "facts")
+    categories: list[Category] = []
+    for document, place in documents:
+        if "category" in document:
+            refuse_unknown(document, {*_CATEGORY, *_SETTINGS, "category"}, place)
+            categories.append(_read_category(str(document["category"]), document, pools, facts, place))
+        for name, body in mapping(document.get("categories", {}), place / "categories").items():
+            there = place / "categories" / name
+            frames += _frames(mapping(body, there), there)
+            refuse_unknown(body, _CATEGORY, there)
+            categories.append(_read_category(name, body, pools, facts, there))
     if not categories:
         raise ValueError(f"{where}: no category in this recipe; a category file has the keys category and templates")
     twice = [name for name, times in Counter(category.name for category in categories).items() if times > 1]
     if twice:
         raise ValueError(f"{where}: category {twice[0]} is described twice")
-    return Recipe(where.stem, frames or ("{Wish}.",), categories)
+    _refuse_unused_facts(documents, categories)
+    return Recipe(where.stem, frames or ("{Wish}.",), tuple(categories), **settings)
 
 
 def recipe_files(where: Path) -> list[Path]:
@@ -76,140 +89,68 @@ def recipe_files(where: Path) -> list[Path]:
     raise ValueError(f"{where}: no such recipe file or folder")
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
-    try:
-        return mapping(yaml.safe_load(file.read_text(encoding="utf-8")), file.name)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: not a YAML text: {' '.join(str(error).split())}") from error
+def difficulty_shares(given: Mapping[str, Any]) -> dict[str, float]:
+    """Shares that add up to 1, of parts such as easy=2, medium=1. Raises ValueError for what is no such part."""
+    for name, part in given.items():
+        if name not in DIFFICULTIES:
+            raise ValueError(f"{name} is no difficulty, known: {', '.join(DIFFICULTIES)}")
+        if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part < 1e9:
+            raise ValueError(f"the part of {name} must be a number from 0 on, it is {part!r}")
+    total = sum(given.values())
+    if not total:
+        raise ValueError("no difficulty has a part of the rows")
+    return {name: given[name] / total for name in DIFFICULTIES if given.get(name)}
 
 
-def read_category(document: dict[str, Any], shared_pools: Mapping[str, Any], file: str) -> Category:
-    refuse_unknown(document, {"category", "frames", "pools", "templates"}, file)
-    pools = read_pools({**shared_pools, **mapping(document.get("pools", {}), f"{file}.pools")}, file)
-    templates = mapping(document.get("templates", {}), f"{file}.templates")
-    if not templates:
-        raise ValueError(f"{file}.templates: a category needs at least one template")
-    read = tuple(read_template(str(name), body, pools, f"{file}.templates.{name}") for name, body in templates.items())
-    return Category(str(document["category"]), read, pools)
+def _frames(document: Mapping[str, Any], place: Place) -> tuple[str, ...]:
+    found = texts(document.get("frames", []), place / "frames")
+    for number, frame in enumerate(found):
+        refuse_fields(frame, {"wish", "Wish", "tool"}, place / "frames" / number)
+    return found
 
 
-def read_template(name: str, body: Any, pools: Mapping[str, Draw], where: str) -> Template:
-    body = mapping(body, where)
-    refuse_unknown(body, {"wishes", "answer", "tool"}, where)
-    wishes = texts(body.get("wishes", []), f"{where}.wishes")
-    answer = body.get("answer")
-    if not wishes or not isinstance(answer, str) or not answer.strip():
-        raise ValueError(f"{where}: a template needs wishes (a list of texts) and an answer (a text)")
-    slots = fields(answer, f"{where}.answer")
-    for slot in slots:
-        if pool_of(slot, pools) not in pools:
-            raise ValueError(f"{where}.answer: no pool for the slot {{{slot}}}")
-    for place, wish in enumerate(wishes):
-        found = set(fields(wish, f"{where}.wishes[{place}]"))
-        for slot in sorted(found ^ set(slots)):
-            lacks = "the answer" if slot in found else "this wish"
-            raise ValueError(f"{where}.wishes[{place}]: {lacks} lacks the slot {{{slot}}}; wishes and answer must name the same slots")
-    return Template(name, tool_of(body, answer, where), wishes, answer, slots)
+def _settings(document: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, least in (("rows", 1), ("seed", 0)):
+        if key in document:
+            found[key] = whole(document[key], least, place / key)
+    if "near_duplicates" in document:
+        found["near_duplicates"] = share(document["near_duplicates"], place / "near_duplicates")
+    if "difficulty" in document:
+        try:
+            found["shares"] = difficulty_shares(mapping(document["difficulty"], place / "difficulty"))
+        except ValueError as error:
+            raise (place / "difficulty").wrong(str(error)) from None
+    return found
 
 
-def tool_of(body: Mapping[str, Any], answer: str, where: str) -> str:
-    """Take the word a question names the tool by: the template's own, else the first word of the answer."""
-    first = re.match(r"[\w.-]*\w", answer)
-    tool = body.get("tool", first and first[0])
-    if not isinstance(tool, str) or not tool.strip():
-        raise ValueError(f"{where}.tool: the answer starts with no word that names a tool; say it here")
-    return tool
+def _read_category(name: str, document: Mapping[str, Any], shared: Mapping[str, Any], shared_facts: Facts, place: Place) -> Category:
+    pools = read_pools({**shared, **mapping(document.get("pools", {}), place / "pools")}, place / "pools")
+    facts = {**shared_facts, **read_facts(document.get("facts", {}), place / "facts")}
+    described = mapping(document.get("templates", {}), place / "templates")
+    if not described:
+        raise (place / "templates").wrong("a category needs at least one template")
+    found: list[Template] = []
+    for template, body in described.items():
+        found += read_templates(template, body, pools, facts, place / "templates" / template)
+    return Category(name, tuple(found), pools, _quota(document, place / "quota"))
 
 
-def read_pools(described: Mapping[str, Any], file: str) -> dict[str, Draw]:
-    pools: dict[str, Draw] = {}
-    for name, body in described.items():
-        where = f"{file}.pools.{name}"
-        if not re.fullmatch(r"[a-z_]+", str(name)):
-            raise ValueError(f"{where}: a pool's name has small letters and _ only")
-        pools[name] = read_pool(body, described, pools, where)
-    return pools
+def _quota(document: Mapping[str, Any], place: Place) -> int | float | None:
+    value = document.get("quota")
+    if value is None:
+        return None
+    return share(value, place) if isinstance(value, str) else whole(value, 0, place)
 
 
-def read_pool(body: Any, described: Mapping[str, Any], pools: Mapping[str, Draw], where: str) -> Draw:
-    if isinstance(body, list) and body and all(isinstance(value, str | int) and not isinstance(value, bool) for value in body):
-        values = [str(value) for value in body]
-        return lambda rng: rng.choice(values)
-    if (
-        isinstance(body, dict)
-        and set(body) in ({"from", "to"}, {"from", "to", "step"})
-        and all(isinstance(value, int) for value in body.values())
-    ):
-        if body["from"] > body["to"] or body.get("step", 1) < 1:
-            raise ValueError(f"{where}: from {body['from']} to {body['to']} step {body.get('step', 1)} holds no number")
-        numbers = range(body["from"], body["to"] + 1, body.get("step", 1))
-        return lambda rng: str(rng.choice(numbers))
-    if isinstance(body, dict) and set(body) == {"join"}:
-        patterns = texts(body["join"], f"{where}.join")
-        slots = {pattern: fields(pattern, f"{where}.join") for pattern in patterns}
-        for slot in {slot for found in slots.values() for slot in found}:
-            if pool_of(slot, described) not in described:
-                raise ValueError(f"{where}.join: no pool for the slot {{{slot}}}")
-            if list(described).index(pool_of(slot, described)) >= list(described).index(where.rsplit(".", 1)[1]):
-                raise ValueError(f"{where}.join: the pool of {{{slot}}} must be described above this one")
-        return lambda rng: joined(rng.choice(patterns), slots, pools, rng)
-    raise ValueError(f"{where}: a pool is a list of texts or numbers (quote on, off, yes, no), {{from, to, step}} or {{join: [patterns]}}")
-
-
-def joined(pattern: str, slots: Mapping[str, tuple[str, ...]], pools: Mapping[str, Draw], rng: Random) -> str:
-    return pattern.format(**draw_slots(slots[pattern], pools, rng))
-
-
-def pool_of(slot: str, pools: Mapping[str, Any]) -> str:
-    return slot if slot in pools else slot.rstrip("0123456789")
-
-
-def fields(text: str, where: str) -> tuple[str, ...]:
-    """List the slots of a pattern in order, each once."""
-    try:
-        names = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
-    except ValueError as error:
-        raise ValueError(f"{where}: {error} (write {{{{ and }}}} for braces that are no slot)") from error
-    for name in names:
-        if not re.fullmatch(r"[a-zA-Z_]+[0-9]*", name):
-            raise ValueError(f"{where}: {{{name}}} is no slot name (write {{{{ and }}}} for braces that are no slot)")
-    return tuple(dict.fromkeys(names))
-
-
-def refuse_fields(text: str, known: set[str], where: str) -> None:
-    for name in fields(text, where):
-        if name not in known:
-            raise ValueError(f"{where}: unknown slot {{{name}}}, known: {', '.join(sorted(known))}")
-
-
-def refuse_unknown(body: Mapping[str, Any], known: set[str], where: str) -> None:
-    for key in body:
-        if key not in known:
-            raise ValueError(f"{where}.{key}: unknown key, known: {', '.join(sorted(known))}")
-
-
-def mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: must be a mapping of names to values")
-    return value
-
-
-def texts(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
-        raise ValueError(f"{where}: must be a list of texts")
-    return tuple(value)
-
-
-def draw_slots(slots: Iterable[str], pools: Mapping[str, Draw], rng: Random) -> dict[str, str]:
-    """Give each slot a value; {port} and {port2} never get the same one."""
-    values: dict[str, str] = {}
-    for slot in slots:
-        pool = pool_of(slot, pools)
-        taken = {values[other] for other in values if pool_of(other, pools) == pool}
-        value = pools[pool](rng)
-        for _ in range(TRIES):
-            if value not in taken:
-                break
-            value = pools[pool](rng)
-        values[slot] = value
-    return values
+def _refuse_unused_facts(documents: Iterable[tuple[dict[str, Any], Place]], categories: Iterable[Category]) -> None:
+    """Raise ValueError for a table of facts that no template names."""
+    used = {(category.name, table) for category in categories for template in category.templates for table, _ in template.facts}
+    used |= {("", table) for _, table in used}
+    for document, place in documents:
+        owners = [(str(document.get("category", "")), document, place)]
+        owners += [(name, body, place / "categories" / name) for name, body in document.get("categories", {}).items()]
+        for name, body, there in owners:
+            for table in body.get("facts", {}):
+                if (name, table) not in used:
+                    raise (there / "facts" / table).wrong("no template uses these facts")
