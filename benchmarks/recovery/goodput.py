@@ -66,10 +66,7 @@ def contender(name: str, arguments: argparse.Namespace, moments: list[float], fo
             os.kill(pid, signal.SIGKILL)
     time.sleep(max(0.0, began + arguments.window - time.time()))
     rows = [json.loads(line) for line in steps_file.read_text().splitlines()]
-    os.killpg(child.pid, signal.SIGTERM)
-    time.sleep(2)
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    end(child, name, folder)
     times = [row["time"] for row in rows if row["time"] <= began + arguments.window]
     step_s = statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
     reached = max(row["step"] for row in rows)
@@ -77,6 +74,15 @@ def contender(name: str, arguments: argparse.Namespace, moments: list[float], fo
     gap = max(later - earlier for earlier, later in itertools.pairwise(times))
     cells = (name, kills, reached, f"{step_s:.3f}", f"{(reached - 1) * step_s / arguments.window:.1%}", twice, f"{gap:.1f}")
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def end(child: subprocess.Popen[bytes], name: str, folder: Path) -> None:
+    """End a contender with all its processes; holdfast's trainer is in a session of its own and saves its step first."""
+    if name == "holdfast":
+        subprocess.run([sys.executable, "-m", "holdfast", "stop", str(folder / "run")], stdout=subprocess.DEVNULL, check=False)
+    else:
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def started(name: str, arguments: argparse.Namespace, folder: Path) -> subprocess.Popen[bytes]:
