@@ -1,7 +1,8 @@
 """Dropout whose mask is a function of (seed, step, module, sample, position, feature). Holds no generator and no state.
 
 So a mask does not change with the micro-batch a sample falls into, with a restart, with recomputation, or with the device: 32-bit
-integer arithmetic gives the same bits everywhere. The mixing is the finaliser of MurmurHash3 (Austin Appleby, public domain).
+integer arithmetic gives the same bits everywhere. The mixing is the finaliser of MurmurHash3 (Austin Appleby, public domain); each of its
+words decides on two features, so p counts in steps of 1 / 65,536.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 _M1, _M2 = -2048144789, -1028477387  # 0x85EBCA6B, 0xC2B2AE35 as signed 32-bit
+_STEPS = 1 << 16
 _GOLDEN = -1640531527  # 0x9E3779B9
 
 
@@ -41,13 +43,14 @@ class StatelessDropout(nn.Module):
     def __init__(self, p: float, name: str, context: StepContext) -> None:
         super().__init__()
         self.p = p
+        self.share = 1.0 - round(p * _STEPS) / _STEPS  # of the elements that stay
         self.name = name
         self.context = context
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape [*rows, features] in and out; `rows` must be the micro-batch's shape. Raises ValueError when it is not."""
         keep = self.mask(x)
-        return x if keep is None else x * keep.to(x.dtype).mul_(1.0 / (1.0 - self.p))
+        return x if keep is None else x * keep.to(x.dtype).mul_(1.0 / self.share)
 
     def mask(self, x: Tensor) -> Tensor | None:
         """True where an element of `x` stays; None where nothing is dropped."""
@@ -62,9 +65,10 @@ class StatelessDropout(nn.Module):
     def keep(self, rows: Tensor, features: int) -> Tensor:
         """The mask: True where an element stays. Shape [*rows, features]."""
         first, second = self._keys()
-        column = _mix(torch.arange(features, dtype=torch.int32, device=rows.device).mul_(_GOLDEN).add_(second))
+        pairs = torch.arange((features + 1) // 2, dtype=torch.int32, device=rows.device)
+        column = _mix(pairs.mul_(_GOLDEN).add_(second))
         mixed = _mix_((_mix(rows ^ first)).unsqueeze(-1) ^ column)
-        return mixed >= int(self.p * 2**32) - 2**31
+        return mixed.view(torch.int16)[..., :features] >= round(self.p * _STEPS) - _STEPS // 2
 
     def _keys(self) -> tuple[int, int]:
         """Two signed 32-bit numbers from (seed, step, module)."""

@@ -45,25 +45,26 @@ def _forward(module: Any, x: Tensor) -> Tensor:
     (name,) = module.lora_A
     dropout = module.lora_dropout[name]
     keep = dropout.mask(x) if isinstance(dropout, StatelessDropout) else None
-    share = 1.0 - dropout.p if keep is not None else 1.0
+    scale = module.scaling[name] / (1.0 if keep is None else dropout.share)
     weights = (module.lora_A[name].weight, module.lora_B[name].weight)
-    out: Tensor = _LoraLinear.apply(x, base.weight, base.bias, *weights, module.scaling[name], keep, share)  # type: ignore[no-untyped-call]
+    out: Tensor = _LoraLinear.apply(x, base.weight, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
     return out
 
 
 class _LoraLinear(torch.autograd.Function):
-    """y = x W' + b + s (drop(x) A') B'. Shapes: x [*, in], W [out, in], A [r, in], B [out, r], keep [*, in] bool."""
+    """y = x W' + b + s ((x keep) A') B'. Shapes: x [*, in], W [out, in], A [r, in], B [out, r], keep [*, in] bool.
+
+    s holds PEFT's scaling and what dropout multiplies the elements by that stay.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None, share: float
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
         y = F.linear(flat, w.to(x.dtype), None if bias is None else bias.to(x.dtype))
-        h = F.linear(_dropped(flat, keep, share), a.to(x.dtype))
+        h = F.linear(_dropped(flat, _factors(keep, flat)), a.to(x.dtype))
         y.addmm_(h, b.to(x.dtype).t(), alpha=scale)
         ctx.save_for_backward(x, w, a, b, h, keep)
-        ctx.scale, ctx.share = scale, share
+        ctx.scale = scale
         return y.view(*x.shape[:-1], -1)
 
     @staticmethod
@@ -72,17 +73,23 @@ class _LoraLinear(torch.autograd.Function):
         dy, flat = outer.reshape(-1, outer.shape[-1]), x.reshape(-1, x.shape[-1])
         dh = (dy @ b.to(dy.dtype)).mul_(ctx.scale)
         db = (h.t() @ dy).mul_(ctx.scale).t().to(b.dtype)  # this way round: several times faster than dy' h
-        da = (dh.t() @ _dropped(flat, keep, ctx.share)).to(a.dtype)
+        factors = _factors(keep, flat)
+        da = (dh.t() @ _dropped(flat, factors)).to(a.dtype)
         dx = None
         if ctx.needs_input_grad[0]:
             dx = dy @ w.to(dy.dtype)
-            if keep is None:
+            if factors is None:
                 dx.addmm_(dh, a.to(dy.dtype))
             else:
-                dx.add_(_dropped(dh @ a.to(dy.dtype), keep, ctx.share))
+                dx.addcmul_(dh @ a.to(dy.dtype), factors)
             dx = dx.view(x.shape)
-        return dx, None, None, da, db, None, None, None
+        return dx, None, None, da, db, None, None
 
 
-def _dropped(x: Tensor, keep: Tensor | None, share: float) -> Tensor:
-    return x if keep is None else x.mul(keep.reshape(x.shape)).mul_(1.0 / share)
+def _factors(keep: Tensor | None, x: Tensor) -> Tensor | None:
+    """0 or 1 for each element of `x`: a product with bool is several times slower."""
+    return None if keep is None else keep.view(x.shape).to(x.dtype)
+
+
+def _dropped(x: Tensor, factors: Tensor | None) -> Tensor:
+    return x if factors is None else x * factors

@@ -30,6 +30,7 @@ def prepare_torch(settings: Settings) -> torch.device:
     """Fix threads and determinism, choose the device. Runs before any other torch call."""
     torch.set_num_threads(settings["threads"])
     torch.use_deterministic_algorithms(settings["deterministic"])
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between PEFT and transformers, not ours to act on
     logging.set_verbosity_error()
     logging.disable_progress_bar()
