@@ -302,9 +302,10 @@ def test_a_silent_death_is_traced_to_its_setting(config_of: Write, tmp_path: Pat
     assert json.loads(done.stdout)["quarantined"] == []
 
 
+@LONG
 @pytest.mark.parametrize(
     ("accused", "more"),
-    [pytest.param((3,), {"effect": "abort", "late": 1}), pytest.param((2, 5), {"effect": "raise"}, marks=LONG)],
+    [((3,), {"effect": "abort", "late": 1}), ((2, 5), {"effect": "raise"})],
     ids=["a micro-batch late", "two rows together"],
 )
 def test_rows_are_found_where_the_error_is_not_theirs_alone(

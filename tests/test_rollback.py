@@ -154,6 +154,7 @@ def test_a_rollback_leaves_one_row_a_step_and_the_same_bits_as_a_run_with_its_ti
     assert json.loads(other.stdout)["artifact_sha256"] == json.loads(done.stdout)["artifact_sha256"]
 
 
+@pytest.mark.long
 def test_a_spike_that_stays_is_rolled_back_and_the_run_goes_on(config_of: Write, tmp_path: Path) -> None:
     """From step 30 on the loss is many times as large, until some row is left out: as if a row of step 30 had broken the weights."""
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
