@@ -11,13 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from conftest import events, holdfast, lines, start, wait_until
+from holdfast.book import cards_of
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
-from holdfast.lab.search import guilty, smallest_failing
-from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, wants_experiments
+from holdfast.lab.investigate import in_order
+from holdfast.lab.search import guilty, smallest_failing, twins
+from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, refuted, wants_experiments
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -93,6 +95,17 @@ def test_rows_are_not_accused_of_being_many(lengths: list[int], chance: random.R
     )
 
 
+@given(some.lists(some.integers(5, 60), min_size=3, max_size=20))
+def test_twins_have_about_as_many_tokens(lengths: list[int]) -> None:
+    known = dict(enumerate(lengths))
+    others = list(known)[1:]
+    found = twins([0], others, known)
+    assert 1 <= len(found) <= 2 and all(set(some) <= set(others) for some in found)
+    nearest = min(abs(lengths[one] - lengths[0]) for one in others)
+    assert min(abs(sum(known[one] for one in some) - lengths[0]) for some in found) <= nearest
+    assert guilty([0], others, lambda samples: True, found)[0] == [], "whatever has as many tokens fails"
+
+
 # ---- the decision
 
 KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])
@@ -152,6 +165,36 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
             return
         if barren > 0 and not any(one.remedied for one in pasts):
             assert barren < 20
+
+
+def test_a_step_that_fails_now_and_then_is_given_more_starts() -> None:
+    seen = Past(5, "native_crash", "error", (), False, by_chance=True)
+    alike = [past(True), seen, *[past(False)] * 2]
+    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is LAUNCH
+    assert not wants_experiments(wreck_of(), Diagnosis("native_crash", 0.5), alike), "the odds are known"
+    alike += [past(False)] * 5
+    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is None
+
+
+CAUSES = ["native_crash", "hang", "gpu_kernel_fault"]
+
+
+@settings(max_examples=500, deadline=None)
+@given(some.lists(some.tuples(some.integers(1, 30), some.sampled_from(CAUSES), some.booleans()), max_size=40))
+def test_a_refuted_remedy_is_never_tried_again(deaths: list[tuple[int, str, bool]]) -> None:
+    """Deaths come at any step and of any cause; sometimes the first remedy in order is seen to help there."""
+    journal: list[dict[str, Any]] = []
+    step = 1
+    for further, cause, helps in deaths:
+        step += further
+        wrong = refuted(journal)
+        tried = in_order(cards_of("remedies").values(), cause, {}, set(wrong))
+        assert not {card.id for card in tried} & wrong.keys()
+        if helps and tried:
+            journal.append({"event": "remedy_applied", "remedy": tried[0].id, "step": step, "cause": cause})
+        journal.append({"event": "attempt_ended", "step": step + 1, "diagnosis": {"cause": cause}, "decision": {}})
+        if helps and tried:
+            assert tried[0].id in refuted(journal), "it came back at once"
 
 
 # ---- real runs
@@ -230,6 +273,68 @@ def test_the_change_that_helps_is_found_and_kept(config_of: Write, tmp_path: Pat
     learned = lines(run / "timeline.jsonl")[-1]
     assert learned["from_step"] == 5
     assert setting is None or learned["settings"] == setting
+
+
+@LONG
+def test_a_conjunction_nobody_was_told_of_is_broken(config_of: Write, tmp_path: Path) -> None:
+    """Fused attention and bf16 and 400 to 430 tokens together: whatever breaks one of the three cures it, and no row is accused."""
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    when = {"tokens": [400, 430], "setting": {"attention": "sdpa", "dtype": "bf16"}}
+    message = "HIPBLAS_STATUS_INTERNAL_ERROR when calling hipblasLtMatmul"
+    faults.write_text(json.dumps([{"name": "gemm", "when": when, "effect": "abort", "message": message}]))
+    train = {"steps": 5, "precision": "bf16", "effective_batch": 24, "micro_batch_tokens": 430}
+    done = holdfast("train", config_of(train=train, evaluate={"generate": 0}), "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    applied = events(run, "remedy_applied")
+    assert applied and {event["remedy"] for event in applied} <= {"smaller-micro-batch", "eager-attention", "fp32", "no-packing"}
+    assert json.loads(done.stdout)["quarantined"] == []
+
+
+@LONG
+@pytest.mark.parametrize("effect", ["kill", "abort"])
+def test_a_silent_death_is_traced_to_its_setting(config_of: Write, tmp_path: Path, effect: str) -> None:
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    when = {"step": 4, "setting": {"attention": "sdpa"}}
+    faults.write_text(json.dumps([{"name": "hidden", "when": when, "effect": effect, "message": " "}]))
+    done = holdfast("train", config_of(train={"steps": 6}, evaluate={"generate": 0}), "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [event["remedy"] for event in events(run, "remedy_applied")] == ["eager-attention"]
+    assert json.loads(done.stdout)["quarantined"] == []
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("accused", "more"),
+    [((3,), {"effect": "abort", "late": 1}), ((2, 5), {"effect": "raise"})],
+    ids=["a micro-batch late", "two rows together"],
+)
+def test_rows_are_found_where_the_error_is_not_theirs_alone(
+    config_of: Write, tmp_path: Path, accused: tuple[int, ...], more: dict[str, Any]
+) -> None:
+    """The error comes in the micro-batch after the guilty row's, or only where two rows meet in one."""
+    faults, run, probe = tmp_path / "f.yaml", tmp_path / "run", tmp_path / "probe"
+    budget = 90 if "late" in more else 1000
+    config = config_of(train={"steps": 6, "micro_batch_tokens": budget}, evaluate={"generate": 0})
+    assert holdfast("train", config, "train.steps=4", "--run", probe).returncode == 0
+    samples = lines(probe / "steps.jsonl")[3]["samples"]
+    rows = [samples[at] for at in accused]
+    named = [f"rows.jsonl:{row + 1}" for row in rows]
+    faults.write_text(json.dumps([{"name": "f", "when": {"step": 4, "sample": named}, **more}]))
+    done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(entry["line"] for entry in json.loads(done.stdout)["quarantined"]) == sorted(row + 1 for row in rows)
+    assert [step["step"] for step in lines(run / "steps.jsonl")] == list(range(1, 7))
+
+
+@LONG
+def test_what_fails_every_seventh_time_accuses_nobody(config_of: Write, tmp_path: Path) -> None:
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    faults.write_text(json.dumps([{"name": "seventh", "when": {"every": 7}, "effect": "raise"}]))
+    config = config_of(train={"steps": 6, "micro_batch_tokens": 110}, evaluate={"generate": 0})
+    done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["attempts"] > 1 and summary["quarantined"] == [] and not events(run, "remedy_applied")
 
 
 def test_what_does_not_come_back_changes_nothing(config_of: Write, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.book import cards_of
@@ -14,14 +15,27 @@ from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.lab.course import investigate_course, state_before
+from holdfast.lab.health import HealthWatch
 from holdfast.lab.investigate import Lab, in_order, investigate
 from holdfast.lab.replay import with_env
-from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, wants_experiments
+from holdfast.mind.course import Trouble
+from holdfast.mind.decide import (
+    Past,
+    barren_rollbacks,
+    course_settings,
+    deaths_in_step,
+    decide,
+    decide_after,
+    decide_course,
+    refuted,
+    wants_experiments,
+)
 from holdfast.mind.diagnose import diagnose_wreck
-from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
 from holdfast.world import evidence, process
 from holdfast.world.patience import Patience
 from holdfast.world.process import Attempt
+from holdfast.world.rollback import roll_back, rollbacks, take_up
 from holdfast.world.standby import Standby
 
 
@@ -34,6 +48,7 @@ class World(Protocol):
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending: ...
     def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck: ...
     def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict: ...
+    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict: ...
 
 
 class RealWorld:
@@ -62,15 +77,21 @@ class RealWorld:
         assert wreck.step is not None
         settings = settings_at(read_timeline(run.timeline_file), wreck.step)
         limit_s = Patience(run, wreck.attempt, run.config().run.hang_s).limit_s()
-        refuted = {event["remedy"] for event in run.events() if event["event"] == "remedy_applied" and event["step"] == wreck.step}
+        applied = list(run.events())
+        out = {event["remedy"] for event in applied if event["event"] == "remedy_applied" and event["step"] == wreck.step}
         machine = read_json(run.machine_file) or {}
-        remedies = in_order(cards_of("remedies").values(), diagnosis.cause, machine, refuted)
+        remedies = in_order(cards_of("remedies").values(), diagnosis.cause, machine, out | set(refuted(applied)))
         suspects = wreck.samples if wreck.phase == "rehearsal" else ()
         with Lab(run, wreck.step, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop) as lab:
             return investigate(lab, suspects, deaths, remedies)
 
-
-_LOOK_EVERY_S = 2.0
+    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
+        """Experiments with the steps in which the loss left its level."""
+        settings = settings_at(read_timeline(run.timeline_file), to + 1)
+        limit_s = Patience(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
+        steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}
+        with Lab(run, to + 1, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop) as lab:
+            return investigate_course(lab, trouble, steps, settings.get("quarantine", []), settings.get("lr_factor", 1.0))
 
 
 @dataclass(frozen=True)
@@ -93,8 +114,10 @@ class View:
 
 def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
     """Bring the run to an end. `relaunch`: how its trainer is started now; `orders` is what every attempt's launch.json also holds."""
+    places = [Path(place) for place in orders["memory_places"]]
+    take_up(run, places)
     launch = relaunch(run)
-    pause, watch = _Backoff(), _Watch(run)
+    pause, watch = _Backoff(), HealthWatch(run)
     failures: dict[str, Failure] = {}
     while True:
         attempt = hands.adopt(run)
@@ -111,6 +134,14 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         if ending.kind == "finished":
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
+        if ending.kind == "interrupted" and watch.trouble is not None and not view.stop():
+            decision = _course(run, wreck, watch.trouble, launch, places, hands, view)
+            watch.settled(trouble_goes_on=decision is None or decision.remedy == "none")
+            if decision is None or decision.launch is None:
+                return Outcome(ending, decision, wreck)
+            view.tell(f"attempt {attempt.number}: {decision.reason}")
+            launch = relaunch(run)
+            continue
         diagnosis = diagnose_wreck(wreck, failures)
         if ending.kind == "interrupted" or view.stop():
             _record(run, wreck, diagnosis, None)
@@ -127,16 +158,50 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         if view.stop():
             _record(run, wreck, diagnosis, None)
             return Outcome(ending, None, wreck)
-        if verdict is not None and _apply(run, wreck, verdict, decision):
-            launch = relaunch(run)
+        if verdict is not None:
+            diagnosis = replace(diagnosis, cause=verdict.cause or diagnosis.cause)
+        if verdict is not None and _apply(run, wreck, verdict, decision, diagnosis):
+            launch, watch.remedied = relaunch(run), True
         _record(run, wreck, diagnosis, decision, verdict)
+        _tell_refuted(run)
         if decision.launch is None:
             return Outcome(ending, decision, wreck)
         view.tell(f"attempt {attempt.number}: {decision.reason}")
         pause.after(progressed=wreck.committed_after > wreck.committed_before)
 
 
-def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision) -> bool:
+def _course(
+    run: RunFolder, wreck: Wreck, trouble: Trouble, launch: Launch, places: list[Path], hands: World, view: View
+) -> Decision | None:
+    """Deal with a loss that left its level for good: find out why, go back to before it. None where the user wants to stop."""
+    to = state_before(run, trouble)
+    verdict = Verdict("uncertain", 0, 0.0, "no trials")
+    if to is not None and trouble.kind == "spike" and run.config().run.trials:
+        view.tell(f"{trouble.words()}; trying the steps around it with one change at a time")
+        verdict = hands.investigate_course(launch, run, trouble, to, view)
+    settings = settings_at(read_timeline(run.timeline_file), trouble.step)
+    factor, quarantine = settings.get("lr_factor", 1.0), settings.get("quarantine", [])
+    earlier = [facts for _, facts in rollbacks(run)]
+    barren = barren_rollbacks([*earlier, {"from": trouble.step}]) - 1
+    diagnosis = Diagnosis.plain("divergence", 0.9, trouble.words())
+    if view.stop():
+        _record(run, wreck, diagnosis, None)
+        return None
+    decision = decide_course(trouble, verdict, to, barren, factor, launch)
+    _record(run, wreck, diagnosis, decision, verdict)
+    if decision.remedy == "rollback" and to is not None:
+        quarantined = _entries(verdict, f"the loss left its level at step {trouble.onset}", to + 1)
+        roll_back(run, places, to, course_settings(verdict, quarantine, factor), quarantined, decision.reason)
+    return decision
+
+
+def _entries(verdict: Verdict, reason: str, step: int) -> list[Json]:
+    """The lines of quarantine.jsonl for the rows a verdict names."""
+    places = [source.rpartition(":") for source in verdict.sources]
+    return [{"file": file, "line": int(line), "reason": reason, "evidence": verdict.evidence, "step": step} for file, _, line in places]
+
+
+def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, diagnosis: Diagnosis) -> bool:
     """Put what was seen to help on the timeline, from the failing step on; False where nothing was."""
     if verdict.kind not in ("rows", "setting"):
         return False
@@ -145,52 +210,30 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision) -
     settings: dict[str, Any] = dict(verdict.settings)
     if verdict.kind == "rows":
         settings = {"quarantine": [*before.get("quarantine", []), *verdict.rows]}
-        for source in verdict.sources:
-            file, _, line = source.rpartition(":")
-            entry = {"file": file, "line": int(line), "reason": wreck.ending.words(), "evidence": verdict.evidence, "step": wreck.step}
+        for entry in _entries(verdict, wreck.ending.words(), wreck.step):
             append_line(run.quarantine_file, entry, durable=True)
     if verdict.env:
         settings["env"] = before.get("env", {}) | verdict.env
     add_entry(run.timeline_file, wreck.step, settings, decision.reason)
-    run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, evidence=verdict.evidence)
+    run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, cause=diagnosis.cause, evidence=verdict.evidence)
     return True
 
 
-class _Watch:
-    """Looks at the course of the committed steps now and then, and tells each oddity once."""
-
-    def __init__(self, run: RunFolder) -> None:
-        self.run = run
-        self.signs = list(cards_of("signs").values())
-        self.told = {event["sign"] for event in run.events() if event["event"] == "sign"}
-        self.looked = 0.0
-
-    def look(self) -> None:
-        if time.monotonic() - self.looked < _LOOK_EVERY_S:
-            return
-        self.looked = time.monotonic()
-        rows = self.run.newest_steps()
-        if not rows or rows[-1]["step"] < FIRST_WORD_AT:
-            return
-        found = odd(rows, self.signs)
-        if "first" not in self.told:
-            self._tell("first", rows[-1]["step"], first_word(rows, found))
-            self.told |= set(found)
-        for name, words in found.items():
-            if name not in self.told:
-                self._tell(name, rows[-1]["step"], words)
-
-    def _tell(self, sign: str, step: int, words: str) -> None:
-        self.told.add(sign)
-        self.run.event("sign", sign=sign, step=step, says=words)
+def _tell_refuted(run: RunFolder) -> None:
+    """Journal each remedy that did not help, once."""
+    events = list(run.events())
+    told = {event["remedy"] for event in events if event["event"] == "remedy_refuted"}
+    for remedy, reason in refuted(events).items():
+        if remedy not in told:
+            run.event("remedy_refuted", remedy=remedy, reason=reason)
 
 
-def _ticker(view: View, hands: World, launch: Launch, watch: _Watch) -> process.Tick:
+def _ticker(view: View, hands: World, launch: Launch, watch: HealthWatch) -> process.Tick:
     def tick(attempt: Attempt) -> bool:
         view.tick(attempt)
         watch.look()
         hands.stand_by(launch)
-        return view.stop()
+        return view.stop() or watch.trouble is not None
 
     return tick
 
@@ -239,8 +282,16 @@ def read_history(run: RunFolder) -> list[Past]:
         settings = (read_json(run.attempt(number) / "launch.json") or {}).get("settings", {})
         progressed = wreck["committed_after"] > wreck["committed_before"]
         remedied = wreck["decision"]["remedy"] not in ("resume", "none")
-        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], wreck["ending"]["kind"], _frozen(settings), progressed, remedied))
+        kind = wreck["ending"]["kind"]
+        chance = _by_chance(wreck.get("verdict"))
+        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], kind, _frozen(settings), progressed, remedied, chance))
     return history
+
+
+def _by_chance(verdict: Json | None) -> bool:
+    """Whether the lab saw the step go through as it is."""
+    odds = verdict.get("odds") if verdict else None
+    return odds is not None and odds[0] < odds[1]
 
 
 def _failures_so_far(run: RunFolder) -> Json:

@@ -22,6 +22,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
 BEST = "best.json"
+HELD = "held.json"
 
 
 @dataclass(frozen=True)
@@ -109,17 +110,34 @@ def checkpoint_steps(run: RunFolder) -> list[int]:
 
 
 def prune(run: RunFolder, keep: Save) -> None:
-    """Remove checkpoints, all but the newest, those kept for good, and the best by held-out loss, which best.json names."""
+    """Remove checkpoints, all but the newest, those kept for good, the best by held-out loss (named by best.json) and one that is held."""
     steps = checkpoint_steps(run)
+    held = held_step(run, steps)
     best = best_of(row for row in read_evaluations(run) if row["step"] in steps)
     for step in steps[: -keep.keep]:
         for_good = keep.keep_every is not None and step % keep.keep_every == 0
-        if not for_good and (best is None or step != best["step"]):
+        if not for_good and step != held and (best is None or step != best["step"]):
             shutil.rmtree(run.checkpoints / checkpoint_name(step), ignore_errors=True)
     if best is not None:
         name = {"checkpoint": checkpoint_name(best["step"]), "step": best["step"], "loss": best["loss"]}
         if read_json(run.checkpoints / BEST) != name:
             write_json(run.checkpoints / BEST, name)
+
+
+def hold_until(run: RunFolder, step: int | None) -> None:
+    """Have the newest checkpoint of `step` or before it kept while a run's course is in doubt; None: no longer."""
+    file = run.checkpoints / HELD
+    if step is None:
+        file.unlink(missing_ok=True)
+    elif read_json(file) != {"step": step}:
+        run.checkpoints.mkdir(exist_ok=True)
+        write_json(file, {"step": step}, durable=False)
+
+
+def held_step(run: RunFolder, steps: list[int]) -> int | None:
+    """Which of the checkpoints is held."""
+    held = read_json(run.checkpoints / HELD)
+    return max((step for step in steps if step <= held["step"]), default=None) if held else None
 
 
 def problem(folder: Path, run_id: str) -> str | None:

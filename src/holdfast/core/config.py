@@ -164,6 +164,9 @@ class Run(Section):
     hang_s: float = Field(
         60.0, gt=0, description="seconds of silence, at least, before a trainer counts as hanging; more where steps are long"
     )
+    rollback: bool = Field(
+        True, description="go back to before a rise of the loss that lasts, without the rows that did it or at half the learning rate"
+    )
     track: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
         default_factory=list, description="trackers that get every step, each through its own package"
     )

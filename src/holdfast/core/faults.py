@@ -38,6 +38,7 @@ Effect = Literal[
 Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "evaluate", "evaluated", "best", "save", "saved"]
 CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint", "disk_full", "bad_sector")
 LOSS_EFFECTS = ("nan_loss", "zero_loss", "spike")  # they change a micro-batch's loss
+LATE_EFFECTS = ("kill", "segfault", "abort", "raise", "host_oom", "hang", "slow")
 WRITER_PHASES = ("save", "saved")
 
 
@@ -49,7 +50,9 @@ class When(BaseModel):
     tokens: tuple[int, int] | None = Field(None, description="token count of the micro-batch, both ends included")
     setting: dict[str, Any] | None = Field(None, description="settings in force, for example {attention: sdpa, dtype: bf16}")
     step: int | None = None
-    sample: str | None = Field(None, description="file:line of a row in the micro-batch; the file's last parts suffice")
+    sample: str | tuple[str, ...] | None = Field(
+        None, description="file:line of a row in the micro-batch; the file's last parts suffice; several: all of them are in it"
+    )
     attempt: int | None = Field(None, description="number of the trainer start, from 1")
     env: dict[str, str | None] | None = Field(None, description="environment variables and their values; null: not set")
     every: Annotated[int, Field(ge=1)] | None = Field(None, description="every N-th micro-batch of the run")
@@ -69,6 +72,7 @@ class Fault(BaseModel):
     message: str | None = Field(None, description="printed before the effect")
     seconds: float = Field(3.0, gt=0, description="slow: how long the micro-batch is held up")
     factor: float = Field(1000.0, description="spike: what the loss is multiplied by")
+    late: int = Field(0, ge=0, description="micro-batches until the effect comes, at the latest when the step's gradients are complete")
     path: str = Field("checkpoints/*", description="bad_sector: which files of the run folder cannot be written")
 
     @model_validator(mode="after")
@@ -79,6 +83,8 @@ class Fault(BaseModel):
             raise ValueError(f"{self.effect} changes a micro-batch's loss; its phase can only be forward")
         if self.effect == "nan_grad" and self.when.phase not in (None, "backward"):
             raise ValueError("nan_grad changes a micro-batch's gradients; its phase can only be backward")
+        if self.late and (self.effect not in LATE_EFFECTS or self.home not in ("forward", "backward")):
+            raise ValueError(f"late is for what a micro-batch can end or hold up ({', '.join(LATE_EFFECTS)}), in forward or backward")
         return self
 
     @property
@@ -118,13 +124,18 @@ def fires(fault: Fault, moment: Moment) -> bool:
         and (when.tokens is None or (moment.tokens is not None and when.tokens[0] <= moment.tokens <= when.tokens[1]))
         and (when.setting is None or all(moment.settings.get(key) == value for key, value in when.setting.items()))
         and (when.step is None or when.step == moment.step)
-        and (when.sample is None or any(_names(when.sample, sample) for sample in moment.samples))
+        and all(any(_names(wanted, sample) for sample in moment.samples) for wanted in _wanted(when))
         and (when.attempt is None or when.attempt == moment.attempt)
         and (when.env is None or all(moment.env.get(key) == value for key, value in when.env.items()))
         and (when.every is None or (moment.count > 0 and moment.count % when.every == 0))
         and (when.rank is None or when.rank == moment.rank)
         and (when.probability is None or _draw(fault.name, moment) < when.probability)
     )
+
+
+def _wanted(when: When) -> tuple[str, ...]:
+    """The rows that have to be in the micro-batch."""
+    return (when.sample,) if isinstance(when.sample, str) else when.sample or ()
 
 
 def _names(wanted: str, sample: str) -> bool:

@@ -217,6 +217,14 @@ class MemoryFile:
             if self.pinned(index) and self.header(index) is None:
                 self.unpin(index)
 
+    def forget_after(self, step: int) -> None:
+        """Empty the slots of later steps. Only while nothing writes or saves slots."""
+        for index in range(SLOTS):
+            header = self.header(index)
+            if header is not None and header.step > step:
+                self.unpin(index)
+                self.begin(index)
+
     # -- pulse
 
     def beat(self, facts: Json) -> None:

@@ -107,6 +107,11 @@ class RunFolder:
         return self.path / "quarantine.jsonl"
 
     @property
+    def rollbacks(self) -> Path:
+        """What was taken back: the journals and checkpoints of steps that no longer count."""
+        return self.path / "rollbacks"
+
+    @property
     def standby_file(self) -> Path:
         """What the nurse of a standby is to start."""
         return self.path / "standby.json"

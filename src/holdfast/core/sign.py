@@ -17,6 +17,7 @@ class Sign(Card):
     A card may write rows short, as {"loss": [3.0, 2.5, ...]}: a list for each column.
     """
 
+    newest: int = Field(240, exclude=True, description="how many of the newest rows it looks at")
     look: Callable[[Sequence[Json]], str | None] = Field(exclude=True)
 
     def matches(self, evidence: Any) -> bool:

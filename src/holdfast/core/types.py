@@ -90,7 +90,10 @@ class Ending:
 
 @dataclass(frozen=True)
 class Wreck:
-    """What is known of an attempt that ended early. None means unknown, never 0."""
+    """What is known of an attempt that ended early. None means unknown, never 0.
+
+    oom_kills: processes of the control group that the kernel ended for memory meanwhile; kernel_messages: what else it said.
+    """
 
     attempt: int
     ending: Ending
@@ -103,6 +106,12 @@ class Wreck:
     died: float
     memory_available_bytes: int | None
     disk_free_bytes: int | None
+    pid: int | None = None  # of the trainer, as it saw itself
+    memory_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+    oom_kills: int | None = None
+    kernel_messages: tuple[str, ...] | None = None
+    machine: Json | None = None  # kernel, torch and devices, in short
 
     def as_json(self) -> Json:
         return asdict(self) | {"words": self.ending.words()}
@@ -141,7 +150,8 @@ class Verdict:
     """What the lab found out about a step that fails, and what was seen to help.
 
     kind: transient (it goes through now), rows (named in `rows` and `sources`), setting (`settings` and `env` were seen to help, and it
-    failed again without them), uncertain.
+    failed again without them), uncertain. odds: failures and trials of the step as it was. cause: what the trials say it is, where the
+    diagnosis could not know.
     """
 
     kind: str
@@ -153,6 +163,8 @@ class Verdict:
     sources: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str | None] = field(default_factory=dict)
+    odds: tuple[int, int] | None = None
+    cause: str | None = None
 
 
 @dataclass(frozen=True)

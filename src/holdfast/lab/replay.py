@@ -29,10 +29,11 @@ class Change:
     settings: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str | None] = field(default_factory=dict)
     trace: bool = False
+    until: int | None = None  # train on through this step, with all samples
 
     def key(self) -> str:
         """The same for changes that ask the same."""
-        return f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())} {self.trace}"
+        return f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())} {self.trace} {self.until}"
 
 
 def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str]) -> Json:
@@ -54,6 +55,7 @@ def new_trial(run: RunFolder, step: int, change: Change) -> Path:
         "settings": change.settings,
         "env": change.env,
         "trace": change.trace,
+        "until": change.until,
         "attempt": max(run.attempts(), default=0) + int(folder.name),
         "memory_places": [str(place) for place in memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)],
         "faults": _faults(run),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, combinations
 
 Fails = Callable[[Sequence[int]], bool]
+_TRIPLES = 48  # samples of which sets of three are looked through
 
 
 def smallest_failing(samples: Sequence[int], fails: Fails) -> list[int]:
@@ -39,12 +41,23 @@ def _ddmin(samples: list[int], fails: Fails) -> list[int]:
     return samples
 
 
-def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails) -> tuple[list[int], str]:
+def twins(suspects: Sequence[int], others: Sequence[int], lengths: Mapping[int, int]) -> list[list[int]]:
+    """Up to two sets of `others` with about as many tokens as the suspects: the nearest total, and the nearest that is no smaller."""
+    wanted = sum(lengths[one] for one in suspects)
+    sizes = (1, 2, 3) if len(others) <= _TRIPLES else (1, 2)
+    sums = [(sum(lengths[one] for one in some) - wanted, list(some)) for some in chain(*(combinations(others, size) for size in sizes))]
+    nearest = min(sums, key=lambda entry: abs(entry[0]), default=None)
+    above = min((entry for entry in sums if entry[0] >= 0), key=lambda entry: entry[0], default=None)
+    found = [entry[1] for entry in (nearest, above) if entry is not None]
+    return found[:1] if len(found) == 2 and found[0] == found[1] else found
+
+
+def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails, alike: Sequence[Sequence[int]] = ()) -> tuple[list[int], str]:
     """Which of the suspects fail whatever company they are in; nobody where the failure goes with the company, that is with the shape.
 
     `suspects` fail together, `others` do not; they come by length. The shortest and the longest are tried as companions, so that sums of
-    tokens differ, and the longest in the place of a suspect, so that a sum is told from a row. Returns the
-    guilty samples, in the order given, and what was seen, in words.
+    tokens differ, and the longest in the place of a suspect, so that a sum is told from a row; so are sets `alike`, which have as many
+    tokens as the suspects. Returns the guilty samples, in the order given, and what was seen, in words.
     """
     company = list(others[:1]) + list(others[-1:] if len(others) > 1 else [])
     if not company:
@@ -53,6 +66,8 @@ def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails) -> tupl
     def whatever_company(some: Sequence[int]) -> bool:
         return all(fails([*some, other]) for other in company)
 
+    if any(fails(some) for some in alike):
+        return [], "as many tokens of other samples fail, too"
     if len(suspects) == 1:
         alone = whatever_company(suspects)
         seen = "it fails alone and in other company" if alone else "it fails alone, but not in other company"

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.core.files import Json
 from holdfast.core.types import Decision, Diagnosis, Launch, Verdict, Wreck
+from holdfast.mind.course import Trouble
 
 REPEATS = {"killed": 8, "vanished": 8, "never_started": 8}  # somebody else's doing, often; the rest is the program's own
 REPEATS_OTHERWISE = 3
 BARREN = 20
 FINAL = ("checkpoint_unreadable", "disk_full")  # another attempt would meet the same
 FINAL_KINDS = ("refused", "stuck")
+REPEATS_BY_CHANCE = 8  # where the lab saw the step go through as it is: another start is another chance
+ROLLBACKS = 3  # in a row without getting beyond where the first of them began
+WATCHED = 20  # steps after a remedy in which the same cause shows that it did not help
 EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first restart is the first experiment
 
 
@@ -25,6 +30,7 @@ class Past:
     settings: tuple[tuple[str, object], ...]
     progressed: bool  # it committed a step
     remedied: bool = False  # something was changed after it
+    by_chance: bool = False  # the lab saw its step go through as it is
 
 
 def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Launch) -> Decision:
@@ -38,6 +44,8 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
     newest = history[-1]
     repeats = _unchanged(history, lambda past: not past.progressed and _key(past) == _key(newest))
     limit = REPEATS.get(wreck.ending.kind, REPEATS_OTHERWISE)
+    if repeats and any(past.by_chance for past in history[-repeats:]):
+        limit = max(limit, REPEATS_BY_CHANCE)
     where = f"at step {wreck.step}" if wreck.step is not None else "before its first step"
     if repeats >= limit:
         return Decision(None, "none", f"{repeats} attempts in a row {wreck.ending.words()} {where} without a new step")
@@ -53,6 +61,8 @@ def wants_experiments(wreck: Wreck, diagnosis: Diagnosis, history: list[Past]) -
     from_outside = wreck.ending.kind == "vanished" or wreck.ending.code == -9
     deaths = deaths_in_step(history)
     first = EXPERIMENTS_AFTER + (1 if from_outside else 0)
+    if any(past.by_chance for past in history[len(history) - deaths :]):
+        return deaths == REPEATS_BY_CHANCE  # once more, before the end
     return deaths >= first and (deaths - first) % 2 == 0
 
 
@@ -80,6 +90,64 @@ def decide_after(verdict: Verdict, wreck: Wreck, before: Decision, launch: Launc
         return Decision(before.launch, "resume" if before.launch else "none", f"{before.reason}; the lab: {verdict.evidence}", told)
     reason = f"{before.reason}; experiments found no change that helps: {verdict.evidence}"
     return Decision(None, "none", reason, told)
+
+
+def decide_course(trouble: Trouble, verdict: Verdict, to: int | None, barren: int, factor: float, launch: Launch) -> Decision:
+    """What follows from a loss that left its level for good: back to step `to` and something changed there, or the end.
+
+    to: the newest step before it whose state there is, None: there is none. barren: rollbacks in a row that came to nothing. factor: of the
+    learning rate, in force.
+    """
+    told = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
+    if to is None:
+        return Decision(launch, "none", f"{trouble.words()}; no state from before it is left, so the run goes on as it is", told)
+    if barren >= ROLLBACKS:
+        reason = f"{trouble.words()}; {barren} rollbacks did not cure it, the last one at {factor:g} times the learning rate"
+        return Decision(None, "none", f"{reason}; look at the rows around it, or try another train.lr or train.max_grad_norm", told)
+    change = {
+        "transient": "nothing changed, because it did not come again in a trial",
+        "rows": f"without {', '.join(verdict.sources)}",
+    }.get(verdict.kind, f"at {course_settings(verdict, [], factor).get('lr_factor', factor):g} times the learning rate")
+    return Decision(launch, "rollback", f"{trouble.words()}; back to step {to}, {change}", told)
+
+
+def course_settings(verdict: Verdict, quarantine: list[int], factor: float) -> Json:
+    """The settings with which the run goes on after a rollback: half the learning rate, where trials showed nothing else that helps."""
+    if verdict.kind == "transient":
+        return {}
+    return {"quarantine": [*quarantine, *verdict.rows]} if verdict.kind == "rows" else {"lr_factor": factor / 2}
+
+
+def barren_rollbacks(rollbacks: list[Json]) -> int:
+    """Rollbacks at the end of a list of {from, to} that did not bring the run beyond where the one before them began."""
+    count = 0
+    furthest = 0
+    for entry in rollbacks:
+        count = count + 1 if count and entry["from"] <= furthest + WATCHED else 1
+        furthest = max(furthest, entry["from"])
+    return count
+
+
+def refuted(events: list[Json]) -> dict[str, str]:
+    """Remedies that did not help in this run, with the reason: the cause they were applied for came back while they were watched."""
+    found: dict[str, str] = {}
+    applied: list[Json] = []
+    for event in events:
+        if event["event"] == "remedy_applied":
+            applied.append(event)
+        elif event["event"] == "attempt_ended" and event.get("step") is not None and "decision" in event:
+            for one in applied:
+                if one["step"] <= event["step"] < one["step"] + WATCHED and one.get("cause") == event["diagnosis"]["cause"]:
+                    found.setdefault(one["remedy"], f"applied at step {one['step']}; {one['cause']} again at step {event['step']}")
+    return found
+
+
+def helped(events: list[Json], committed: int) -> list[Json]:
+    """The applied remedies that have stood `WATCHED` steps, neither refuted nor told so before."""
+    told = {event["step"] for event in events if event["event"] == "remedy_helped"}
+    wrong = refuted(events)
+    applied = [event for event in events if event["event"] == "remedy_applied"]
+    return [one for one in applied if committed >= one["step"] + WATCHED and one["step"] not in told and one["remedy"] not in wrong]
 
 
 def _key(past: Past) -> tuple[str, str, tuple[tuple[str, object], ...]]:

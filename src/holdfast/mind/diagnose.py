@@ -30,6 +30,7 @@ _EXCEPTION = re.compile(
     r"^\W*(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Expired|Found|Exit)\b|^terminate called|what\(\):|^\S*: fatal"
 )
 _TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
+_OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
 ECHO_BESIDE_ROOT = 0.2
 LATER = 0.75  # an error after the first one
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
@@ -73,12 +74,25 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
         return Diagnosis("unknown", 0.0)
     available = wreck.memory_available_bytes
     if ending.code == -9:
+        named = [text for text in _kernels_words(wreck) if "Killed process" in text]
+        if wreck.oom_kills or named:
+            counted = (
+                f"the kernel ended {wreck.oom_kills} of its control group for memory" if wreck.oom_kills else "the kernel ran out of memory"
+            )
+            return Diagnosis.plain("host_out_of_memory", 0.95, ending.words(), *(named[-2:] or [counted]))
         if available is not None and available < _LOW_MEMORY_BYTES:
             return Diagnosis.plain("host_out_of_memory", 0.8, ending.words(), f"{available >> 20} MiB of memory left")
         return Diagnosis.plain("unknown", 0.0, ending.words())  # anybody may have sent it
     lines = log or tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
-    found = diagnose(Evidence(lines, ending.code), cards)
+    told = tuple(line for text in _kernels_words(wreck) if (line := clean(text)).text)
+    found = diagnose(Evidence((*told, *lines), ending.code), cards)
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
+
+
+def _kernels_words(wreck: Wreck) -> list[str]:
+    """The kernel's messages, without those about another process."""
+    pid = re.compile(rf"\b{wreck.pid}\b")
+    return [text for text in wreck.kernel_messages or () if not _OF_A_PROCESS.search(text) or pid.search(text)]
 
 
 def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:

@@ -8,13 +8,11 @@ from holdfast.core.files import Json
 from holdfast.core.sign import Sign, column
 
 FIRST_WORD_AT = 10  # steps after which a run is called healthy, or not
-LOOKED_AT = 240  # newest rows
 
 
 def odd(steps: Sequence[Json], signs: Iterable[Sign]) -> dict[str, str]:
     """What the signs say about the newest rows, by sign."""
-    newest = steps[-LOOKED_AT:]
-    found = {sign.id: sign.look(newest) for sign in signs}
+    found = {sign.id: sign.look(steps[-sign.newest :]) for sign in signs}
     return {name: words for name, words in found.items() if words is not None}
 
 

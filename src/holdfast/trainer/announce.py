@@ -30,6 +30,10 @@ class Announcer:
                     self._beat(step, number, batch, "step")
             if not self.job.faults:
                 return 1.0
+            if phase != "backward":
+                self.job.surface(all_of_them=phase == "gate")
+            if phase == "gate":
+                return 1.0
             seed, settings = self.job.config.train.seed, self.job.settings(step)
             return self.job.at(Moment(phase, self.job.number, 0, step, batch.tokens, batch.sources, self.count, seed, settings))
 

@@ -49,6 +49,7 @@ class Job:
     faults: list[Fault]
     orders: Json = field(default_factory=dict)
     stopping: Stopping = field(default_factory=Stopping)
+    coming: list[tuple[int, Fault]] = field(default_factory=list)  # late faults, and in how many micro-batches each comes
 
     def settings(self, step: int) -> Settings:
         return settings_at(self.timeline, step)
@@ -69,10 +70,23 @@ class Job:
         """Let the faults that fire at `moment` happen; what the micro-batch's loss, or its gradients, are to be multiplied by."""
         factor = 1.0
         for fault in self.faults:
-            if fires(fault, moment):
-                self.say(fault.message or f"fault: {fault.name}")
-                factor *= happen(fault)
+            if not fires(fault, moment):
+                continue
+            if fault.late:
+                self.coming.append((fault.late, fault))
+                continue
+            self.say(fault.message or f"fault: {fault.name}")
+            factor *= happen(fault)
         return factor
+
+    def surface(self, all_of_them: bool) -> None:
+        """Another micro-batch begins, or none is left in the step: let the late faults happen that were waiting for it."""
+        waiting = [(0 if all_of_them else left - 1, fault) for left, fault in self.coming]
+        self.coming = [(left, fault) for left, fault in waiting if left > 0]
+        for left, fault in waiting:
+            if left <= 0:
+                self.say(fault.message or f"fault: {fault.name}")
+                happen(fault)
 
     def point(self, phase: str, step: int | None = None) -> None:
         """Pass a named point of the run outside a micro-batch."""

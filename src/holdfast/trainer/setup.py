@@ -48,8 +48,9 @@ class Bench:
         return int(np.diff(self.task.tokens.starts)[self.table.rows].max())
 
     def learning_rate(self, step: int) -> float:
-        train = self.job.config.train
-        return learning_rate(step, self.job.settings(step)["steps"], train.lr, train.schedule, train.warmup)
+        train, settings = self.job.config.train, self.job.settings(step)
+        factor: float = settings.get("lr_factor", 1.0)
+        return factor * learning_rate(step, settings["steps"], train.lr, train.schedule, train.warmup)
 
 
 def build(job: Job, settings: Settings) -> Bench:

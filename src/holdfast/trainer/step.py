@@ -14,7 +14,8 @@ from holdfast.trainer.exhausted import naming
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.tasks.base import Batch, Task
 
-# Called before each micro-batch and before each backward pass; the factor for its loss, or for its gradients.
+# Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's
+# loss, or for its gradients.
 Announce = Callable[[str, int, Batch], float]
 
 
@@ -52,6 +53,8 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
         loss = _accumulate(task, optimizer, step, number, batch, labels, announce)
         total = loss if total is None else total + loss
     assert total is not None
+    with naming(batches[-1]):
+        announce("gate", len(batches) - 1, batches[-1])
     norm = torch.linalg.vector_norm(optimizer.gradient)
     loss_value, norm_value = (torch.stack([total / labels, norm.double().to(total.device)])).tolist()  # the step's one synchronisation
     return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +24,9 @@ from holdfast.trainer.job import Job, open_job
 from holdfast.trainer.restore import find_state
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.step import Announce, compute_gradients, gradients_sha256, update
+from holdfast.trainer.trace import traced
 
-_OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "patience_from")
+_OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "patience_from", "lr_factor")
 _RECOVERABLE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
 
 
@@ -81,10 +82,14 @@ class _Stage:
             job.timeline.append({"from_step": step, "settings": request["settings"], "reason": "trial"})
         bench = self._bench(job, step, "changed" if request["settings"] else "as it was")
         bench.restore(state.snapshot)
-        samples = request["samples"] or bench.samples(step)
+        until = request.get("until") or step
+        samples = request["samples"] or [number for one in range(step, until + 1) for number in bench.samples(one)]
         facts = {"recomputed": state.recomputed, "state": state.place, "samples": samples, **_facts(bench, samples)}
         write_json(folder / "running.json", facts, durable=False)
-        outcome = self._compute(bench, step, samples, announcer.of_step(step), request.get("trace", False))
+        if request.get("until"):
+            outcome = self._computed(lambda: _course(bench, range(step, until + 1), announcer))
+        else:
+            outcome = self._compute(bench, step, samples, announcer.of_step(step), request.get("trace", False))
         write_json(folder / "outcome.json", facts | outcome)
         return True
 
@@ -117,11 +122,15 @@ class _Stage:
         return bench
 
     def _compute(self, bench: Bench, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
+        with traced(bench.task.model) if trace else _untraced() as seen:
+            outcome = self._computed(lambda: _replayed(bench, step, samples, announce))
+        return {**outcome, "first_nonfinite": seen[0] if seen else None}
+
+    def _computed(self, compute: Callable[[], Json]) -> Json:
+        """What `compute` comes to, or how it failed."""
         began = time.perf_counter()
         try:
-            with _traced(bench) if trace else _untraced() as seen:
-                outcome = _replayed(bench, step, samples, announce)
-            return outcome | {"first_nonfinite": seen[0] if seen else None, "seconds": round(time.perf_counter() - began, 4)}
+            return compute() | {"seconds": round(time.perf_counter() - began, 4)}
         except OutOfMemory as full:
             return _failed(f"out of memory: {full}")
         except _RECOVERABLE as error:
@@ -174,31 +183,26 @@ def _replayed(bench: Bench, step: int, samples: list[int], announce: Announce) -
     }
 
 
+def _course(bench: Bench, steps: range, announcer: Announcer) -> Json:
+    """Train through these steps; their losses and gradient norms, up to the first that is not finite."""
+    losses: list[float | None] = []
+    norms: list[float | None] = []
+    finite = True
+    for step in steps:
+        samples, settings = bench.samples(step), bench.job.settings(step)
+        if not samples:
+            continue
+        computed = compute_gradients(bench.task, bench.optimizer, step, samples, settings["micro_batch_tokens"], announcer.of_step(step))
+        finite = computed.finite
+        losses.append(computed.loss if finite else None)
+        norms.append(computed.grad_norm if finite else None)
+        if not finite:
+            break
+        update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
+    facts = {"ending": "finished", "finite": finite, "losses": losses, "grad_norms": norms}
+    return facts | {"loss": losses[-1] if losses else None, "grad_norm": norms[-1] if norms else None}
+
+
 @contextmanager
 def _untraced() -> Iterator[list[Json]]:
     yield []
-
-
-@contextmanager
-def _traced(bench: Bench) -> Iterator[list[Json]]:
-    """Inside, the first module whose output is not finite although its input is gets written down."""
-    seen: list[Json] = []
-
-    def look(name: str, module: torch.nn.Module, given: Any, made: Any) -> None:
-        output = made[0] if isinstance(made, tuple) else made
-        if seen or not isinstance(output, torch.Tensor) or not output.is_floating_point() or bool(torch.isfinite(output).all()):
-            return
-        fed = [part for part in given if isinstance(part, torch.Tensor) and part.is_floating_point()]
-        sound = all(bool(torch.isfinite(part).all()) for part in fed)
-        seen.append({"module": name, "kind": type(module).__name__, "dtype": str(output.dtype), "input_finite": sound})
-
-    handles = [
-        module.register_forward_hook(lambda module, given, made, name=name: look(name, module, given, made))
-        for name, module in bench.task.model.named_modules()
-        if not any(module.children())
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

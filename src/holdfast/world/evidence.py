@@ -1,4 +1,4 @@
-"""Collect what an ended attempt left behind: ending, last words, the step in flight, memory and disk. Interprets nothing."""
+"""Collect what an ended attempt left behind: ending, last words, the step in flight, memory, disk, the kernel. Interprets nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import shutil
 import time
 from pathlib import Path
 
-from holdfast.core.files import read_json
+from holdfast.core.files import Json, read_json
 from holdfast.core.hostmemory import host_memory
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Ending, Wreck
+from holdfast.world.kernel import kernel_messages, oom_kills
+from holdfast.world.place import Place
 from holdfast.world.process import Attempt
 
 LINES = 60
@@ -22,6 +24,8 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
     pulse = attempt.pulse() or {}
     launch = read_json(attempt.folder / "launch.json") or {}
     seen = read_json(attempt.folder / "ending.json") or {}
+    memory = host_memory()
+    before, now = launch.get("oom_kills"), oom_kills(Place())
     step = ending.facts.get("step", pulse.get("step"))
     samples = ending.facts.get("samples") or pulse.get("samples") or ()
     return Wreck(
@@ -34,9 +38,25 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         committed_before=launch.get("committed_before", 0),
         committed_after=run.committed(),
         died=seen.get("ended") or time.time(),
-        memory_available_bytes=host_memory().get("MemAvailable"),
+        memory_available_bytes=memory.get("MemAvailable"),
         disk_free_bytes=shutil.disk_usage(run.path).free,
+        pid=(read_json(attempt.folder / "rank0.json") or {}).get("identity", {}).get("pid"),
+        memory_total_bytes=memory.get("MemTotal"),
+        swap_free_bytes=memory.get("SwapFree"),
+        oom_kills=None if before is None or now is None else now - before,
+        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(launch.get("started", time.time())),
+        machine=_machine(run),
     )
+
+
+def _machine(run: RunFolder) -> Json | None:
+    """What a reader of the wreck wants to know of the machine; all of it is in machine.json."""
+    facts = read_json(run.machine_file)
+    if facts is None:
+        return None
+    gpus = [{name: gpu.get(name) for name in ("name", "arch", "memory_bytes")} for gpu in facts.get("gpus") or []]
+    versions = {"kernel": (facts.get("os") or {}).get("kernel"), "torch": (facts.get("torch") or {}).get("version")}
+    return versions | {"memory_bytes": facts.get("memory_bytes"), "gpus": gpus}
 
 
 def tail(log: Path) -> tuple[str, ...]:

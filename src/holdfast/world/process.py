@@ -19,7 +19,9 @@ from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
 from holdfast.core.types import EXIT_KINDS, Ending, Launch
 from holdfast.core.wait import wait_for_end
+from holdfast.world.kernel import oom_kills
 from holdfast.world.patience import Overdue, Patience
+from holdfast.world.place import Place
 from holdfast.world.standby import Standby
 
 LOOK_EVERY_S = 0.2
@@ -71,6 +73,7 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
         "trainer_lock": str(run.trainer_lock),
         "writer_argv": [sys.executable, "-m", "holdfast.world.writer", str(run.path), str(number)],
         "started": time.time(),
+        "oom_kills": oom_kills(Place()),
         **orders,
     }
     write_json(folder / "launch.json", entry)

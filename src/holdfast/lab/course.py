@@ -1,0 +1,79 @@
+"""Find out why the loss left its level: train the steps around it again, from the state before, under one change at a time."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from holdfast.core.checkpoint import checkpoint_steps, next_valid
+from holdfast.core.run import RunFolder
+from holdfast.core.types import Verdict
+from holdfast.lab.investigate import Lab, Spent
+from holdfast.lab.replay import Change
+from holdfast.lab.search import smallest_failing
+from holdfast.mind.course import BEFORE, Trouble
+
+_BEYOND = 14  # steps from the onset on that are trained again
+_JUDGED = 7  # the last of them, whose median loss tells
+_SLOWER = 0.5
+_FROM_THE_START = 240  # steps a run may have made for its beginning to count as a state from before
+
+
+def state_before(run: RunFolder, trouble: Trouble) -> int | None:
+    """The newest step before the trouble whose state is on disk and whole; 0 is the beginning, None: it would cost too much."""
+    checkpoint, _ = next_valid(run, [step for step in checkpoint_steps(run) if step <= trouble.onset - BEFORE])
+    if checkpoint is not None:
+        return checkpoint.step
+    return 0 if trouble.step <= _FROM_THE_START else None
+
+
+def span(trouble: Trouble) -> int:
+    """The last step that is trained again."""
+    return min(trouble.step, trouble.onset + _BEYOND)
+
+
+def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quarantine: list[int], factor: float) -> Verdict:
+    """What keeps a spike from coming: nothing at all (transient), samples left out (rows), half the learning rate (setting); or uncertain.
+
+    `lab` stands at the first step to train again, `steps` are the rows of steps.jsonl by step, `quarantine` and `factor` what is in force.
+    """
+
+    def ill(**settings: Any) -> bool:
+        outcome = lab.outcome(Change(settings=settings, until=span(trouble)))
+        losses = [loss for loss in outcome.get("losses", []) if loss is not None]
+        return not outcome["finite"] or median(losses[-_JUDGED:]) > trouble.limit
+
+    def without(rows: list[int]) -> bool:
+        return ill(quarantine=[*quarantine, *rows])
+
+    seen = f"steps {lab.step} to {span(trouble)} trained again"
+    try:
+        if not ill():
+            return _verdict(lab, "transient", f"{seen}: the loss stayed at its level")
+        around = [step for step in range(trouble.onset - BEFORE + 1, trouble.onset + 1) if step >= lab.step and step in steps]
+        loudest = max(around, key=lambda step: steps[step].get("grad_norm") or 0.0, default=None)
+        suspects = list(steps[loudest]["samples"]) if loudest is not None else []
+        if suspects and not without(suspects):
+            guilty = _smallest(suspects, without)
+            text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
+            sources = lab.sources(guilty)
+            return _verdict(lab, "rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
+        if not ill(lr_factor=factor * _SLOWER):
+            text = f"{seen}: at {_SLOWER:g} times the learning rate the loss stays at its level"
+            return _verdict(lab, "setting", text, remedy="rollback", settings={"lr_factor": factor * _SLOWER})
+    except Spent:
+        return _verdict(lab, "uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
+    return _verdict(lab, "uncertain", f"{seen}: the loss rises whatever is left out, and at {_SLOWER:g} times the learning rate, too")
+
+
+def _smallest(suspects: list[int], without: Any) -> list[int]:
+    """The fewest samples without which the loss stays at its level."""
+
+    def fails(some: Any) -> bool:
+        return not without(list(some))  # the search looks for a set that does it: here, that cures it
+
+    return smallest_failing(suspects, fails)
+
+
+def _verdict(lab: Lab, kind: str, evidence: str, **facts: Any) -> Verdict:
+    return Verdict(kind, lab.trials, round(lab.seconds(), 1), evidence, **facts)

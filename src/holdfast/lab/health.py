@@ -1,0 +1,86 @@
+"""Watch the course of a run's committed steps: tell what is odd once, hold a state from before a rise of the loss. Stops nothing itself."""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.book import cards_of
+from holdfast.core.checkpoint import hold_until
+from holdfast.core.evaluations import read_evaluations
+from holdfast.core.files import Json
+from holdfast.core.run import RunFolder
+from holdfast.mind.course import BEFORE, Trouble, trouble
+from holdfast.mind.decide import helped
+from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
+
+_LOOK_EVERY_S = 2.0
+
+
+class HealthWatch:
+    """Looks at the newest rows now and then. `trouble`: the loss has left its level for good, and something can still be done."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.acts = run.config().run.rollback
+        self.signs = list(cards_of("signs").values())
+        events = list(run.events())
+        self.told = {event["sign"] for event in events if event["event"] == "sign"}
+        self.remedied = any(event["event"] == "remedy_applied" for event in events)
+        self.trouble: Trouble | None = None
+        self._held: int | None = None
+        self._seen = 0
+        self.looked = 0.0
+
+    def look(self) -> None:
+        """Called all the while; reads the journal every two seconds where it has grown."""
+        if time.monotonic() - self.looked < _LOOK_EVERY_S:
+            return
+        self.looked = time.monotonic()
+        size = self.run.steps_file.stat().st_size if self.run.steps_file.exists() else 0
+        if size == self._seen:
+            return
+        self._seen = size
+        rows = self.run.newest_steps()
+        if not rows or rows[-1]["step"] < FIRST_WORD_AT:
+            return
+        self._look_for_signs(rows)
+        if self.acts:
+            self._look_at_course(rows)
+        if self.remedied:
+            self._look_at_remedies(rows[-1]["step"])
+
+    def settled(self, trouble_goes_on: bool) -> None:
+        """The trouble was dealt with; `trouble_goes_on`: it cannot be, and is not to be looked at again."""
+        self.trouble = None
+        self.acts = self.acts and not trouble_goes_on
+
+    def _look_for_signs(self, rows: list[Json]) -> None:
+        found = odd(self._with_evaluations(rows), self.signs)
+        if "first" not in self.told:
+            self._tell("first", rows[-1]["step"], first_word(rows, found))
+            self.told |= set(found)
+        for name, words in found.items():
+            if name not in self.told:
+                self._tell(name, rows[-1]["step"], words)
+
+    def _with_evaluations(self, rows: list[Json]) -> list[Json]:
+        """The rows, with the held-out loss where one was measured after the step."""
+        measured = {row["step"]: row["loss"] for row in read_evaluations(self.run)}
+        return [row | {"held_out_loss": measured[row["step"]]} if row["step"] in measured else row for row in rows]
+
+    def _look_at_course(self, rows: list[Json]) -> None:
+        found = trouble(rows)
+        held = None if found is None else max(0, found.onset - BEFORE)
+        if held != self._held and (held is None or self._held is None or held < self._held):
+            self._held = held
+            hold_until(self.run, held)
+        self.trouble = found if found and found.lasting else None
+
+    def _look_at_remedies(self, step: int) -> None:
+        for one in helped(list(self.run.events()), step):
+            says = f"{one['remedy']} helped: {step - one['step'] + 1} steps since without the trouble it was for"
+            self.run.event("remedy_helped", step=one["step"], remedy=one["remedy"], says=says)
+
+    def _tell(self, sign: str, step: int, words: str) -> None:
+        self.told.add(sign)
+        self.run.event("sign", sign=sign, step=step, says=words)

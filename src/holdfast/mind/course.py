@@ -1,0 +1,66 @@
+"""Whether the loss has left its level for good: a spike that does not go back, or steady divergence. Pure; it stops nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from holdfast.core.files import Json
+
+WIDTH = 20  # steps whose median is a level
+PATIENCE = 60  # steps a raised level has to last; the spikes on record that went back did so in fewer, or were falling by then
+BEFORE = 3  # steps before the onset at which a state is sound: the update that did it may have come a little earlier
+_SHORT = 5  # steps whose median tells a raised level early
+_TIMES, _BY = 1.4, 0.5  # a raised level against the best one: factor and difference
+_FALLING = 0.95  # of its level earlier in the trouble: it is on its way back
+_SUDDEN = 5  # steps a spike takes to rise
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """The loss is above its level since step `onset`. usual: the level before; limit: above it the loss is ill.
+
+    lasting: it has been so for `PATIENCE` steps and does not fall.
+    """
+
+    kind: Literal["spike", "divergence"]
+    onset: int
+    step: int
+    usual: float
+    limit: float
+    now: float
+    lasting: bool
+
+    def words(self) -> str:
+        what = "jumped" if self.kind == "spike" else "has been climbing"
+        return f"the loss {what} from about {self.usual:.3g} to {self.now:.3g} since step {self.onset}"
+
+
+def trouble(steps: Sequence[Json]) -> Trouble | None:
+    """What is wrong with the course of the loss in these rows of steps.jsonl; None where nothing is, or too few are known."""
+    rows = [row for row in steps if row.get("loss") is not None]
+    losses = [float(row["loss"]) for row in rows]
+    if len(losses) < WIDTH + _SHORT:
+        return None
+    levels = [median(losses[at : at + WIDTH]) for at in range(0, len(losses) - WIDTH - _SHORT + 1, _SHORT)]
+    usual = min(levels)
+    limit = max(_TIMES * usual, usual + _BY)
+    if median(losses[-_SHORT:]) <= limit:
+        return None
+    onset = _onset(losses, (usual + limit) / 2, limit)
+    ill = losses[onset:]
+    now = median(ill[-WIDTH:])
+    sudden = median(losses[onset : onset + _SUDDEN]) > limit
+    half = len(ill) // 2
+    lasting = len(ill) >= PATIENCE and now > limit and median(ill[half:]) >= _FALLING * median(ill[:half])
+    return Trouble("spike" if sudden else "divergence", rows[onset]["step"], rows[-1]["step"], usual, limit, now, lasting)
+
+
+def _onset(losses: list[float], calm: float, limit: float) -> int:
+    """Where the loss left its level for the last time: the first value above the limit since, or above calm where it climbs slowly."""
+    last = next((at for at in range(len(losses) - 1, _SHORT - 2, -1) if median(losses[at - _SHORT + 1 : at + 1]) <= calm), _SHORT - 1)
+    since = range(max(0, last - _SHORT // 2), len(losses))
+    left = next((at for at in since if losses[at] > limit), since[0])
+    return left if left - last <= _SHORT else last

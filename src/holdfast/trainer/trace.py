@@ -1,0 +1,146 @@
+"""Find the first operation that makes a value not finite out of finite ones, and do it again in fp32 on the CPU. Changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from holdfast.core.files import Json
+
+_UNWRITTEN = ("empty", "new_empty", "resize")  # what they give was not computed
+_MOST_BYTES = 2 << 30  # of inputs in fp32 that are copied to the CPU
+
+
+@contextmanager
+def traced(model: nn.Module) -> Iterator[list[Json]]:
+    """Inside, the first operation with finite inputs and an output that is not gets written down, forward or backward.
+
+    -inf is what masks are made of and counts as finite. {module, operation, dtype, device, shapes, largest_input, cpu_fp32_finite, cause,
+    says}; None is unknown.
+    """
+    seen: list[Json] = []
+    inside: list[str] = []
+
+    def enter(_module: nn.Module, _given: Any, name: str) -> None:
+        inside.append(name)
+
+    def leave(name: str) -> None:
+        if name in inside:
+            del inside[inside.index(name) :]
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda module, given, name=name: enter(module, given, name)))
+        handles.append(module.register_forward_hook(lambda module, given, made, name=name: leave(name)))
+    try:
+        with _Looking(seen, inside):
+            yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Looking(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation, also those of a backward pass."""
+
+    def __init__(self, seen: list[Json], inside: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen, self.inside = seen, inside
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.seen:
+            return func(*args, **kwargs)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        sound = all(map(_finite, given))  # before the call: it may write into its inputs
+        before = (
+            tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs)) if _in_place(func) else (args, kwargs)
+        )
+        made = func(*args, **kwargs)
+        name = str(func).removeprefix("aten.").removesuffix(".default")
+        if given and sound and not name.startswith(_UNWRITTEN):
+            outputs = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+            if not all(map(_finite, outputs)):
+                module = (self.inside[-1] or "the model") if self.inside else "the loss or the backward pass"
+                self.seen.append(_finding(func, name, module, before, [leaf for leaf in given if leaf.numel()], outputs))
+        return made
+
+
+def _in_place(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return tensor.device.type == "meta" or not bool((torch.isnan(tensor) | torch.isposinf(tensor)).any())
+
+
+def _finding(func: Any, name: str, module: str, call: tuple[Any, Any], given: list[Tensor], made: list[Tensor]) -> Json:
+    truth = _truth(func, name, call, given)
+    largest = max((float(leaf.abs().max()) for leaf in given), default=None)
+    limit = min(torch.finfo(leaf.dtype).max for leaf in made)
+    cause, says = _judge(truth, limit, largest)
+    return {
+        "module": module,
+        "operation": name,
+        "dtype": str(made[0].dtype).removeprefix("torch."),
+        "device": str(made[0].device),
+        "shapes": [list(leaf.shape) for leaf in given],
+        "largest_input": largest,
+        "cpu_fp32_finite": None if truth is None else truth[0],
+        "cause": cause,
+        "says": says,
+    }
+
+
+def _judge(truth: tuple[bool, float] | None, limit: float, largest: float | None) -> tuple[str | None, str]:
+    if truth is None:
+        return None, "which could not be done again on the CPU"
+    finite, size = truth
+    if finite and size <= limit:
+        return (
+            "nonfinite_kernel",
+            f"which is finite in fp32 on the CPU with the same inputs (largest result {size:.3g}): the kernel makes it",
+        )
+    if finite:
+        return "nonfinite_numerics", f"whose result, {size:.3g} in fp32 on the CPU, is too large for the number format"
+    return (
+        "nonfinite_numerics",
+        f"which is not finite in fp32 on the CPU either (largest input {largest:.3g}): weights, rate or data make it",
+    )
+
+
+def _truth(func: Any, name: str, call: tuple[Any, Any], given: list[Tensor]) -> tuple[bool, float] | None:
+    """(whether it is finite, its largest value) for the same operation in fp32 on the CPU; None where that cannot be done."""
+    if sum(leaf.numel() * 4 for leaf in given) > _MOST_BYTES:
+        return None
+    args, kwargs = tree_map(_on_cpu, call)
+    try:
+        if "dot_product" in name or "flash_attention" in name:
+            if "backward" in name:
+                return None
+            made = nn.functional.scaled_dot_product_attention(*args[:3])
+        else:
+            made = func(*args, **kwargs)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return None
+    outputs = [leaf.float() for leaf in tree_leaves(made) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if not outputs:
+        return None
+    return all(map(_finite, outputs)), max(float(leaf.abs().max()) for leaf in outputs if leaf.numel())
+
+
+def _on_cpu(leaf: Any) -> Any:
+    if isinstance(leaf, torch.dtype):
+        return torch.float32 if leaf.is_floating_point else leaf
+    if isinstance(leaf, torch.device):
+        return torch.device("cpu")
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().to("cpu", torch.float32) if leaf.is_floating_point() else leaf.detach().cpu()

@@ -1,0 +1,164 @@
+"""Nobody is accused of a random fault: the lab's own search and confirmation against simulated trials, thousands of times."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from holdfast.book import cards_of
+from holdfast.core.files import Json
+from holdfast.core.types import Verdict
+from holdfast.lab.investigate import ACCIDENT, Lab, Spent, by_accident, in_order, investigate
+from holdfast.lab.replay import Change
+
+SETTINGS = {"attention": "sdpa", "dtype": "fp32", "micro_batch_tokens": 200, "packing": True, "own_head": False, "threads": 2}
+SETTINGS |= {"checkpointed_layers": 0}
+CARDS = in_order(cards_of("remedies").values(), "unknown", {}, set())
+
+
+@dataclass(frozen=True)
+class Try:
+    """What a trial meets: the micro-batches of samples and their tokens, settings, environment, its number."""
+
+    batches: list[list[int]]
+    tokens: list[int]
+    settings: dict[str, Any]
+    env: dict[str, Any]
+    count: int
+    chance: random.Random
+
+
+@dataclass(frozen=True)
+class Fault:
+    """fails: whether a trial fails. rows, remedies: whom it is right to accuse, if anybody."""
+
+    fails: Callable[[Try], bool]
+    rows: set[int] = field(default_factory=set)
+    remedies: set[str] = field(default_factory=set)
+
+
+class SimulatedLab(Lab):
+    """The lab with trials that are computed here instead of in a child."""
+
+    def __init__(self, fault: Fault, lengths: list[int], chance: random.Random) -> None:
+        self.fault, self.lengths, self.chance = fault, lengths, chance
+        self.step, self.settings, self.environment = 5, dict(SETTINGS), {}
+        self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
+        self.began = time.monotonic()
+
+    def _replay(self, change: Change) -> Json:
+        if self.trials >= self.most_trials:
+            raise Spent
+        self.trials += 1
+        samples = list(change.samples) or list(range(len(self.lengths)))
+        settings = self.settings | change.settings
+        batches = packed(samples, self.lengths, settings["micro_batch_tokens"])
+        tokens = [sum(self.lengths[one] for one in batch) for batch in batches]
+        failed = self.fault.fails(Try(batches, tokens, settings, change.env, self.trials, self.chance))
+        facts = {
+            "samples": samples,
+            "lengths": [self.lengths[one] for one in samples],
+            "sources": [f"rows.jsonl:{one + 1}" for one in samples],
+        }
+        return facts | {"ending": "killed by SIGABRT" if failed else "finished", "finite": not failed}
+
+
+def packed(samples: Sequence[int], lengths: list[int], budget: int) -> list[list[int]]:
+    """First fit, longest first, as the trainer packs."""
+    batches: list[list[int]] = []
+    for one in sorted(samples, key=lambda sample: -lengths[sample]):
+        room = next((batch for batch in batches if sum(lengths[other] for other in batch) + lengths[one] <= budget), None)
+        if room is None:
+            batches.append([one])
+        else:
+            room.append(one)
+    return batches
+
+
+def tried(fault: Fault, lengths: list[int], chance: random.Random) -> Verdict:
+    """The verdict on a step that died twice before."""
+    return investigate(SimulatedLab(fault, lengths, chance), (), 2, CARDS)
+
+
+def is_false(verdict: Verdict, fault: Fault) -> bool:
+    if verdict.kind == "rows":
+        return not set(verdict.rows) <= fault.rows
+    return verdict.kind == "setting" and verdict.remedy not in fault.remedies
+
+
+def of_row(one: int) -> Fault:
+    """It fails with one row, whatever else there is."""
+    return Fault(lambda seen: any(one in batch for batch in seen.batches), {one})
+
+
+def random_fault(chance: random.Random, lengths: list[int]) -> Fault:
+    """One of many: at random, every n-th time, by shape, by row (always or now and then), by setting, by two at once."""
+    rows = range(len(lengths))
+    one, other = chance.sample(rows, 2)
+    odds, every = chance.random(), chance.randint(2, 9)
+    low = chance.randint(20, 190)
+    smaller = {"smaller-micro-batch", "no-packing"}
+    return chance.choice(
+        [
+            Fault(lambda seen: seen.chance.random() < odds),
+            Fault(lambda seen: seen.chance.random() < odds),
+            Fault(lambda seen: seen.count % every == 0),
+            Fault(lambda seen: any(low <= tokens <= low + 30 for tokens in seen.tokens), remedies=smaller),
+            Fault(lambda seen: any(low <= tokens for tokens in seen.tokens), remedies=smaller),
+            Fault(lambda seen: any(low <= tokens for tokens in seen.tokens) and seen.chance.random() < odds, remedies=smaller),
+            of_row(one),
+            Fault(lambda seen: any(one in batch for batch in seen.batches) and seen.chance.random() < odds, {one}),
+            Fault(lambda seen: {one, other} <= {row for batch in seen.batches for row in batch}, {one, other}),
+            Fault(lambda seen: seen.settings["attention"] == "sdpa", remedies={"eager-attention"}),
+            Fault(lambda seen: seen.settings["attention"] == "sdpa" and seen.chance.random() < odds, remedies={"eager-attention"}),
+            Fault(lambda seen: "HSA_ENABLE_SDMA" not in seen.env, remedies={"sdma-off"}),
+        ]
+    )
+
+
+def false_ones(cases: int, seed: int, fault_of: Callable[[random.Random, list[int]], Fault]) -> list[str]:
+    """What was said in the cases in which somebody innocent was accused."""
+    chance = random.Random(seed)
+    wrong: list[str] = []
+    for _ in range(cases):
+        lengths = [chance.randint(12, 90) for _ in range(chance.choice([4, 8, 16]))]
+        fault = fault_of(chance, lengths)
+        verdict = tried(fault, lengths, chance)
+        if is_false(verdict, fault):
+            wrong.append(f"{verdict.kind} {verdict.remedy}: {verdict.evidence}")
+    return wrong
+
+
+def at_random(chance: random.Random, _lengths: list[int]) -> Fault:
+    odds = chance.random()
+    return Fault(lambda seen: seen.chance.random() < odds)
+
+
+@pytest.mark.parametrize(("cases", "fault_of"), [(2000, random_fault), (1000, at_random)], ids=["all kinds", "purely random"])
+def test_random_faults_accuse_nobody(cases: int, fault_of: Callable[[random.Random, list[int]], Fault]) -> None:
+    """At most one false accusation of rows or settings in a hundred investigations."""
+    wrong = false_ones(cases, 6, fault_of)
+    assert len(wrong) <= cases / 100, wrong[:10]
+
+
+def test_the_guilty_are_found() -> None:
+    """Such caution costs no certainty: what fails each time is found each time."""
+    chance = random.Random(7)
+    for _ in range(60):
+        lengths = [chance.randint(12, 90) for _ in range(chance.choice([4, 8, 16, 32]))]
+        one = chance.randrange(len(lengths))
+        row = tried(of_row(one), lengths, chance)
+        assert (row.kind, row.rows) == ("rows", (one,)) and row.trials <= 20, row
+        setting = tried(Fault(lambda seen: seen.settings["attention"] == "sdpa"), lengths, chance)
+        assert (setting.kind, setting.remedy) == ("setting", "eager-attention")
+
+
+def test_an_accident_is_counted_as_fisher_did() -> None:
+    assert by_accident(5, 5, 5) == pytest.approx(1 / 252)
+    assert by_accident(5, 5, 5) <= ACCIDENT < by_accident(4, 4, 5)
+    assert by_accident(0, 5, 5) == 1

@@ -1,0 +1,175 @@
+"""A loss that leaves its level for good is rolled back, on record; one that comes back is left alone; what is left has one row a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from conftest import SHARED, events, holdfast, lines, needs_shared, start, wait_until
+from holdfast.core.memoryfile import MemoryFile
+from holdfast.core.run import RunFolder
+from holdfast.core.sign import rows
+from holdfast.core.types import Launch, Verdict
+from holdfast.mind.course import PATIENCE, Trouble, trouble
+from holdfast.mind.decide import ROLLBACKS, barren_rollbacks, course_settings, decide_course, helped, refuted
+from holdfast.world.rollback import roll_back, take_up
+
+Write = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+LAUNCH = Launch(("x",), {}, {})
+
+
+def ever_lasting(losses: list[float]) -> Trouble | None:
+    steps = rows({"loss": losses})
+    found = (trouble(steps[:at]) for at in range(1, len(steps) + 1))
+    return next((one for one in found if one and one.lasting), None)
+
+
+@needs_shared
+@pytest.mark.parametrize("kind", ["healthy", "spike_recovered", "hard_negative"])
+def test_runs_that_were_well_are_never_stopped(kind: str) -> None:
+    for file in sorted((SHARED / "data" / "curves" / kind).glob("*.jsonl")):
+        course = [row for row in lines(file) if row.get("loss") is not None]
+        for at in range(25, len(course) + 1, 1 if len(course) < 2000 else 20):
+            found = trouble(course[max(0, at - 600) : at])
+            assert not (found and found.lasting), (file.name, at)
+
+
+def test_a_spike_that_stays_is_trouble_from_its_first_step_on() -> None:
+    found = ever_lasting([2.0 + at % 3 / 10 for at in range(100)] + [5.0 + at % 3 / 10 for at in range(100)])
+    assert found and (found.kind, found.onset) == ("spike", 101)
+    assert found.step <= 101 + PATIENCE
+    climbing = ever_lasting([2.0] * 100 + [2.0 + at / 40 for at in range(200)])
+    assert climbing and climbing.kind == "divergence" and 95 <= climbing.onset <= 130
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [2.0] * 100 + [9.0] * 10 + [2.0] * 100,
+        [2.0] * 100 + [9.0 - at / 12 for at in range(84)] + [2.0] * 20,
+        [7.0 - at / 20 for at in range(100)] + [2.0] * 100,
+        [0.1] * 100 + [0.3] * 100,
+    ],
+    ids=["short", "on its way back", "learning", "small"],
+)
+def test_what_comes_back_or_is_small_is_no_trouble(losses: list[float]) -> None:
+    assert ever_lasting(losses) is None
+
+
+# ---- the decision
+
+TROUBLE = Trouble("spike", 101, 160, 2.0, 2.8, 5.0, True)
+
+
+def test_the_decision_names_what_was_seen() -> None:
+    seen = Verdict("rows", 5, 9.0, "seen", rows=(7,), sources=("rows.jsonl:8",))
+    assert "without rows.jsonl:8" in decide_course(TROUBLE, seen, 90, 0, 1.0, LAUNCH).reason
+    assert course_settings(seen, [3], 1.0) == {"quarantine": [3, 7]}
+    assert course_settings(Verdict("uncertain", 0, 0, ""), [], 0.5) == {"lr_factor": 0.25}
+    assert course_settings(Verdict("transient", 0, 0, ""), [], 0.5) == {}
+    nothing_left = decide_course(TROUBLE, seen, None, 0, 1.0, LAUNCH)
+    assert nothing_left.launch is LAUNCH and nothing_left.remedy == "none"
+    assert decide_course(TROUBLE, seen, 90, ROLLBACKS, 1.0, LAUNCH).launch is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(some.lists(some.tuples(some.integers(0, 60), some.integers(1, 200)), max_size=200))
+def test_rollbacks_without_progress_come_to_an_end(moves: list[tuple[int, int]]) -> None:
+    """However far each goes back and the run then gets: after so many in a row that get no further, it is over."""
+    done: list[dict[str, Any]] = []
+    at = furthest = 0
+    stuck = 0
+    for back, on in moves:
+        at = max(0, at - back) + on
+        stuck = 0 if not done or at > furthest + 20 else stuck + 1
+        furthest = max(furthest, at)
+        barren = barren_rollbacks([*done, {"from": at}]) - 1
+        decision = decide_course(TROUBLE, Verdict("uncertain", 0, 0, ""), 1, barren, 1.0, LAUNCH)
+        assert (decision.launch is None) == (stuck >= ROLLBACKS)
+        if decision.launch is None:
+            return
+        done.append({"from": at})
+
+
+def test_a_remedy_is_refuted_by_its_cause_coming_back() -> None:
+    applied = {"event": "remedy_applied", "remedy": "fp32", "step": 5, "cause": "native_crash"}
+
+    def ended(step: int, cause: str) -> dict[str, Any]:
+        return {"event": "attempt_ended", "step": step, "diagnosis": {"cause": cause}, "decision": {}}
+
+    assert refuted([applied, ended(9, "native_crash")]).keys() == {"fp32"}
+    assert not refuted([ended(9, "native_crash"), applied])
+    assert not refuted([applied, ended(9, "hang")]) and not refuted([applied, ended(40, "native_crash")])
+    assert not helped([applied], 10) and helped([applied], 25) == [applied]
+    assert not helped([applied, ended(9, "native_crash")], 25)
+    assert not helped([applied, {"event": "remedy_helped", "step": 5}], 25)
+
+
+# ---- real runs
+
+
+def test_a_rollback_leaves_one_row_a_step_and_the_same_bits_as_a_run_with_its_timeline(config_of: Write, tmp_path: Path) -> None:
+    config = config_of(train={"steps": 9, "effective_batch": 2}, evaluate={"generate": 0, "every": 3, "keep_best": False})
+    run = tmp_path / "run"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: (run / "checkpoints/step-00000006").exists())
+    child.send_signal(15)
+    child.communicate()
+    folder = RunFolder(run)
+    stood = folder.committed()
+    place = Path(json.loads((run / "attempts/001/ready.json").read_text())["memory_file"])
+    assert stood >= 6
+    at = lines(run / "steps.jsonl")[4]["samples"]
+    entry = {"file": "rows.jsonl", "line": at[0] + 1, "reason": "r", "evidence": "e", "step": 4}
+    roll_back(folder, [place], 3, {"quarantine": at[:1], "lr_factor": 0.5}, [entry], "a test")
+    assert folder.committed() == 3 and [row["step"] for row in lines(run / "evaluations.jsonl")] == [3]
+    assert [row["step"] for row in lines(run / "rollbacks/001/steps.jsonl")] == list(range(4, stood + 1))
+    assert not (run / "checkpoints/step-00000006").exists() and (run / "rollbacks/001/checkpoints/step-00000006").exists()
+    assert take_up(folder, [place]) is None
+    memory = MemoryFile.open(place)
+    if memory is not None:
+        assert (newest := memory.newest()) is None or newest.step <= 3
+        memory.memory.close()
+    done = holdfast("train", config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    steps = lines(run / "steps.jsonl")
+    assert [row["step"] for row in steps] == list(range(1, 10))
+    assert len(steps[4]["samples"]) == 1 and events(run, "rolled_back")[0]["to"] == 3
+    never = tmp_path / "never"
+    child = start("train", config, "--run", never)
+    wait_until(lambda: (never / "config.yaml").exists())
+    child.send_signal(15)
+    child.communicate()
+    with (never / "timeline.jsonl").open("a") as timeline:
+        timeline.writelines(json.dumps(entry) + "\n" for entry in lines(run / "timeline.jsonl")[1:])
+    other = holdfast("train", config, "--run", never, "--json")
+    assert other.returncode == 0, other.stderr
+    assert json.loads(other.stdout)["artifact_sha256"] == json.loads(done.stdout)["artifact_sha256"]
+
+
+@pytest.mark.long
+def test_a_spike_that_stays_is_rolled_back_and_the_run_goes_on(config_of: Write, tmp_path: Path) -> None:
+    """From step 30 on the loss is many times as large, until some row is left out: as if a row of step 30 had broken the weights."""
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    ill = {"setting": {"quarantine": None}}
+    faults.write_text(json.dumps([{"when": {"step": step, **ill}, "effect": "spike", "factor": 4} for step in range(30, 131)]))
+    config = config_of(train={"steps": 130, "effective_batch": 2, "lr": 1e-5}, save={"every": 10}, evaluate={"generate": 0})
+    done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    (back,) = events(run, "rolled_back")
+    assert back["to"] in (10, 20) and back["step"] >= 29 + PATIENCE
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 131))
+    assert max(row["loss"] for row in lines(run / "steps.jsonl")) < 2 * lines(run / "steps.jsonl")[0]["loss"]
+    summary = json.loads(done.stdout)
+    (incident,) = summary["incidents"]
+    assert (incident["cause"], incident["remedy"]) == ("divergence", "rollback")
+    assert incident["lost_steps"] == back["step"] - back["to"]
+    assert summary["quarantined"] and all("left its level" in row["reason"] for row in summary["quarantined"])
+    assert not (run / "checkpoints/held.json").exists()

@@ -1,0 +1,79 @@
+"""What the kernel said of a death is in its wreck, and counts: OOM kills, device resets; what cannot be read is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.book import cards_of
+from holdfast.core.types import Ending, Wreck
+from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.world.kernel import kernel_messages, oom_kills, records
+from holdfast.world.place import Place
+
+KILLED = "Out of memory: Killed process 4711 (python) total-vm:9123456kB, anon-rss:6234567kB"
+
+
+def wreck(code: int = -9, **changes: Any) -> Wreck:
+    facts: dict[str, Any] = {"attempt": 1, "ending": Ending("killed", code), "step": 3, "phase": "step", "samples": (), "lines": ()}
+    facts |= {"committed_before": 2, "committed_after": 2, "died": 0.0, "memory_available_bytes": 8 << 30, "disk_free_bytes": 8 << 30}
+    return Wreck(**(facts | {"pid": 4711} | changes))
+
+
+def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
+    cards = cards_of("failures")
+    assert diagnose_wreck(wreck(), cards).cause == "unknown"
+    assert diagnose_wreck(wreck(kernel_messages=(KILLED,)), cards).cause == "host_out_of_memory"
+    assert diagnose_wreck(wreck(kernel_messages=(KILLED.replace("4711", "12"),)), cards).cause == "unknown", "another process"
+    assert diagnose_wreck(wreck(oom_kills=1), cards).cause == "host_out_of_memory"
+    assert diagnose_wreck(wreck(oom_kills=0), cards).cause == "unknown"
+
+
+def test_a_reset_of_the_card_that_only_the_kernel_told_is_the_cause() -> None:
+    ring = "amdgpu 0000:03:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=100, emitted seq=102"
+    silent = wreck(code=-6)
+    assert diagnose_wreck(silent, cards_of("failures")).cause != "driver_or_firmware"
+    assert diagnose_wreck(replace(silent, kernel_messages=(ring,)), cards_of("failures")).cause == "driver_or_firmware"
+
+
+@pytest.mark.parametrize(
+    ("group", "file"),
+    [("0::/job", "sys/fs/cgroup/job/memory.events"), ("4:memory:/job", "sys/fs/cgroup/memory/job/memory.oom_control")],
+)
+def test_oom_kills_are_counted_in_both_kinds_of_control_groups(tmp_path: Path, group: str, file: str) -> None:
+    for name, text in (("proc/self/cgroup", f"9:pids:/\n{group}\n"), (file, "low 0\noom 3\noom_kill 2\n")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert oom_kills(Place(tmp_path)) == 2
+    (tmp_path / file).unlink()
+    assert oom_kills(Place(tmp_path)) is None
+
+
+def test_records_of_the_kernels_ring_are_read_past_those_it_overwrote() -> None:
+    ring = [
+        b"4,1,1500000,-;amdgpu: ring timeout\n SUBSYSTEM=drm\n",
+        BrokenPipeError(),
+        b"6,9,2500000,-;EXT4-fs mounted\n",
+        b"torn",
+        BlockingIOError(),
+    ]
+
+    def read() -> bytes:
+        record = ring.pop(0)
+        if isinstance(record, bytes):
+            return record
+        raise record
+
+    assert list(records(read)) == [(1.5, "amdgpu: ring timeout"), (2.5, "EXT4-fs mounted")]
+
+
+def test_unreadable_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kernel_messages(0.0, tmp_path / "none") is None
+    journal = tmp_path / "journalctl"
+    journal.write_text("#!/bin/sh\necho 'NVRM: Xid (PCI:0000:3b:00): 79'\necho 'something else'\n")
+    journal.chmod(0o755)
+    assert kernel_messages(0.0, tmp_path / "none") == ("NVRM: Xid (PCI:0000:3b:00): 79",)
