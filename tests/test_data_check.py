@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
+from holdfast.rows.lengths import outlook
 from holdfast.rows.similar import Near, key_of, signatures
 
 Call = Callable[..., Json]
@@ -62,6 +64,7 @@ PARTS = st.one_of(
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
+@example(parts=[b'\xfe\xff{\x00"'], between=b"\n", suffix="jsonl")
 @example(parts=[b"\0", b'[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'], between=b"\n", suffix="jsonl")
 @given(
     parts=st.lists(PARTS, max_size=8),
@@ -191,7 +194,24 @@ def test_the_page_and_the_table_escape_what_rows_hold(tmp_path: Path, capsys: py
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
     assert 'class="marker"' in text, "the cap is drawn into the lengths"
+    assert "What training makes of these lengths" in text
     assert not [address for address in ("http://", "https://", "src=") if address in text]
+
+
+def test_what_training_makes_of_lengths() -> None:
+    lengths = np.array([10, 20, 30, 40, 10, 10, 10, 10, 100], np.int32)
+    found = outlook(lengths, lengths)
+    assert (found["tokens"], found["padding"]) == (240, round(1 - 240 / (8 * 40 + 100), 4))
+    assert found["limits"] == [{"max_tokens": 32, "rows": 2, "tokens": 8 + 68}, {"max_tokens": 64, "rows": 1, "tokens": 36}]
+    assert outlook(lengths[:0], lengths[:0]) == {"tokens": 0, "padding": 0.0, "limits": []}
+
+
+def test_scripts_and_categories_are_counted(call: Call, tmp_path: Path) -> None:
+    texts = ["plain", "日本語のテキスト", "Где дом? Wo ist das Haus?", "привет", "한국어", "12 + 3 = 15 ✓", "中文字 and me"]
+    file = write_rows(tmp_path / "rows.jsonl", [{"text": text, "category": f"c{n % 2}"} for n, text in enumerate(texts)])
+    answer = call("check", file)
+    assert answer["scripts"] == {"Latin": 3, "Han": 2, "Cyrillic": 2, "Kana": 1, "Hangul": 1}
+    assert answer["categories"] == {"c0": 4, "c1": 3}
 
 
 def test_the_memory_of_a_check_does_not_grow_with_the_rows(tmp_path: Path) -> None:

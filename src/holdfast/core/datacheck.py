@@ -51,15 +51,20 @@ class DataCheck(Card):
     look: Callable[[RowView], str] = Field(exclude=True)
     mend: Callable[[str], str] | None = Field(None, exclude=True)
     conversations_only: bool = False
+    specials_only: bool = False  # asked only where the tokenizer's special tokens stand in some text
 
     @property
     def reason(self) -> str:
         """The name rows are counted under."""
         return self.id.replace("-", "_")
 
+    @property
+    def is_screened(self) -> bool:
+        return self.screen is not _anything
+
     def finds(self, row: RowView) -> str:
         """What is wrong with this row, or an empty text."""
-        if (self.conversations_only and not row.turns) or (self.screen is not _anything and not self.screen(row.text)):
+        if (self.conversations_only and not row.turns) or (self.is_screened and not self.screen(row.text)):
             return ""
         return self.look(row)
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 # Keys and tokens by the forms their makers gave them.
 KEY_FORMS = re.compile(
-    r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:.*?-----END (?:[A-Z]+ )*PRIVATE KEY-----|[A-Za-z0-9+/=\s]*)"
+    r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\s*[\w-]+: [^\n]*\n)*(?:\s*[A-Za-z0-9+/=]{40,})*"
+    r"(?:\s*[A-Za-z0-9+/=]*\s*-----END (?:[A-Z]+ )*PRIVATE KEY-----)?"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b|\bSG\.[\w-]{22}\.[\w-]{43}\b"
     r"|\b[rs]k_live_[A-Za-z0-9]{24,}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
     r"|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
     r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|\bhf_[A-Za-z]{34}\b|\bxox[abpr]-[A-Za-z0-9-]{20,}|\bAIza[\w-]{35}\b"
-    r"|\beyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}",
-    re.DOTALL,
+    r"|(?<![\w-])eyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
 )
 _PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?(?:-----END (?:[A-Z]+ )?PRIVATE KEY-----|\Z)", re.S)
 _LOOSE_FORMS = re.compile(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from holdfast.core.files import Json
+from holdfast.rows.lengths import histogram, outlook, spread
 from holdfast.rows.rawrow import Reject, Source
 from holdfast.rows.shard import Block, Verdicts
 from holdfast.rows.similar import Mask, Near, Seen
@@ -132,7 +132,7 @@ class Findings:
             "mended": self.verdicts.mended,
             "rejected": self.verdicts.rejected,
             "by_reason": counted,
-            "tokens": _spread(_joined(self.lengths)),
+            "tokens": spread(_joined(self.lengths)),
             "duplicates": self.repeated["duplicate"],
             "near_duplicates": self.repeated["near_duplicate"],
             "conflicting_answers": self.repeated["conflicting_answer"],
@@ -142,26 +142,11 @@ class Findings:
             "scripts": dict(self.scripts.most_common()),
             "categories": dict(self.categories.most_common()),
             "mixed_files": [file for file, found in self.layouts.items() if len(found) > 1],
-            "histogram": _histogram(_joined(self.whole)),
+            "histogram": histogram(_joined(self.whole)),
+            "outlook": outlook(_joined(self.lengths), _joined(self.whole)),
             "examples": self.examples,
         }
 
 
 def _joined(parts: list[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
     return np.concatenate(parts) if parts else np.zeros(0, np.int32)
-
-
-def _spread(lengths: npt.NDArray[np.int32]) -> dict[str, Any]:
-    """Total, least, percentiles and greatest; None where there are no rows."""
-    names = ("min", "p50", "p90", "p99", "max")
-    if not len(lengths):
-        return {"total": 0} | dict.fromkeys(names)
-    values = np.percentile(lengths, [0, 50, 90, 99, 100])
-    return {"total": int(lengths.sum())} | dict(zip(names, map(int, values), strict=True))
-
-
-def _histogram(lengths: npt.NDArray[np.int32]) -> Json:
-    if not len(lengths):
-        return {"counts": [], "edges": []}
-    counts, edges = np.histogram(lengths, bins=min(40, int(lengths.max()) + 1))
-    return {"counts": counts.tolist(), "edges": [round(float(edge), 2) for edge in edges]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,9 +65,12 @@ def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: 
             if row.example.messages:
                 row.view = row.view._replace(specials=present)
     for card in active(filter(rules.changes, checks()), text, rows):
+        found = {row.at: detail for row, detail in found_in(card, rows)}
+        if not found:
+            continue
         left = []
         for row in rows:
-            detail = card.finds(row.view)
+            detail = found.get(row.at, "")
             if not detail:
                 left.append(row)
             elif card.mend is None:
@@ -84,7 +87,18 @@ def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: 
 def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[DataCheck]:
     """The checks that can find something in rows of this text."""
     conversations = any(row.view.turns for row in rows)
-    return [card for card in cards if card.screen(text) and (conversations or not card.conversations_only)]
+    specials = any(row.view.specials for row in rows)
+    asked = (card for card in cards if (conversations or not card.conversations_only) and (specials or not card.specials_only))
+    return [card for card in asked if card.screen(text)]
+
+
+def found_in(card: DataCheck, rows: list[Judged]) -> Iterator[tuple[Judged, str]]:
+    """The rows in which a check finds something, and what; `card.finds` for many rows."""
+    look, screen, any_row = card.look, card.screen if card.is_screened else None, not card.conversations_only
+    for row in rows:
+        view = row.view
+        if (screen is None or screen(view.text)) and (any_row or view.turns) and (detail := look(view)):
+            yield row, detail
 
 
 def joined_text(rows: list[Judged]) -> str:
@@ -95,7 +109,7 @@ def joined_text(rows: list[Judged]) -> str:
 def view_of(example: Example) -> RowView:
     """What checks see of an example."""
     if example.layout != "chat":
-        prompt, answer = (example.given, example.learned) if not example.messages else (turn.content for turn in example.messages)
+        prompt, answer = [turn.content for turn in example.messages] or (example.given, example.learned)
         return RowView(prompt, answer, f"{prompt}\n{answer}")
     turns = tuple([Turn(message.role, message.content, bool(message.calls)) for message in example.messages])
     answer = "\n".join([turn.content for turn in turns if turn.role == "assistant"])

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,6 +23,7 @@ from holdfast.rows.tables import read_columns, read_csv
 
 _SUFFIX_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".md": "text"}
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+_NEXT_OBJECT = re.compile(rb'\}[ \t]*\{[ \t]*["}]')
 _NO_ROWS = {  # (what a file is that holds no rows at all)
     b"PK\x03\x04": "a zip archive",
     b"\x7fELF": "a program",
@@ -135,7 +137,7 @@ def _lines(handle: BinaryIO, is_text: bool) -> Iterator[Unparsed]:
             continue
         if is_text:
             yield _text(number, raw)
-        elif (b"}{" in raw or b"} {" in raw) and len(parts := _several(raw)) > 1:
+        elif (b"}{" in raw or b"} {" in raw) and _NEXT_OBJECT.search(raw) and len(parts := _several(raw)) > 1:
             yield from (Unparsed(number, part) for part in parts)
         else:
             yield Unparsed(number, raw)

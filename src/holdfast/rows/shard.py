@@ -84,10 +84,11 @@ class Verdicts:
 
     def take(self, row: Judged, changes: Changes) -> None:
         """Count a row that is trained on, with these changes made to fit it in."""
-        reasons = [reason for reason, _ in (*row.mended, *changes)]
-        self.mended += bool(reasons)
-        self.kept += not reasons
-        self.by_reason.update(reasons)
+        if not row.mended and not changes:
+            self.kept += 1
+            return
+        self.mended += 1
+        self.by_reason.update(reason for reason, _ in (*row.mended, *changes))
 
     def reject(self, rejects: list[Reject]) -> None:
         self.rejected += len(rejects)

@@ -34,6 +34,12 @@ def key_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
+def hashes(texts: Sequence[str]) -> Keys:
+    """`key_of` of many texts, int64 [texts]; 0 for an empty one."""
+    digests = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() if text else bytes(8) for text in texts]
+    return np.frombuffer(b"".join(digests), "<i8")
+
+
 def signatures(texts: Sequence[str]) -> tuple[Signatures, Mask]:
     """uint8 [texts, BINS], and which texts are long enough to be compared."""
     data = [text.encode("utf-8", "surrogatepass") for text in texts]

@@ -99,12 +99,13 @@ class Skeleton:
             for literal in self.absent:
                 if literal in text:
                     return None
-        given = iter(contents)
         found = []
+        at = 0
         for constants, learned in self.parts:
             text = constants[0]
             for constant in constants[1:]:
-                text += next(given) + constant
+                text += contents[at] + constant
+                at += 1
             found.append((text, learned))
         return found
 

@@ -20,13 +20,13 @@ from holdfast.core.datacheck import RowView
 from holdfast.core.files import Json
 from holdfast.rows.arrays import Array, pack, unpack
 from holdfast.rows.formats import BadRow
-from holdfast.rows.judge import Judged, active, joined_text
+from holdfast.rows.judge import Judged, active, found_in, joined_text
 from holdfast.rows.rawrow import Reject, json_line, raw_json
 from holdfast.rows.read import json_of, line_of
 from holdfast.rows.rules import Rules, checks
 from holdfast.rows.scripts import scripts_of
 from holdfast.rows.shard import Block, Verdicts, as_lines, readable
-from holdfast.rows.similar import BINS, key_of, normal, signatures
+from holdfast.rows.similar import BINS, hashes, normal, signatures
 from holdfast.rows.split import Sizes, fitted_sizes
 from holdfast.rows.tokens import Codec
 
@@ -109,8 +109,8 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         lengths=np.array([length for _, sizes in kept for length in sizes.lengths], np.int32),
         parts=np.array([len(sizes.lengths) for _, sizes in kept], np.int32),
         whole=np.array([sizes.whole for _, sizes in kept], np.int32),
-        pairs=np.array([key_of(text) for text in texts], np.int64),
-        prompts=np.array([key_of(prompt) if prompt else 0 for prompt in prompts], np.int64),
+        pairs=hashes(texts),
+        prompts=hashes(prompts),
         comparable=comparable.astype(np.uint8),
         signatures=compared.reshape(-1),
         rejects=as_lines(rejects),
@@ -134,17 +134,16 @@ def _notes(kept: list[tuple[Judged, Sizes]], rules: Rules, codec: Codec) -> tupl
     """How many rows each note was made of, and the first few of them."""
     rows = [row for row, _ in kept]
     for row, sizes in [] if codec.stands_in else kept:
-        tools = row.example.tools or any(turn.calls for turn in row.view.turns)  # their tokens are not in the text
+        tools = row.example.tools or (row.view.turns and any(turn.calls for turn in row.view.turns))  # their tokens are not in the text
         row.view = RowView(*row.view[:-1], None if tools else sizes.whole)
     found: Counter[str] = Counter()
     quoted: list[Json] = []
     for card in active(itertools.filterfalse(rules.changes, checks()), joined_text(rows), rows):
-        for row in rows:
-            if detail := card.finds(row.view):
-                found[card.reason] += 1
-                if found[card.reason] <= _QUOTED:
-                    entry = {"line": row.source.line, "reason": card.reason, "detail": detail}
-                    quoted.append(entry | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode()))
+        for row, detail in found_in(card, rows):
+            found[card.reason] += 1
+            if found[card.reason] <= _QUOTED:
+                entry = {"line": row.source.line, "reason": card.reason, "detail": detail}
+                quoted.append(entry | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode()))
     return found, quoted
 
 

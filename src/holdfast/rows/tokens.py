@@ -71,16 +71,30 @@ class Codec:
     def measure(self, rows: list[list[Piece]], rules: Rules) -> list[Fit | BadRow]:
         """What `encode` would make of the rows, without the token numbers."""
         found: list[Fit | BadRow] = []
-        for row, parts in zip(rows, self._encoded(rows), strict=True):
-            try:
-                found.append(fit(self._lead(row), [(len(part), learned) for part, (_, learned) in zip(parts, row, strict=True)], rules))
-            except BadRow as bad:
-                found.append(bad)
+        at = 0
+        sizes = [*map(len, self._encodings(rows))]
+        for row in rows:
+            found.append(self._fit(row, sizes[at : at + len(row)], rules))
+            at += len(row)
+        return found
+
+    def _fit(self, row: list[Piece], sizes: list[int], rules: Rules) -> Fit | BadRow:
+        lead = self._lead(row)
+        if len(row) == 2 and row[1][1] and not row[0][1]:  # a prompt and its answer, as nearly always: short of asking `fit`
+            begin = len(lead) + sizes[0]
+            if begin and sizes[1] and begin + sizes[1] <= rules.max_tokens:
+                return Fit(begin + sizes[1], 0, sizes[1])
+        try:
+            return fit(lead, [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
+        except BadRow as bad:
+            return bad
+
+    def _encodings(self, rows: list[list[Piece]]) -> list[Encoding]:
+        found: list[Encoding] = self.tokenizer.encode_batch_fast([text for row in rows for text, _ in row], add_special_tokens=False)
         return found
 
     def _encoded(self, rows: list[list[Piece]]) -> Iterator[list[Encoding]]:
-        texts = [text for row in rows for text, _ in row]
-        encoded = iter(self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+        encoded = iter(self._encodings(rows))
         return ([next(encoded) for _ in row] for row in rows)
 
     def _lead(self, row: list[Piece]) -> tuple[int, ...]:

@@ -12,6 +12,23 @@ from holdfast.core.files import Json
 from holdfast.ui.datatable import facts, headline, repeated, visible
 from holdfast.ui.svg import histogram
 
+_MOST_CATEGORIES = 40  # rows of a table that is still read
+_MOST_CUT = 0.9  # share of the rows; limits that cut more are no choice
+
+
+def _limits(answer: Json) -> list[tuple[str, str, str]]:
+    """Longest rows one might allow, with the shares of rows and tokens that are beyond them."""
+    rows, tokens = sum(answer["histogram"]["counts"]), answer["outlook"]["tokens"]
+    choices = [limit for limit in answer["outlook"]["limits"] if limit["rows"] <= _MOST_CUT * rows]
+    return [
+        (
+            f"{limit['max_tokens']:,}",
+            f"{limit['rows']:,} ({limit['rows'] / rows:.1%})",
+            f"{limit['tokens']:,} ({limit['tokens'] / tokens:.1%})",
+        )
+        for limit in choices
+    ]
+
 
 def render(answer: Json) -> str:
     """The findings as a page."""
@@ -19,14 +36,19 @@ def render(answer: Json) -> str:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["visible"] = visible
     shape = answer["histogram"]
-    return environment.from_string(page).render(
+    return environment.from_string(
+        page
+    ).render(
         style=Markup(report.partition("<style>")[2].partition("</style>")[0]),  # both pages look alike
         headline=headline(answer),
         facts=facts(answer),
         good=not answer["rejected"],
         chart=Markup(histogram(shape["edges"], shape["counts"], "tokens", answer["max_tokens"])),
         cut=answer["by_reason"].get("answer_cut", 0),
+        split=answer["by_reason"].get("row_split", 0),
         tables=[("What is wrong", answer["by_reason"]), ("Notes: rows that are kept as they are", repeated(answer) | answer["notes"])],
+        limits=_limits(answer),
+        categories=list(answer["categories"].items())[:_MOST_CATEGORIES],
         answer=answer,
         version=__version__,
     )

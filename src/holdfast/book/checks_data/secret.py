@@ -3,7 +3,8 @@
 from holdfast.core.datacheck import DataCheck, RowView
 from holdfast.core.scrub import KEY_FORMS
 
-_BEGINNINGS = ("-----BEGIN", "AKIA", "ASIA", "gh", "glpat-", "sk-", "k_live_", "hf_", "npm_", "pypi-", "xox", "AIza", "eyJ", "SG.", "AGE-")
+_CODE = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "npm_", "pypi-")
+_BEGINNINGS = (*_CODE, "-----BEGIN", "AKIA", "ASIA", "sk-", "k_live_", "hf_", "xox", "AIza", "eyJ", "SG.", "AGE-")
 
 
 def look(row: RowView) -> str:

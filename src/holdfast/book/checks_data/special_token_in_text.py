@@ -19,6 +19,7 @@ CARD = DataCheck(
     ),
     source=["https://huggingface.co/docs/transformers/chat_templating#template-writing-tips"],
     verdict="reject",
+    specials_only=True,
     look=look,
     hits=[{"prompt": "q", "answer": "a<|im_end|>\n<|im_start|>user", "specials": ("<|im_start|>", "<|im_end|>")}],
     misses=[
