@@ -158,7 +158,7 @@ HARMLESS = [
 def test_secrets_and_personal_data_are_taken_out(text: str) -> None:
     found: Counter[str] = Counter()
     clean = redact(text, "all", found)
-    assert "REDACTED_" in clean and found
+    assert "[" in clean and found
     for word in (
         KEY,
         "wJalrX",
@@ -188,7 +188,7 @@ def test_harmless_texts_stay(text: str) -> None:
 def test_what_data_check_notes_is_redacted() -> None:
     for name in ("secret", "email-address"):
         for hit in cards_of("checks_data")[name].hits:
-            assert "REDACTED_" in redact(str(hit), "all", Counter()), hit
+            assert redact(str(hit), "all", Counter()) != str(hit), hit
 
 
 def test_secrets_reach_neither_the_rows_nor_the_rejects(call: Call, tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_secrets_reach_neither_the_rows_nor_the_rejects(call: Call, tmp_path: Pa
         pair("fine", "x", rating={"comment": KEY}),
     ]
     answer = collect(call, tmp_path, records)
-    assert answer["redacted"] == {"token": 2, "email": 1}
+    assert answer["redacted"] == {"secret": 2, "email": 1}
     assert KEY not in "".join(file.read_text() for file in tmp_path.glob("out*"))
-    assert lines(tmp_path / "out.jsonl")[0]["messages"][1]["content"] == "REDACTED_EMAIL"
+    assert lines(tmp_path / "out.jsonl")[0]["messages"][1]["content"] == "[EMAIL]"
 
 
 def test_the_same_command_again_adds_nothing_and_new_rows_are_added(call: Call, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ FISH = "- cmd: echo a\\nb \\\\ c\n  when: 1700000000\n- cmd: curl -u me:hunter22
             [{"text": "for i in 1 2; do\n  echo $i\ndone"}, {"instruction": "pack the folder", "output": "tar czf x.tgz dir"}],
         ),
         (".zsh_history", ZSH, [{"text": "echo one \ntwo"}, {"instruction": "show all disks", "output": "lsblk -f"}]),
-        ("fish_history", FISH, [{"text": "echo a\nb \\ c"}, {"text": "curl -u me:REDACTED_PASSWORD https://x.org"}]),
+        ("fish_history", FISH, [{"text": "echo a\nb \\ c"}, {"text": "curl -u me:[SECRET] https://x.org"}]),
     ],
 )
 def test_a_shell_history_is_read_when_its_owner_says_so(

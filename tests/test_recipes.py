@@ -115,13 +115,14 @@ def test_more_near_duplicates_than_allowed_are_refused_and_nothing_is_written(ca
     same = RECIPE.replace(
         "  errors:\n", "  again:\n    templates: {open: {wishes: ['open {port} for {unit}'], answer: 'open {unit} {port}'}}\n  errors:\n"
     )
-    units = same.replace("[nginx, redis, sshd, grafana, postgresql, minio, haproxy, dovecot, telegraf, prometheus]", "[" + "x" * 60 + "]")
+    long = " ".join(f"part{number * 7919 % 1000}" for number in range(40))
+    units = same.replace("[nginx, redis, sshd, grafana, postgresql, minio, haproxy, dovecot, telegraf, prometheus]", f"[{long}]")
     few = units.replace("{from: 1025, to: 9999, step: 7}", "[1, 2, 3, 4, 5, 6, 7, 8, 9]").replace("quota: 25%", "quota: 1")
-    arguments = ("make", "--recipe", recipe_in(tmp_path, few), "--rows", 4, "--out", tmp_path / "rows.jsonl")
+    arguments = ("make", "--recipe", recipe_in(tmp_path, few), "--rows", 3, "--out", tmp_path / "rows.jsonl")
     answer = call(*arguments, code=2)
     assert "nearly like an earlier one, at most 2.0% may be" in answer["error"]
     assert not (tmp_path / "rows.jsonl").exists()
-    assert call(*arguments, "--near-duplicates", 1)["rows"] == 4
+    assert call(*arguments, "--near-duplicates", 1)["rows"] == 3
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,6 @@ def test_more_near_duplicates_than_allowed_are_refused_and_nothing_is_written(ca
             'because: "nothing',
             "errors.facts.error[1]: has the fields because, seen, the first one has cause, seen (line 18 of ",
         ),
-        ("{error.cause}", "it is {port}", "facts.error"),
         ("      show:", "      why:", "mine.yaml.categories.errors.templates: the key why stands twice, in lines 21 and 26"),
         ("  services:", "  ? [a]\n  :", "a key must be a text (line 8)"),
     ],

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from holdfast.core.scrub import KEY_FORMS
+
 Level = Literal["all", "secrets", "none"]
 _WELL_KNOWN = {"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220"}
 _NOBODY = re.compile(
@@ -15,7 +17,7 @@ _NOBODY = re.compile(
 )
 _HOMES = {"user", "username", "ubuntu", "ec2-user", "runner", "app", "me", "you", "shared", "linuxbrew"}
 _PLACEHOLDER = re.compile(
-    r"(?i)^(?:\W*|x+|\*+|\.+|REDACTED.*|your[-_]?.*|my[-_]?.*|changeme|example.*|placeholder|none|null|true|false|string|str)$"
+    r"(?i)^(?:\W*|x+|\*+|\.+|\[\w+\]|your[-_]?.*|my[-_]?.*|changeme|example.*|placeholder|none|null|true|false|string|str)$"
 )
 
 
@@ -51,23 +53,12 @@ def _looks_secret(text: str) -> bool:
 
 
 _KINDS = (
+    _Kind("SECRET", re.compile(f"(?P<it>{KEY_FORMS.pattern})", KEY_FORMS.flags), lambda text: "EXAMPLE" not in text),
+    _Kind("SECRET", re.compile(r"(?P<it>\b(?:sk-(?:proj-|ant-|or-)?|gh[pousr]_|hf_|xox[abeprs]-|dop_v1_)(?=[\w-]*\d)[\w-]{16,})")),
+    _Kind("SECRET", re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})")),
+    _Kind("SECRET", re.compile(r"://[^\s/:@]+:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
     _Kind(
-        "PRIVATE_KEY", re.compile(r"(?P<it>-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----(?:.*?-----END (?:[A-Z]+ )?PRIVATE KEY-----|.*))", re.S)
-    ),
-    _Kind(
-        "TOKEN",
-        re.compile(
-            r"(?P<it>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{22,}|\bglpat-[\w-]{20,}"
-            r"|\bsk-(?:proj-|ant-|or-)?[A-Za-z0-9_-]{20,}|\bhf_[A-Za-z]{30,}|\bxox[abeprs]-[A-Za-z0-9-]{10,}|\bAIza[\w-]{35}"
-            r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}|\bnpm_[A-Za-z0-9]{36}|\bpypi-[\w-]{50,}|\bSG\.[\w-]{20,}\.[\w-]{20,}"
-            r"|\bdop_v1_[a-f0-9]{64}|\b[rs]k_live_[A-Za-z0-9]{20,})"
-        ),
-        lambda text: "EXAMPLE" not in text,
-    ),
-    _Kind("TOKEN", re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})")),
-    _Kind("PASSWORD", re.compile(r"://[^\s/:@]+:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
-    _Kind(
-        "PASSWORD",
+        "SECRET",
         re.compile(
             r"(?i)(?:\bsshpass\s+-p\s*|--(?:password|passwd|pass|token|api-key|secret)[= ]\s*|\bcurl\b[^\n|;]*?\s(?:-u|--user)\s*[^\s:]+:"
             r"|\bmysql(?:dump|admin)?\b[^\n|;]*?\s-p(?=\S)|\bredis-cli\b[^\n|;]*?\s-a\s+)[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
@@ -77,7 +68,7 @@ _KINDS = (
     _Kind(
         "SECRET",
         re.compile(
-            r"(?i)(?<![A-Za-z])[\w.-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
+            r"(?i)(?<![A-Za-z])[\w.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
             r"[\"']?\s*(?::|=|=>)\s*[\"']?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
         ),
         _looks_secret,
@@ -89,7 +80,7 @@ _KINDS = (
         secret=False,
     ),
     _Kind("IBAN", re.compile(r"\b(?P<it>[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?)\b"), _iban, secret=False),
-    _Kind("CARD_NUMBER", re.compile(r"(?<![\w.-])(?P<it>\d(?:[ -]?\d){12,18})(?![\w.-]*\d)"), _luhn, secret=False),
+    _Kind("CARD", re.compile(r"(?<![\w.-])(?P<it>\d(?:[ -]?\d){12,18})(?![\w.-]*\d)"), _luhn, secret=False),
     _Kind("PHONE", re.compile(r"(?<![\w+])(?P<it>\+\d[\d ()./-]{7,}\d|\(\d{3}\) ?\d{3}-\d{4})(?!\w)"), secret=False),
     _Kind("SSN", re.compile(r"(?<![\w-])(?P<it>(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4})(?![\w-])"), secret=False),
     _Kind(
@@ -103,7 +94,7 @@ _KINDS = (
 
 
 def redact(text: str, level: Level, found: Counter[str]) -> str:
-    """The text with REDACTED_EMAIL and the like in place of what was found; `found` counts it by kind. Idempotent."""
+    """The text with [EMAIL] and the like in place of what was found; `found` counts it by kind. Idempotent."""
     if level == "none":
         return text
     for kind in _KINDS:
@@ -126,10 +117,10 @@ def redact_all(value: Any, level: Level, found: Counter[str]) -> Any:
 def _replaced(text: str, kind: _Kind, found: Counter[str]) -> str:
     def replace(match: re.Match[str]) -> str:
         it = match["it"]
-        if it.startswith("REDACTED_") or not kind.holds(it):
+        if it.startswith("[") or not kind.holds(it):
             return match[0]
         found[kind.name.lower()] += 1
         start = match.start("it") - match.start()
-        return f"{match[0][:start]}REDACTED_{kind.name}{match[0][start + len(it) :]}"
+        return f"{match[0][:start]}[{kind.name}]{match[0][start + len(it) :]}"
 
     return kind.pattern.sub(replace, text)
