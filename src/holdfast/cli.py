@@ -27,7 +27,7 @@ VERBS = {
     "bundle": "pack a run into one archive for an issue, without secrets and names",
     "explain": "print a card of the book: mechanism, source, remedies",
     "chat": "talk to the base and the tuned model of a run side by side",
-    "data": "check rows, clean, split, sample or compare them, or make them from a recipe",
+    "data": "check rows, clean, split, sample or compare them, make them from a recipe, collect them from real use",
     "report": "write a run's one-file report again",
     "schema": "print the JSON schema of a config file",
 }

@@ -70,7 +70,7 @@ def read_templates(name: str, body: Any, pools: Mapping[str, Draw], facts: Facts
         filled = {f"{{{table}.{key}}}": text.strip() for key, text in fact.items()}
         given = [_filled(wish, filled) for wish in wishes]
         try:
-            one = _whole_template(name, body, tuple(given), _filled(answer, filled), pools, place)
+            one = _whole_template(name, body, tuple(given), _filled(answer, filled), pools, place, may_say_more=True)
         except ValueError as error:
             raise ValueError(f"{error}, with facts.{table}[{number}]") from None
         made.append(Template(one.id, one.tool, one.wishes, one.answer, one.slots, one.difficulty, ((table, number),)))
@@ -78,17 +78,29 @@ def read_templates(name: str, body: Any, pools: Mapping[str, Draw], facts: Facts
 
 
 def _whole_template(
-    name: str, body: Mapping[str, Any], wishes: tuple[str, ...], answer: str, pools: Mapping[str, Draw], place: Place
+    name: str,
+    body: Mapping[str, Any],
+    wishes: tuple[str, ...],
+    answer: str,
+    pools: Mapping[str, Draw],
+    place: Place,
+    may_say_more: bool = False,
 ) -> Template:
+    """`may_say_more`: a wish may have slots that the answer lacks, as an error message has that its cure does not need."""
     slots = fields(answer, place / "answer")
     for slot in slots:
         if pool_of(slot, pools) not in pools:
             raise (place / "answer").wrong(f"no pool for the slot {{{slot}}}")
     for number, wish in enumerate(wishes):
         found = set(fields(wish, place / "wishes" / number))
-        for slot in sorted(found ^ set(slots)):
+        for slot in sorted(found if may_say_more else ()):
+            if pool_of(slot, pools) not in pools:
+                raise (place / "wishes" / number).wrong(f"no pool for the slot {{{slot}}}")
+        for slot in sorted(set(slots) - found if may_say_more else found ^ set(slots)):
             lacks = "the answer" if slot in found else "this wish"
             raise (place / "wishes" / number).wrong(f"{lacks} lacks the slot {{{slot}}}; wishes and answer must name the same slots")
+    if may_say_more:
+        slots = tuple(dict.fromkeys([*slots, *(slot for wish in wishes for slot in fields(wish, place))]))
     return Template(name, _tool_of(body, answer, place), wishes, answer, slots, body.get("difficulty", "easy"))
 
 

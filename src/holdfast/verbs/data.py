@@ -1,11 +1,11 @@
-"""`holdfast data`: make rows, check them, clean them, divide them, compare them."""
+"""`holdfast data`: make rows, collect them, check them, clean them, divide them, compare them."""
 
 from __future__ import annotations
 
 import argparse
 
 from holdfast.core.files import Json
-from holdfast.verbs import data_check, data_clean, data_diff, data_make, data_sample, data_split
+from holdfast.verbs import data_check, data_clean, data_collect, data_diff, data_make, data_sample, data_split
 
 EXAMPLE = data_check.EXAMPLE
 _KINDS = {
@@ -14,7 +14,8 @@ _KINDS = {
     "split": (data_split, "divide rows into files, what is alike on one side"),
     "sample": (data_sample, "draw rows by seed, evenly over a field"),
     "diff": (data_diff, "say what changed between two versions of a set"),
-    "make": (data_make, "write rows from a recipe"),
+    "make": (data_make, "write rows from a recipe, or have a model write them"),
+    "collect": (data_collect, "gather rows from logs, a Redis stream or a shell history"),
 }
 
 
