@@ -117,7 +117,8 @@ def test_with_no_checkpoint_left_the_run_ends_and_never_starts_over(stopped: Sim
 def test_a_checkpoint_broken_while_it_was_written_is_found_out(stopped: SimpleNamespace, tmp_path: Path, effect: str) -> None:
     run, faults = tmp_path / "run", tmp_path / "faults.yaml"
     broken = {"when": {"step": 8}, "effect": effect}
-    faults.write_text(yaml.safe_dump([broken, {"when": {"step": 9, "attempt": 1}, "effect": "kill"}]))
+    time_to_write = {"when": {"step": 9, "attempt": 1, "phase": "forward"}, "effect": "slow", "seconds": 5}
+    faults.write_text(yaml.safe_dump([broken, time_to_write, {"when": {"step": 10, "attempt": 1}, "effect": "kill"}]))
     done = holdfast("train", stopped.config, "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     assert events(run, "checkpoint_passed_over")[0]["checkpoint"] == "step-00000008"

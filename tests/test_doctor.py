@@ -265,3 +265,7 @@ def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monk
     assert not {"NCCL_P2P_DISABLE", "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"} & set(env), "what is only reported is left to the user"
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
     assert "ROCR_VISIBLE_DEVICES" not in trainer_launch(RunFolder(tmp_path)).env
+    add_entry(tmp_path / "timeline.jsonl", 5, {"env": {"HSA_ENABLE_SDMA": "0"}, "attention": "eager"}, "seen to help at step 5")
+    launch = trainer_launch(RunFolder(tmp_path))
+    assert launch.env["HSA_ENABLE_SDMA"] == "0", "no step is committed: the process begins before step 5, but it is the one that comes to it"
+    assert launch.settings["attention"] == "eager"

@@ -214,7 +214,8 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, d
             append_line(run.quarantine_file, entry, durable=True)
     if verdict.env:
         settings["env"] = before.get("env", {}) | verdict.env
-    add_entry(run.timeline_file, wreck.step, settings, decision.reason)
+    first = wreck.step if verdict.kind == "rows" else min(wreck.step, wreck.committed_after + 1)  # the next process has it from its start
+    add_entry(run.timeline_file, first, settings, decision.reason)
     run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, cause=diagnosis.cause, evidence=verdict.evidence)
     return True
 

@@ -19,6 +19,14 @@ def settings_at(entries: list[dict[str, Any]], step: int) -> Settings:
     return merged
 
 
+def settings_of_process(entries: list[dict[str, Any]]) -> Settings:
+    """What a process is built and started with: every entry, also one for a step that is still to come.
+
+    A change of kernels or environment cannot wait for its step within a process that begins a step or two before it.
+    """
+    return settings_at(entries, max((entry["from_step"] for entry in entries), default=1))
+
+
 def read_timeline(file: Path) -> list[dict[str, Any]]:
     return list(read_lines(file))
 

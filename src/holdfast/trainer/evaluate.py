@@ -12,7 +12,7 @@ from holdfast.core.config import Config
 from holdfast.core.files import Json, write_json
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
-from holdfast.core.timeline import Settings, read_timeline, settings_at
+from holdfast.core.timeline import Settings, read_timeline, settings_of_process
 from holdfast.rows.formats import Example, Message
 from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Codec, load_codec
@@ -30,7 +30,7 @@ _SLOT = "HOLDFAST-SLOT"
 def load_tuned(run: RunFolder, config: Config) -> tuple[Any, Settings, torch.device]:
     """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`."""
     timeline = read_timeline(run.timeline_file)
-    settings = settings_at(timeline, timeline[-1]["from_step"])
+    settings = settings_of_process(timeline)
     device = prepare_torch(settings)
     base, _ = load_base(config, settings, device)
     return PeftModel.from_pretrained(base, str(run.adapter)).eval(), settings, device

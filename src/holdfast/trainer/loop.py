@@ -15,6 +15,7 @@ import torch
 from holdfast.core.errors import DONE, INTERRUPTED
 from holdfast.core.files import Json, write_json
 from holdfast.core.modelfolder import read_model
+from holdfast.core.timeline import settings_of_process
 from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY, EXIT_REFUSED
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.exhausted import OutOfMemory
@@ -45,7 +46,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
         cap_memory(job.settings(1)["memory_limit_bytes"])
-        settings = job.settings(found.snapshot.step + 1 if found.snapshot else 1)
+        settings = settings_of_process(job.timeline)
         if ready is not None and ready.settings == settings:
             bench = replace(ready, job=job)
         else:

@@ -11,6 +11,7 @@ import numpy as np
 from holdfast.core.errors import DONE
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
+from holdfast.core.timeline import settings_of_process
 from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
 from holdfast.trainer.refuse import refuse_broken_weights
@@ -38,7 +39,7 @@ def stand_by(path: Path, with_model: bool) -> int:
 def _bench(run: RunFolder) -> Bench:
     """The bench of the run's next step; the attempt that takes it over builds another where its settings differ."""
     job = open_job(run, 0, run.path, {})
-    bench = build(job, job.settings(run.committed() + 1))
+    bench = build(job, settings_of_process(job.timeline))
     refuse_broken_weights(bench.task.model, job.config.model)
     _warm_up(bench)
     return bench

@@ -8,7 +8,7 @@ import sys
 from holdfast.book.profile import confirmed
 from holdfast.core.files import read_json
 from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.timeline import read_timeline, settings_of_process
 from holdfast.core.types import Launch
 from holdfast.core.variable import Advice
 from holdfast.lab.replay import with_env
@@ -18,8 +18,7 @@ from holdfast.world.system import steering
 
 def trainer_launch(run: RunFolder) -> Launch:
     """How this run's trainer is started. What changes a kernel's result is in the environment before torch is imported."""
-    timeline = read_timeline(run.timeline_file)
-    settings = settings_at(timeline, run.committed() + 1)
+    settings = settings_of_process(read_timeline(run.timeline_file))
     env: dict[str, str | None] = {
         "OMP_NUM_THREADS": str(settings["threads"]),
         "TOKENIZERS_PARALLELISM": "false",
