@@ -267,5 +267,5 @@ def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monk
     assert "ROCR_VISIBLE_DEVICES" not in trainer_launch(RunFolder(tmp_path)).env
     add_entry(tmp_path / "timeline.jsonl", 5, {"env": {"HSA_ENABLE_SDMA": "0"}, "attention": "eager"}, "seen to help at step 5")
     launch = trainer_launch(RunFolder(tmp_path))
-    assert launch.env["HSA_ENABLE_SDMA"] == "0", "no step is committed: the process begins before step 5, but it is the one that comes to it"
+    assert launch.env["HSA_ENABLE_SDMA"] == "0", "the process begins before step 5, but is the one that comes to it"
     assert launch.settings["attention"] == "eager"
