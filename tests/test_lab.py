@@ -95,6 +95,7 @@ def test_rows_are_not_accused_of_being_many(lengths: list[int], chance: random.R
     )
 
 
+@settings(deadline=None)
 @given(some.lists(some.integers(5, 60), min_size=3, max_size=20))
 def test_twins_have_about_as_many_tokens(lengths: list[int]) -> None:
     known = dict(enumerate(lengths))
@@ -176,6 +177,7 @@ def test_a_step_that_fails_now_and_then_is_given_more_starts() -> None:
     assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is None
 
 
+REMEDIES = list(cards_of("remedies").values())
 CAUSES = ["native_crash", "hang", "gpu_kernel_fault"]
 
 
@@ -188,7 +190,7 @@ def test_a_refuted_remedy_is_never_tried_again(deaths: list[tuple[int, str, bool
     for further, cause, helps in deaths:
         step += further
         wrong = refuted(journal)
-        tried = in_order(cards_of("remedies").values(), cause, {}, set(wrong))
+        tried = in_order(REMEDIES, cause, {}, set(wrong))
         assert not {card.id for card in tried} & wrong.keys()
         if helps and tried:
             journal.append({"event": "remedy_applied", "remedy": tried[0].id, "step": step, "cause": cause})
