@@ -14,14 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import holdfast
+from conftest import holdfast, make_rows, write_rows
 from holdfast.book.examine import examine, verdict
 from holdfast.book.profile import as_file, confirmed, profile
+from holdfast.core.load import load_config
 from holdfast.core.machinefile import training_devices
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import add_entry
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast
+from holdfast.verbs.foresee import foresee
 from holdfast.verbs.launch import trainer_launch
 from recorded import AMD, MACHINES, Row, machine
 
@@ -269,3 +271,55 @@ def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monk
     launch = trainer_launch(RunFolder(tmp_path))
     assert launch.env["HSA_ENABLE_SDMA"] == "0", "the process begins before step 5, but is the one that comes to it"
     assert launch.settings["attention"] == "eager"
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    """A config for the model that ships with the package."""
+    rows = write_rows(tmp_path / "rows.jsonl", make_rows(30))
+    (tmp_path / "run.yaml").write_text(json.dumps({"model": "tiny", "data": {"files": [str(rows)]}, "train": {"max_tokens": 128}}))
+    return tmp_path / "run.yaml"
+
+
+def test_a_run_is_judged_by_its_model_its_rows_its_memory_and_its_disk(config_file: Path) -> None:
+    config = load_config(config_file, [])
+    seen = foresee(config, {"memory_bytes": 8 << 30})
+    assert seen.plan is not None and seen.plan["fits"] is True
+    assert [(finding.id, finding.severity) for finding in seen.findings] == [("plan", "info")]
+    assert "rows of 128 tokens" in seen.findings[0].message
+    small = {"memory_bytes": 256 << 20, "disk_free_bytes": 600 << 20}
+    tight = foresee(config, small).plan
+    assert tight is not None
+    assert "memory-plan" in {finding.id for finding in examine(small, config, tight)}
+    huge = tight | {"params": {"total": 1 << 30, "trainable": 1 << 28}}
+    told = {finding.id: finding.severity for finding in examine(small, config, huge)}
+    assert told["disk-space"] == "block", "five checkpoints of 3 GiB on 600 MiB"
+    assert "disk-space" not in {finding.id for finding in examine(small, config, tight)}
+
+
+@pytest.mark.parametrize(
+    ("content", "severity", "told"),
+    [
+        (b"{torn\n" * 30, "block", "cannot be read"),
+        (b"", "warn", "no row"),
+        (b'{torn\n{"prompt": "a", "answer": "b"}\n', "warn", "1 of the first 2"),
+    ],
+)
+def test_rows_that_are_none_are_found_before_the_run(config_file: Path, content: bytes, severity: str, told: str) -> None:
+    config = load_config(config_file, [])
+    Path(config.data.files[0]).write_bytes(content)
+    found = [finding for finding in foresee(config, {}).findings if finding.id == "data-files"]
+    assert [finding.severity for finding in found] == [severity]
+    assert told in found[0].message and "holdfast data check" in found[0].fix
+
+
+def test_a_model_folder_that_cannot_be_read_blocks_here_and_not_on_another_machine(config_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{torn")
+    config_file.write_text(config_file.read_text().replace('"tiny"', '"./model"'))
+    here = foresee(load_config(config_file, []), {})
+    assert here.plan is None and [(finding.id, finding.severity) for finding in here.findings] == [("model-folder", "block")]
+    (tmp_path / "machine.json").write_text("{}")
+    done = holdfast("doctor", config_file, "--machine", tmp_path / "machine.json", "--json", cwd=tmp_path)
+    told = {finding["id"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
+    assert (done.returncode, told["model-folder"]) == (0, "info"), done.stderr

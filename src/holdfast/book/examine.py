@@ -15,7 +15,7 @@ from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 
 Verdict = Literal["ready", "risky", "blocked"]
-_ORDER = {"block": 0, "warn": 1, "info": 2}
+ORDER = {"block": 0, "warn": 1, "info": 2}
 SHELVES = ("checks", "variables")
 
 
@@ -23,7 +23,7 @@ def examine(facts: Json, config: Config | None = None, plan: Json | None = None)
     """Findings on a machine, and with `config` and `plan` on that run on it, the blocking ones first."""
     case = Case(read(facts), config, plan)
     found = [finding for shelf in SHELVES for card in cards(shelf).values() for finding in _told(card, case)]
-    return sorted(found, key=lambda finding: _ORDER[finding.severity])
+    return sorted(found, key=lambda finding: ORDER[finding.severity])
 
 
 @cache
@@ -42,5 +42,5 @@ def _told(card: Any, case: Case) -> list[Finding]:
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:
-    worst = min((_ORDER[finding.severity] for finding in findings), default=2)
+    worst = min((ORDER[finding.severity] for finding in findings), default=2)
     return ("blocked", "risky", "ready")[worst]

@@ -106,7 +106,17 @@ def _still(course: list[Point]) -> bool:
     rates = [point.rate for point in course if point.rate is not None]
     norms = [point.norm for point in course if point.norm is not None]
     same = len(course) >= 5 and len({point.loss for point in course}) == 1 and math.isfinite(course[0].loss)
-    return same or (len(norms) >= 3 and not any(norms)) or (len(rates) >= 5 and not any(rates))
+    return same or (len(norms) >= 3 and not any(norms)) or (len(rates) >= 5 and not any(rates)) or _repeats(course)
+
+
+def _repeats(course: list[Point]) -> bool:
+    """The same losses, to the last digit, in each epoch: what was learned never reached the weights."""
+    losses = [point.loss for point in course]
+    for period in range(3, len(losses) - 3):
+        again = zip(course, course[period:], strict=False)
+        if losses[period:] == losses[:-period] and len(set(losses[:period])) >= 3:
+            return not any(one.epoch is not None and one.epoch == other.epoch for one, other in again)  # else it is one log, printed twice
+    return False
 
 
 def _finite(course: list[Point]) -> Line:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import orjson
 
-from holdfast.book.examine import examine, verdict
+from holdfast.book.examine import ORDER, examine, verdict
 from holdfast.book.profile import as_file, profile
 from holdfast.core.config import Config
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, write_bytes
 from holdfast.core.load import load_config
+from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in
 from holdfast.ui.checkup import Checkup
+from holdfast.verbs.foresee import foresee
 from holdfast.world.machine import read_machine
 from holdfast.world.probes import read_probes
 
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         facts = recorded(arguments.machine)
     else:
         facts = _here(_run_folder(config, arguments.config), not arguments.no_probe)
-    findings, advised = examine(facts, config), profile(facts)
+    findings, advised = _judge(facts, config, elsewhere=bool(arguments.machine)), profile(facts)
     judged = verdict(findings)
     if not arguments.json:
         checkup.machine(facts)
@@ -64,6 +66,15 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         "verdict": judged,
     }
     return BLOCKED if judged == "blocked" else DONE, answer
+
+
+def _judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]:
+    """The machine, and with a config the run on it. `elsewhere`: the machine is another one, so files that are not here block nothing."""
+    if config is None:
+        return examine(facts)
+    seen = foresee(config, facts)
+    of_files = [replace(found, severity="info") if elsewhere else found for found in seen.findings]
+    return sorted([*examine(facts, config, seen.plan), *of_files], key=lambda found: ORDER[found.severity])
 
 
 def _here(folder: Path, probe: bool) -> Json:

@@ -12,11 +12,13 @@ _JOURNAL_BYTES, _WARN_BYTES = 1 << 20, 512 << 20
 def look(case: Case) -> Iterator[Finding]:
     """Blocks when the checkpoints that are kept, one being written and the journals cannot fit."""
     free = case.machine.disk_free_bytes
-    if free is None or free >= _WARN_BYTES:
+    if free is None:
         return
     checkpoint = case.plan["params"]["trainable"] * _CHECKPOINT_BYTES_PER_PARAMETER if case.plan else 0
     kept = case.config.save.keep + (1 if case.config.evaluate.every else 0) if case.config else 1  # the best one beside the newest
     needed = (kept + 2) * checkpoint + _JOURNAL_BYTES
+    if free >= max(_WARN_BYTES, needed):
+        return
     message = f"the disk of the run folder has {free / 2**20:.1f} MiB free, the run needs about {needed / 2**20:.1f} MiB"
     yield (block if free < needed else warn)(message, "make room, or choose another --run DIR")
 

@@ -27,7 +27,7 @@ def look(steps: Sequence[Json]) -> str | None:
 CARD = Sign(
     title="nothing moves",
     why="With other samples in each step the loss differs. A constant one, or a gradient or rate of 0, means that nothing learns.",
-    source=["https://github.com/tloen/alpaca-lora/issues/418"],
+    source=["https://github.com/BeyonderXX/TRACE/issues/5"],
     look=look,
     hits=[{"loss": [3.5] * 10}, {"loss": list(range(10)), "lr": [0.0] * 10}, {"loss": list(range(10)), "grad_norm": [0.0] * 10}],
     misses=[{"loss": [3.5] * 9}, {"loss": [3.5 - at / 100 for at in range(10)], "lr": [1e-4] * 10, "grad_norm": [1.0] * 10}],

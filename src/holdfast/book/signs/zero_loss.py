@@ -18,7 +18,7 @@ def look(steps: Sequence[Json]) -> str | None:
 CARD = Sign(
     title="loss exactly 0",
     why="A cross-entropy of exactly 0 over many tokens does not happen by learning. Labels are all masked, or 16-bit numbers ran over.",
-    source=["https://github.com/hiyouga/LLaMA-Factory/issues/4031"],
+    source=["https://github.com/tloen/alpaca-lora/issues/391"],
     look=look,
     hits=[{"loss": [2.0, 0.0, 0.0, 0.0]}],
     misses=[{"loss": [2.0, 1.0, 0.0, 0.01]}, {"loss": [0.0, 0.0]}],

@@ -1,0 +1,73 @@
+"""What can be said of a run before anything is prepared: its model, its rows, its memory. Reads a few rows; writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from holdfast.core.config import Config
+from holdfast.core.errors import Stop
+from holdfast.core.files import Json
+from holdfast.core.modelfolder import ModelFacts, read_model
+from holdfast.core.types import Finding
+from holdfast.mind.plan import make_plan
+from holdfast.rows.rawrow import Reject
+from holdfast.rows.read import read_rows
+from holdfast.rows.tokens import load_codec
+
+_LOOKED_AT = 20  # rows of each file
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """`plan`: None where the model cannot be read. The rows' lengths are not known yet, so it is of the longest rows allowed."""
+
+    plan: Json | None
+    findings: list[Finding]
+
+
+def foresee(config: Config, machine: Json) -> Foreseen:
+    """Look at what the config names, and plan the run for the longest rows it allows."""
+    findings = [*_rows(config)]
+    try:
+        model = read_model(config.model)
+        load_codec(model.folder)
+    except Stop as stop:
+        return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])
+    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    plan = make_plan(config, model, machine, {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch})
+    return Foreseen(plan, [_told(plan, model, limit), *findings])
+
+
+def _rows(config: Config) -> Iterator[Finding]:
+    """Whether each file of rows can be read, and whether its first rows are any."""
+    for name in [*config.data.files, *config.data.held_out_files]:
+        fix = f"see each row and its reason: holdfast data check {name}"
+        try:
+            if not os.access(name, os.R_OK):
+                why = "there is no such file" if not Path(name).exists() else "this user may not read it"
+                yield Finding("data-files", "block", f"{name} cannot be read: {why}", "correct data.files in the config")
+                continue
+            first = list(islice(read_rows(name), _LOOKED_AT))
+        except (OSError, Stop) as error:
+            yield Finding("data-files", "block", f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", fix)
+            continue
+        bad = [row for row in first if isinstance(row, Reject)]
+        if not first:
+            yield Finding("data-files", "warn", f"{name} holds no row", fix)
+        elif bad:
+            text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be read: {bad[0].detail}"
+            yield Finding("data-files", "block" if len(bad) == len(first) == _LOOKED_AT else "warn", text, fix)
+
+
+def _told(plan: Json, model: ModelFacts, limit: int) -> Finding:
+    peak = plan["peak_bytes"] / 2**30
+    room = "an unknown amount" if plan["capacity_bytes"] is None else f"{plan['capacity_bytes'] / 2**30:.2f} GiB"
+    text = f"with rows of {limit:,} tokens, the longest allowed, the run needs about {peak:.2f} GiB of {room}"
+    text += (
+        f": {plan['params']['trainable']:,} of {plan['params']['total']:,} parameters learn, {plan['micro_batch_tokens']:,} tokens at once"
+    )
+    return Finding("plan", "info", f"{text} ({model.folder})", "holdfast train measures it with your rows before it begins")
