@@ -185,7 +185,7 @@ def test_the_recipe_in_the_docs_works(call: Call, tmp_path: Path) -> None:
         (("--rows", 0), "--rows 0: at least 1 is needed"),
         (("--near-duplicates", 2), "--near-duplicates 2.0: a share from 0 to 1 is needed"),
         (("--difficulty", "easy"), "--difficulty easy"),
-        (("--held-out", "{out}"), "are both"),
+        (("--held-out", "{out}"), "is named twice"),
     ],
 )
 def test_a_wrong_option_is_told(call: Call, tmp_path: Path, arguments: tuple[object, ...], said: str) -> None:

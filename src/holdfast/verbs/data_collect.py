@@ -23,6 +23,7 @@ from holdfast.rows.collect.outfile import OutFile, append
 from holdfast.rows.collect.record import Batch
 from holdfast.rows.collect.redisstream import Reader, Source
 from holdfast.rows.sources import expand
+from holdfast.rows.write import refuse_outputs
 
 EXAMPLE = "holdfast data collect logs/requests.jsonl --out runs/collected.jsonl --require-consent"
 _SCHEMES = ("redis://", "rediss://", "unix://")
@@ -99,15 +100,9 @@ def _batches(arguments: argparse.Namespace) -> tuple[Iterator[Batch], Reader | N
 
 
 def _refuse_places(arguments: argparse.Namespace, out: Path, rejects: Path) -> None:
-    for path in (out, rejects):
-        if path.is_dir():
-            raise Stop(USAGE, f"{path} is a folder", "name a file in it")
+    refuse_outputs([out, rejects], arguments.sources)
     if out.suffix.lower() not in {".jsonl", ".ndjson", ".json", ""}:
         raise Stop(USAGE, f"--out {out}: the rows are JSON Lines", f"name it {out.with_suffix('.jsonl')}")
-    if out.resolve() == rejects.resolve():
-        raise Stop(USAGE, f"--out and --rejects are both {out}", "name two files")
-    if any(Path(source).expanduser().resolve() in (out.resolve(), rejects.resolve()) for source in arguments.sources):
-        raise Stop(USAGE, f"{out} or its rejects are one of the sources", "choose another --out")
 
 
 def _answer(found: Gathered, file: OutFile, rejects: Path) -> Json:

@@ -14,6 +14,7 @@ from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, replacing
 from holdfast.rows.generate import Row, make_set
 from holdfast.rows.recipe import Recipe, difficulty_shares, load_recipe
+from holdfast.rows.write import refuse_outputs
 from holdfast.ui.counting import counting
 from holdfast.verbs import data_write
 
@@ -39,8 +40,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         recipe = _recipe_of(arguments)
     except (OSError, ValueError) as error:
         raise Stop(USAGE, str(error), "the shipped recipe shows the form: docs/recipes.md") from None
-    if arguments.held_out and arguments.held_out.resolve() == arguments.out.resolve():
-        raise Stop(USAGE, f"--out and --held-out are both {arguments.out}", "name two files")
+    refuse_outputs([file for file in (arguments.out, arguments.held_out) if file], [str(arguments.recipe)] if arguments.recipe else [])
     if arguments.endpoint:
         rows, more = data_write.written(arguments, recipe)
     else:
