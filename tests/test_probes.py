@@ -53,7 +53,10 @@ def test_a_probe_that_ends_badly_is_a_result(body: str, outcome: str, detail: st
 def test_a_good_machine_passes_and_is_asked_once(tmp_path: Path) -> None:
     cache = {"HOLDFAST_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "2"}
     first = json.loads(holdfast("doctor", "--json", cwd=tmp_path, env=cache).stdout)["machine"]["probes"]
-    assert {name: probe["outcome"] for name, probe in first.items()} == {"matmul": "ok", "attention": "ok", "writing": "ok"}
+    assert {name: probe["outcome"] for name, probe in first.items()} == {
+        **dict.fromkeys(("matmul", "attention", "fused", "speed", "writing"), "ok"),
+        **dict.fromkeys(("memory", "collective"), "absent"),
+    }
     assert set(first["matmul"]["errors"]) == {"float32", "bfloat16", "float16"}
     assert str(tmp_path) in first["writing"]["bytes_per_second"]
     again = json.loads(holdfast("doctor", "--json", cwd=tmp_path, env=cache).stdout)["machine"]["probes"]
@@ -98,3 +101,28 @@ def test_attention_that_is_wrong_with_a_mask_is_found(tmp_path: Path) -> None:
     assert found["outcome"] == "wrong"
     assert "float32, length 192, mask" in found["detail"]
     assert "length 128" not in found["detail"]
+
+
+def test_the_probes_of_memory_speed_optimizer_and_ranks_see_what_is_there_and_what_is_wrong() -> None:
+    found = answer(
+        "import orjson, torch\nfrom holdfast.trainer.probes import collective, fused, memory, speed\ncpu = torch.device('cpu')\n"
+        "seen = {'sum': collective.sum_over_ranks('gloo', 2)}\n"
+        "collective._sum_is_right = lambda backend, rank, ranks, store: rank != 1\n"
+        "seen['broken'] = collective.sum_over_ranks('gloo', 2)\n"
+        "seen |= {'taken': memory.take(cpu, 5 << 20, 1 << 20), 'speed': speed.probe(cpu), 'fused': fused.probe(cpu)}\n"
+        "torch.optim.AdamW = lambda weights, lr, fused: torch.optim.SGD(weights, lr * (1 + fused))\n"
+        "seen['other'] = fused.probe(cpu)\n"
+        "print(orjson.dumps(seen).decode())"
+    )
+    assert found["taken"] == [5 << 20, True]
+    assert found["speed"]["copy_bytes_per_second"] > 1 << 20 and found["speed"]["flops_per_second"]["float32"] > 1 << 20
+    assert found["fused"]["outcome"] == "ok" and found["fused"]["error"] < 1e-5
+    assert (found["sum"], found["broken"]) == ([], [1])
+    assert found["other"]["outcome"] == "wrong"
+
+
+def test_what_one_device_does_not_need_warns_and_does_not_block() -> None:
+    probes = {"collective": {"outcome": "wrong", "detail": "copies between GPUs change what they copy: 0 to 1"}}
+    findings = [finding for finding in examine({"probes": probes}) if finding.id == "probe-results"]
+    assert [finding.severity for finding in findings] == ["warn"]
+    assert "NCCL_P2P_DISABLE" in findings[0].fix

@@ -26,7 +26,7 @@ def read_probes(facts: Json, folder: Path) -> Json:
     answer = read_json(kept) if kept else None
     if answer is None:
         answer = _run(folder)
-        if kept and all(probe.get("outcome") == "ok" for probe in answer.values()):
+        if kept and all(probe.get("outcome") in ("ok", "absent") for probe in answer.values()):
             with contextlib.suppress(OSError):  # no home, or a full one: measured again the next time
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 write_json(kept, answer, durable=False)

@@ -14,14 +14,20 @@ _TRY = {
     ),
     "attention": "train.attention=eager, or another torch wheel",
     "writing": "choose another place with --run DIR",
+    "memory": "close what else uses the card; on an APU raise the limit of shared memory; then holdfast doctor again",
+    "collective": "export NCCL_P2P_DISABLE=1, or iommu=pt on the kernel command line; then holdfast doctor again",
+    "fused": "holdfast does not use it; elsewhere leave fused optimizers out",
+    "speed": "holdfast doctor again; where it stays, another torch wheel",
 }
+_NOT_NEEDED = ("memory", "collective", "fused", "speed")  # by a run on one device
 
 
 def look(case: Case) -> Iterator[Finding]:
     for name, probe in case.machine.probes.items():
         if probe.outcome in _HOW:
             fix = _TRY.get(name, "python -m holdfast.trainer probes . 60 shows the whole error")
-            yield block(f"the probe {name} {_HOW[probe.outcome]} on this machine: {probe.detail or 'no detail'}", fix)
+            tell = warn if name in _NOT_NEEDED else block
+            yield tell(f"the probe {name} {_HOW[probe.outcome]} on this machine: {probe.detail or 'no detail'}", fix)
     wanted = case.config is not None and case.config.train.precision == "bf16"
     speed = case.machine.probes["matmul"].bf16_speed if "matmul" in case.machine.probes else None
     if speed is not None and speed < 1:
@@ -47,10 +53,12 @@ CARD = Check(
         {"probes": {"matmul": {"outcome": "wrong", "detail": "float32 8x412x896: relative error 0.7"}}},
         {"probes": {"attention": {"outcome": "crashed", "detail": "killed by SIGSEGV"}}},
         {"probes": {"matmul": {"outcome": "ok", "bf16_speed": 0.4}}},
+        {"probes": {"collective": {"outcome": "wrong", "detail": "copies between GPUs change what they copy: 0 to 1"}}},
         {"probes": {"writing": {"outcome": "ok", "bytes_per_second": {"/data": 1000000}}}},
     ],
     misses=[
         {"probes": {"matmul": {"outcome": "ok", "bf16_speed": 1.9}, "writing": {"outcome": "ok", "bytes_per_second": {"/data": 1 << 30}}}},
+        {"probes": {"collective": {"outcome": "absent", "detail": "fewer than two GPUs"}}},
         {"probes": {}},
         {"probes": {"matmul": {"outcome": 7}}},
     ],

@@ -15,14 +15,14 @@ from typing import Any
 import orjson
 import torch
 
-from holdfast.trainer.probes import attention, matmul, writing
+from holdfast.trainer.probes import attention, collective, fused, matmul, memory, speed, writing
 
 Probe = Callable[[], dict[str, Any]]
 _GRACE_S = 5
 
 
 def probe_functions(folder: Path, deadline_s: int) -> int:
-    """Print {name: {outcome: ok/wrong/error/crashed/hung, ...facts}} for all probes as one line of JSON."""
+    """Print {name: {outcome: ok/absent/wrong/error/crashed/hung, ...facts}} for all probes as one line of JSON."""
     print(orjson.dumps(run_probes(standard_probes(folder), deadline_s)).decode())
     return 0
 
@@ -31,6 +31,10 @@ def standard_probes(folder: Path) -> dict[str, Probe]:
     return {
         "matmul": lambda: matmul.probe(_device()),
         "attention": lambda: attention.probe(_device()),
+        "fused": lambda: fused.probe(_device()),
+        "memory": lambda: memory.probe(_device()),
+        "speed": lambda: speed.probe(_device()),
+        "collective": lambda: collective.probe(_device()),
         "writing": lambda: writing.probe(folder),
     }
 

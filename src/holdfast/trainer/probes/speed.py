@@ -1,0 +1,41 @@
+"""How fast the device copies memory and multiplies matrices. Judges nothing: what is fast enough, checks say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_REPEATS = 4
+_COPIED_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+_WIDTHS = {"cpu": 768, "cuda": 8192}
+_TYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
+
+
+def probe(device: torch.device) -> dict[str, Any]:
+    """{outcome, device, copy_bytes_per_second (read and written), flops_per_second: {dtype: rate}}: the best of a few repeats."""
+    rates = {str(dtype).removeprefix("torch."): _rate(_WIDTHS[device.type], dtype, device) for dtype in _TYPES[device.type]}
+    copied = _copied(_COPIED_BYTES[device.type], device)
+    return {"outcome": "ok", "device": device.type, "copy_bytes_per_second": copied, "flops_per_second": rates}
+
+
+def _copied(size: int, device: torch.device) -> int:
+    source, target = torch.ones(size // 4, device=device), torch.ones(size // 4, device=device)
+    return int(2 * size / _best(lambda: target.copy_(source)[-1]))
+
+
+def _rate(width: int, dtype: torch.dtype, device: torch.device) -> int:
+    a = torch.ones(width, width, device=device, dtype=dtype)
+    return int(2 * width**3 / _best(lambda: (a @ a)[-1, -1]))
+
+
+def _best(work: Callable[[], torch.Tensor]) -> float:
+    """Seconds of the fastest repeat; its last number is read, so the device has finished."""
+    times = []
+    for _ in range(_REPEATS):
+        begun = time.perf_counter()
+        float(work())
+        times.append(time.perf_counter() - begun)
+    return min(times)
