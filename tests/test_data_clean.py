@@ -49,7 +49,7 @@ def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
     child.communicate()
     assert not (tmp_path / "c.jsonl").exists()
     answer = call("clean", *arguments)
-    assert answer["blocks_reused"] > 10
+    assert answer["blocks_reused"] >= 10, "the eleventh may have been half written"
     assert not work.exists()
     assert_law(answer, (tmp_path / "c.jsonl").read_bytes(), lines(tmp_path / "r.jsonl"))
     order = [int(json.loads(line)["instruction"].rsplit(" ", 1)[1]) for line in (tmp_path / "c.jsonl").read_bytes().splitlines()]
