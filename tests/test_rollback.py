@@ -159,7 +159,9 @@ def test_a_spike_that_stays_is_rolled_back_and_the_run_goes_on(config_of: Write,
     """From step 30 on the loss is many times as large, until some row is left out: as if a row of step 30 had broken the weights."""
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     ill = {"setting": {"quarantine": None}}
-    faults.write_text(json.dumps([{"when": {"step": step, **ill}, "effect": "spike", "factor": 4} for step in range(30, 131)]))
+    spikes = [{"when": {"step": step, **ill}, "effect": "spike", "factor": 4} for step in range(30, 131)]
+    watched = {"when": {"phase": "optimizer"}, "effect": "slow", "seconds": 0.1}  # the course is looked at every two seconds
+    faults.write_text(json.dumps([*spikes, watched]))
     config = config_of(train={"steps": 130, "effective_batch": 2, "lr": 1e-5}, save={"every": 10}, evaluate={"generate": 0})
     done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
