@@ -130,6 +130,20 @@ def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:
         time.sleep(0.01)
 
 
+def run_with_timeline_of(run: Path, config: Path, other: Path) -> dict[str, Any]:
+    """Train in `other` with the settings that `run` came to in force from its first step on; the summary."""
+    child = start("train", config, "--run", other)
+    wait_until(lambda: (other / "config.yaml").exists())
+    child.send_signal(15)
+    child.communicate()
+    with (other / "timeline.jsonl").open("a") as timeline:
+        timeline.writelines(json.dumps(entry) + "\n" for entry in lines(run / "timeline.jsonl")[1:])
+    done = holdfast("train", config, "--run", other, "--json")
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
 def kill(pid: int | None) -> bool:
     if pid is None:
         return False

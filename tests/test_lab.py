@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from conftest import events, holdfast, lines, start, wait_until
+from conftest import events, holdfast, lines, run_with_timeline_of
 from holdfast.book import cards_of
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.investigate import in_order
@@ -241,16 +241,8 @@ def test_a_poisoned_row_is_found_and_nothing_else_is_lost(
     assert entry["file"].endswith("rows.jsonl") and "fails alone and in other company" in entry["evidence"]
     incident = summary["incidents"][-1]
     assert incident["remedy"] == "quarantine" and f":{line}" in incident["evidence"]
-    never = tmp_path / "never"
-    child = start("train", config, "--run", never)
-    wait_until(lambda: (never / "config.yaml").exists())
-    child.send_signal(15)
-    child.communicate()
-    with (never / "timeline.jsonl").open("a") as timeline:
-        timeline.writelines(json.dumps(entry) + "\n" for entry in lines(run / "timeline.jsonl")[1:])
-    other = holdfast("train", config, "--run", never, "--json")
-    assert other.returncode == 0, other.stderr
-    assert json.loads(other.stdout)["artifact_sha256"] == summary["artifact_sha256"]
+    other = run_with_timeline_of(run, config, tmp_path / "never")
+    assert other["artifact_sha256"] == summary["artifact_sha256"]
 
 
 @pytest.mark.parametrize(

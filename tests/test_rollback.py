@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from conftest import SHARED, events, holdfast, lines, needs_shared, start, wait_until
+from conftest import SHARED, events, holdfast, lines, needs_shared, run_with_timeline_of, start, wait_until
 from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
 from holdfast.core.sign import rows
@@ -117,13 +117,17 @@ def test_a_remedy_is_refuted_by_its_cause_coming_back() -> None:
 
 def test_a_rollback_leaves_one_row_a_step_and_the_same_bits_as_a_run_with_its_timeline(config_of: Write, tmp_path: Path) -> None:
     config = config_of(train={"steps": 9, "effective_batch": 2}, evaluate={"generate": 0, "every": 3, "keep_best": False})
-    run = tmp_path / "run"
-    child = start("train", config, "--run", run)
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    faults.write_text(
+        json.dumps([{"when": {"step": 8, "attempt": 1, "phase": "forward"}, "effect": "slow", "seconds": 5}])
+    )  # else it may end
+    child = start("train", config, "--run", run, "--faults", faults)
     wait_until(lambda: (run / "checkpoints/step-00000006").exists())
     child.send_signal(15)
     child.communicate()
     folder = RunFolder(run)
     stood = folder.committed()
+    assert stood < 9
     place = Path(json.loads((run / "attempts/001/ready.json").read_text())["memory_file"])
     assert stood >= 6
     at = lines(run / "steps.jsonl")[4]["samples"]
@@ -142,16 +146,8 @@ def test_a_rollback_leaves_one_row_a_step_and_the_same_bits_as_a_run_with_its_ti
     steps = lines(run / "steps.jsonl")
     assert [row["step"] for row in steps] == list(range(1, 10))
     assert len(steps[4]["samples"]) == 1 and events(run, "rolled_back")[0]["to"] == 3
-    never = tmp_path / "never"
-    child = start("train", config, "--run", never)
-    wait_until(lambda: (never / "config.yaml").exists())
-    child.send_signal(15)
-    child.communicate()
-    with (never / "timeline.jsonl").open("a") as timeline:
-        timeline.writelines(json.dumps(entry) + "\n" for entry in lines(run / "timeline.jsonl")[1:])
-    other = holdfast("train", config, "--run", never, "--json")
-    assert other.returncode == 0, other.stderr
-    assert json.loads(other.stdout)["artifact_sha256"] == json.loads(done.stdout)["artifact_sha256"]
+    other = run_with_timeline_of(run, config, tmp_path / "never")
+    assert other["artifact_sha256"] == json.loads(done.stdout)["artifact_sha256"]
 
 
 @pytest.mark.long

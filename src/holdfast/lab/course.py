@@ -11,11 +11,10 @@ from holdfast.core.types import Verdict
 from holdfast.lab.investigate import Lab, Spent
 from holdfast.lab.replay import Change
 from holdfast.lab.search import smallest_failing
-from holdfast.mind.course import BEFORE, Trouble
+from holdfast.mind.course import BEFORE, SLOWER, Trouble
 
 _BEYOND = 14  # steps from the onset on that are trained again
 _JUDGED = 7  # the last of them, whose median loss tells
-_SLOWER = 0.5
 _FROM_THE_START = 240  # steps a run may have made for its beginning to count as a state from before
 
 
@@ -58,12 +57,12 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quaran
             text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
             sources = lab.sources(guilty)
             return _verdict(lab, "rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
-        if not ill(lr_factor=factor * _SLOWER):
-            text = f"{seen}: at {_SLOWER:g} times the learning rate the loss stays at its level"
-            return _verdict(lab, "setting", text, remedy="rollback", settings={"lr_factor": factor * _SLOWER})
+        if not ill(lr_factor=factor * SLOWER):
+            text = f"{seen}: at {SLOWER:g} times the learning rate the loss stays at its level"
+            return _verdict(lab, "setting", text, remedy="rollback", settings={"lr_factor": factor * SLOWER})
     except Spent:
         return _verdict(lab, "uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
-    return _verdict(lab, "uncertain", f"{seen}: the loss rises whatever is left out, and at {_SLOWER:g} times the learning rate, too")
+    return _verdict(lab, "uncertain", f"{seen}: the loss rises whatever is left out, and at {SLOWER:g} times the learning rate, too")
 
 
 def _smallest(suspects: list[int], without: Any) -> list[int]:

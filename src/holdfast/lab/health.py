@@ -10,7 +10,7 @@ from holdfast.core.evaluations import read_evaluations
 from holdfast.core.files import Json
 from holdfast.core.run import RunFolder
 from holdfast.mind.course import BEFORE, Trouble, trouble
-from holdfast.mind.decide import helped
+from holdfast.mind.decide import WATCHED, helped
 from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
 
 _LOOK_EVERY_S = 2.0
@@ -77,9 +77,11 @@ class HealthWatch:
         self.trouble = found if found and found.lasting else None
 
     def _look_at_remedies(self, step: int) -> None:
-        for one in helped(list(self.run.events()), step):
+        events = list(self.run.events())
+        for one in helped(events, step):
             says = f"{one['remedy']} helped: {step - one['step'] + 1} steps since without the trouble it was for"
             self.run.event("remedy_helped", step=one["step"], remedy=one["remedy"], says=says)
+        self.remedied = any(event["event"] == "remedy_applied" and step < event["step"] + WATCHED for event in events)
 
     def _tell(self, sign: str, step: int, words: str) -> None:
         self.told.add(sign)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.core.files import Json
 from holdfast.core.types import Decision, Diagnosis, Launch, Verdict, Wreck
-from holdfast.mind.course import Trouble
+from holdfast.mind.course import SLOWER, Trouble
 
 REPEATS = {"killed": 8, "vanished": 8, "never_started": 8}  # somebody else's doing, often; the rest is the program's own
 REPEATS_OTHERWISE = 3
@@ -115,7 +115,7 @@ def course_settings(verdict: Verdict, quarantine: list[int], factor: float) -> J
     """The settings with which the run goes on after a rollback: half the learning rate, where trials showed nothing else that helps."""
     if verdict.kind == "transient":
         return {}
-    return {"quarantine": [*quarantine, *verdict.rows]} if verdict.kind == "rows" else {"lr_factor": factor / 2}
+    return {"quarantine": [*quarantine, *verdict.rows]} if verdict.kind == "rows" else {"lr_factor": factor * SLOWER}
 
 
 def barren_rollbacks(rollbacks: list[Json]) -> int:

@@ -128,9 +128,8 @@ def mixture(tokens: TokenSet, training: Rows, data: Data, seed: int) -> Mixture 
     return make_mixture(tokens.file[training], lengths, weights, epoch_rows(data, len(training)), seed)
 
 
-def step_table(tokens: TokenSet, data: Data, train: Train) -> StepTable:
-    """Which rows each step sees."""
-    training, _ = split(tokens, data, train.seed)
+def step_table(tokens: TokenSet, training: Rows, data: Data, train: Train) -> StepTable:
+    """Which of the training rows each step sees."""
     return StepTable(training, train.effective_batch, train.seed, mixture(tokens, training, data, train.seed))
 
 

@@ -10,7 +10,7 @@ import torch
 from holdfast.core.memoryfile import Snapshot
 from holdfast.core.table import StepTable, learning_rate
 from holdfast.core.timeline import Settings
-from holdfast.rows.tokenset import load_tokens, step_table
+from holdfast.rows.tokenset import load_tokens, split, step_table
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
 from holdfast.trainer.model import prepare_torch
@@ -57,6 +57,7 @@ def build(job: Job, settings: Settings) -> Bench:
     """The state before the first step; it follows from config, settings and seed alone."""
     device = prepare_torch(settings)
     tokens = load_tokens(job.run.data_file)
+    training, _ = split(tokens, job.config.data, job.config.train.seed)
     task = Sft(job.config, settings, tokens, device)
     optimizer = AdamW(task.artifact, job.config.train)
     artifact = Image(task.artifact, {"format": "pt"})
@@ -67,7 +68,7 @@ def build(job: Job, settings: Settings) -> Bench:
         settings,
         task,
         optimizer,
-        step_table(tokens, job.config.data, job.config.train),
+        step_table(tokens, training, job.config.data, job.config.train),
         artifact,
         Image(optimizer.state() | task.state()),
         device,

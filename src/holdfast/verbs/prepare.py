@@ -141,7 +141,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
         raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
     per_epoch = _rows_per_epoch(config, len(training))
-    _, largest = step_table(tokens, config.data, config.train).largest_step(lengths)
+    _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
     plan = make_plan(config, model, machine, spread)
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)

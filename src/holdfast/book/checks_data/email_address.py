@@ -3,8 +3,8 @@
 import re
 
 from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.scrub import ADDRESS_FORM
 
-_ADDRESS = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
 _NOBODY = re.compile(
     r"(?i)^(?:git|users?|usr|username|login|me|you|name|my\w*|who\w*|some\w*|root|ubuntu|ec2-user|pi|admin|alias|abc|foo|bar|test|e?mail)@"
     r"|@(?:[\w.-]+\.)?(?:ex[ea]mple|ejemplo|beispiel|test|localhost|invalid|\w*domain|\w*server|\w*host|email|mail|\w*company|foo|bar|abc"
@@ -14,12 +14,12 @@ _NOBODY = re.compile(
 
 
 def look(row: RowView) -> str:
-    found = [address for address in _ADDRESS.findall(row.text) if not _NOBODY.search(address)]
+    found = [address for address in ADDRESS_FORM.findall(row.text) if not _NOBODY.search(address)]
     return f"{len(found)} e-mail addresses, the first {found[0]}" if found else ""
 
 
 def redact(text: str) -> str:
-    return _ADDRESS.sub(lambda match: match[0] if _NOBODY.search(match[0]) else "[EMAIL]", text)
+    return ADDRESS_FORM.sub(lambda match: match[0] if _NOBODY.search(match[0]) else "[EMAIL]", text)
 
 
 CARD = DataCheck(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.scrub import KEY_FORMS
+from holdfast.core.scrub import ADDRESS_FORM, KEY_FORMS
 
 Level = Literal["all", "secrets", "none"]
 _WELL_KNOWN = {"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220"}
@@ -75,7 +75,7 @@ _KINDS = (
     ),
     _Kind(
         "EMAIL",
-        re.compile(r"(?<![\w.+/:-])(?P<it>[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,})\b"),
+        re.compile(f"(?P<it>{ADDRESS_FORM.pattern})"),
         lambda text: not _NOBODY.search(text) and not text.endswith((".service", ".socket", ".target", ".timer")),
         secret=False,
     ),
