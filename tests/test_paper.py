@@ -53,6 +53,17 @@ def test_a_journal_is_read_up_to_its_torn_last_line(tmp_path: Path) -> None:
     assert [entry["step"] for entry in read_lines(journal)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("size", [10, 4_090, 4_096, 40_000])
+def test_the_last_line_is_found_however_long_it_is(tmp_path: Path, size: int, before: int) -> None:
+    journal = tmp_path / "j.jsonl"
+    for step in range(before):
+        append_line(journal, {"step": step})
+    assert last_line(journal) == ({"step": before - 1} if before else None)
+    append_line(journal, {"words": "x" * size})
+    assert last_line(journal) == {"words": "x" * size}
+
+
 def test_a_damaged_line_inside_a_journal_is_named(tmp_path: Path) -> None:
     journal = tmp_path / "j.jsonl"
     journal.write_bytes(b'{"step": 1}\n{"st\n{"step": 3}\n')

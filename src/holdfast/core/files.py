@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import orjson
 
 Json = dict[str, Any]
+_LINE_BYTES = 1 << 12  # longer than most lines of a journal
 
 
 @contextlib.contextmanager
@@ -98,26 +99,31 @@ def cut_torn_line(path: Path) -> int:
     return len(data) - whole
 
 
-def last_line(path: Path, window: int = 1 << 16) -> Json | None:
+def last_line(path: Path) -> Json | None:
     """The newest whole line of a journal, read from its end; None when there is none."""
-    complete = _newest(path, window)
-    return orjson.loads(complete[-1]) if complete else None
+    window = _LINE_BYTES
+    while True:
+        lines, whole = _newest(path, window)
+        if lines or whole:
+            return orjson.loads(lines[-1]) if lines else None
+        window *= 8
 
 
 def newest_lines(path: Path, window: int) -> list[Json]:
     """The whole lines in the last `window` bytes of a journal."""
-    return [orjson.loads(line) for line in _newest(path, window)]
+    return [orjson.loads(line) for line in _newest(path, window)[0]]
 
 
-def _newest(path: Path, window: int) -> list[bytes]:
+def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:
+    """The whole lines in the last `window` bytes, and whether these are the whole file."""
     try:
         with path.open("rb") as handle:
             size = handle.seek(0, os.SEEK_END)
             handle.seek(max(0, size - window))
             lines = handle.read().split(b"\n")
     except FileNotFoundError:
-        return []
-    return [line for line in lines[1 if size > window else 0 : -1] if line]
+        return [], True
+    return [line for line in lines[1 if size > window else 0 : -1] if line], size <= window
 
 
 def sha256(path: Path) -> str:

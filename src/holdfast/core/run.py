@@ -189,7 +189,7 @@ class RunFolder:
 
     def last_step(self) -> Json | None:
         """The row of the last committed step; None before the first."""
-        return last_line(self.steps_file, window=1 << 20)
+        return last_line(self.steps_file)
 
 
 def differences(old: Config, new: Config) -> list[str]:

@@ -126,7 +126,7 @@ class Terminal:
             self._stop_progress()  # there was one before
         self._tell_events(self._run)
         self._tell_full_disk(self._run, attempt.unwritten())
-        row = None if self.quiet else last_line(self._run.steps_file, window=1 << 18)
+        row = None if self.quiet else last_line(self._run.steps_file)
         if row is None:
             return
         if self._progress is not None and self._bar is not None:

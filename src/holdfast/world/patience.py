@@ -57,7 +57,7 @@ class Patience:
 
     def _has_committed(self) -> bool:
         """Whether this attempt has committed a step; the time of its newest one is remembered, once."""
-        row = last_line(self.run.steps_file, window=1 << 20)
+        row = last_line(self.run.steps_file)
         if row is None or row["attempt"] != self.number:
             return False
         if row["step"] > self.seen:

@@ -50,7 +50,7 @@ class Standby:
         self.run.event("standby_started", holds=self.mode)
 
     def _pays(self) -> bool:
-        row = last_line(self.run.steps_file, window=1 << 20)
+        row = last_line(self.run.steps_file)
         if row is None:
             return False
         steps = settings_at(read_timeline(self.run.timeline_file), row["step"])["steps"]

@@ -37,8 +37,9 @@ from holdfast.core.load import load_faults
 from holdfast.core.locks import hold
 from holdfast.core.memoryfile import MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
+from holdfast.core.wait import wait_for_end
 
-POLL_S = 0.02
+_PAUSE_S = (0.02, 0.25)  # between two looks: just after a save, and when none was asked for in a while
 
 
 def main(run: RunFolder, attempt: int) -> int:
@@ -50,13 +51,17 @@ def main(run: RunFolder, attempt: int) -> int:
     with hold(run.writer_lock, wait=True):
         clear_staging(run)
         ready: Json | None = None
+        trainer: Json | None = None
+        pause = _PAUSE_S[0]
         while True:
-            living = _trainer_lives(run, attempt)
+            trainer = trainer or read_json(run.attempt(attempt) / "rank0.json")
+            living = alive(trainer["identity"]) if trainer else _locked(run)
             ready = ready or read_json(run.attempt(attempt) / "ready.json")
             saved = _save_pinned(run, ready, keep, faults, attempt) if ready else 0
             if not saved and not living:
                 return 0
-            time.sleep(POLL_S)
+            pause = _PAUSE_S[0] if saved else min(pause * 1.2, _PAUSE_S[1])
+            wait_for_end([trainer["identity"]["pid"]] if trainer else [], pause)
 
 
 def _save_pinned(run: RunFolder, ready: Json, keep: Save, faults: list[Fault], attempt: int) -> int:
@@ -96,11 +101,8 @@ def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, kee
     return None
 
 
-def _trainer_lives(run: RunFolder, attempt: int) -> bool:
-    """Whether the attempt's trainer is there. Before it has written its name, the run's lock tells."""
-    identity = read_json(run.attempt(attempt) / "rank0.json")
-    if identity is not None:
-        return alive(identity["identity"])
+def _locked(run: RunFolder) -> bool:
+    """Whether a trainer is there that has not written its name yet, or its nurse."""
     with hold(run.trainer_lock, wait=False) as free:
         return not free
 
