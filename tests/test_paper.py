@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.bell import hang_up, ring, silence
 from holdfast.core.faults import Fault, Moment, When, fires
 from holdfast.core.files import append_line, cut_torn_line, last_line, read_lines, write_bytes
 from holdfast.core.memoryfile import MemoryFile, memory_places, sweep
 from holdfast.core.table import StepTable, learning_rate, run_length, split_rows
 from holdfast.core.timeline import settings_at
+from holdfast.core.wait import wait_for_end
 
 # ---- files
 
@@ -278,3 +282,21 @@ def test_checkpoint_effects_belong_to_the_writer() -> None:
     assert fires(fault, Moment("save", 1, step=5))
     with pytest.raises(ValueError, match="its phase can only be save"):
         Fault(effect="torn_checkpoint", when=When(phase="forward"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names for sockets that leave no file")
+def test_a_bell_wakes_who_waits_and_belongs_to_one(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast-1234.rank0"
+    ring(file)  # nobody waits yet
+    bell = hang_up(file)
+    assert bell is not None and hang_up(file) is None
+    assert not wait_for_end([os.getpid()], 0.0, bell) and not select.select([bell], [], [], 0)[0]
+    threading.Timer(0.2, ring, (file,)).start()
+    assert not wait_for_end([os.getpid()], 3600, bell), "woken, and not because a process has ended"
+    silence(bell)
+    assert not select.select([bell], [], [], 0)[0]
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    assert wait_for_end([child.pid], 3600, bell)
+    child.wait()
+    bell.close()
+    assert list(tmp_path.iterdir()) == []

@@ -55,7 +55,7 @@ def test_a_good_machine_passes_and_is_asked_once(tmp_path: Path) -> None:
     first = json.loads(holdfast("doctor", "--json", cwd=tmp_path, env=cache).stdout)["machine"]["probes"]
     assert {name: probe["outcome"] for name, probe in first.items()} == {
         **dict.fromkeys(("matmul", "attention", "fused", "speed", "writing"), "ok"),
-        **dict.fromkeys(("memory", "collective"), "absent"),
+        **dict.fromkeys(("memory", "collective", "compiled", "quantised"), "absent"),
     }
     assert set(first["matmul"]["errors"]) == {"float32", "bfloat16", "float16"}
     assert str(tmp_path) in first["writing"]["bytes_per_second"]
@@ -126,3 +126,33 @@ def test_what_one_device_does_not_need_warns_and_does_not_block() -> None:
     findings = [finding for finding in examine({"probes": probes}) if finding.id == "probe-results"]
     assert [finding.severity for finding in findings] == ["warn"]
     assert "NCCL_P2P_DISABLE" in findings[0].fix
+
+
+def test_compiled_code_that_is_wrong_is_seen() -> None:
+    code = (
+        "import orjson, torch\nfrom holdfast.trainer.probes import compiled\n"
+        "torch.compile = lambda block: lambda *given: block(*given) * {}\n"
+        "print(orjson.dumps(compiled.compiles(torch.device('cpu'))).decode())"
+    )
+    assert answer(code.format("1"))["outcome"] == "ok"
+    found = answer(code.format("1.01"))
+    assert found["outcome"] == "wrong" and "differs by 0.02" in found["detail"]
+
+
+@pytest.mark.long
+def test_this_machines_compiler_is_asked_for_real() -> None:
+    code = "import orjson, torch\nfrom holdfast.trainer.probes import compiled\n"
+    assert answer(code + "print(orjson.dumps(compiled.compiles(torch.device('cpu'))).decode())")["outcome"] == "ok"
+
+
+def test_weights_of_four_bits_are_tried_where_bitsandbytes_is_installed() -> None:
+    pytest.importorskip("bitsandbytes")
+    code = (
+        "import bitsandbytes, orjson, torch\nfrom holdfast.trainer.probes import quantised\ncpu = torch.device('cpu')\n"
+        "right, product = quantised.probe(cpu), bitsandbytes.matmul_4bit\n"
+        "bitsandbytes.matmul_4bit = lambda *given, **named: product(*given, **named) * 1.1\n"
+        "print(orjson.dumps({'right': right, 'wrong': quantised.probe(cpu)}).decode())"
+    )
+    found = answer(code)
+    assert found["right"]["outcome"] == "ok"
+    assert found["wrong"]["outcome"] == "wrong" and "product, blocks of 64" in found["wrong"]["detail"]

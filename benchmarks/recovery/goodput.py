@@ -2,15 +2,17 @@
 
     python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --mtbf 60 --window 240 [--only holdfast loop torchrun]
 
-In a window of seconds the training process is killed at moments drawn once (exponential, mean `--mtbf`, by seed). Goodput is the steps
-done by the end, each counted once, times the median undisturbed step of the same contender, over the window; the first start, up to the
-first step, does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop or by
+In a window of seconds the training process is killed at moments drawn once (exponential, mean `--mtbf`, by seed). What a kill costs is the
+time from the last step before it to the first step that is further than any before, less one step (the median of the twenty around it, so
+that other work on the machine does not count); goodput is the rest of the window over the window. The first start, up to the first step,
+does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop or by
 torchrun --max-restarts.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import itertools
 import json
 import os
@@ -27,7 +29,7 @@ from pathlib import Path
 import yaml
 
 PEER = Path(__file__).with_name("peer_trainer.py")
-COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "largest gap s")
+COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "s lost a kill")
 
 
 def main() -> None:
@@ -57,23 +59,40 @@ def contender(name: str, arguments: argparse.Namespace, moments: list[float], fo
     child = started(name, arguments, folder)
     while not steps_file.exists():
         time.sleep(0.05)
-    began, kills = time.time(), 0
+    began, killed = time.time(), []
     for moment in moments:
         time.sleep(max(0.0, began + moment - time.time()))
         pid = training_pid(name, folder)
         if pid:
-            kills += 1
+            killed.append(time.time())
             os.kill(pid, signal.SIGKILL)
     time.sleep(max(0.0, began + arguments.window - time.time()))
     rows = [json.loads(line) for line in steps_file.read_text().splitlines()]
     end(child, name, folder)
-    times = [row["time"] for row in rows if row["time"] <= began + arguments.window]
-    step_s = statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
+    times = new_steps([row for row in rows if row["time"] <= began + arguments.window])
+    lost = [lost_s(times, gap, began + arguments.window) for gap in {bisect.bisect(times, at) for at in killed}]
     reached = max(row["step"] for row in rows)
     twice = len(rows) - reached if name != "holdfast" else computed_twice(folder / "run")
-    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
-    cells = (name, kills, reached, f"{step_s:.3f}", f"{(reached - 1) * step_s / arguments.window:.1%}", twice, f"{gap:.1f}")
+    step_s = statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
+    each = statistics.median(lost) if lost else 0.0
+    cells = (name, len(killed), reached, f"{step_s:.3f}", f"{1 - sum(lost) / arguments.window:.1%}", twice, f"{each:.1f}")
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def new_steps(rows: list[dict[str, float]]) -> list[float]:
+    """When each step was done that is further than any before."""
+    furthest, times = 0.0, []
+    for row in rows:
+        if row["step"] > furthest:
+            furthest = row["step"]
+            times.append(row["time"])
+    return times
+
+
+def lost_s(times: list[float], gap: int, end: float) -> float:
+    """Seconds lost in the gap before the step with this index, or up to the end where no step came any more."""
+    around = [later - earlier for earlier, later in itertools.pairwise(times[max(0, gap - 10) : gap + 11])]
+    return (times[gap] if gap < len(times) else end) - times[gap - 1] - statistics.median(around)
 
 
 def end(child: subprocess.Popen[bytes], name: str, folder: Path) -> None:

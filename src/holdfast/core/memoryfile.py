@@ -17,6 +17,7 @@ from types import TracebackType
 
 import orjson
 
+from holdfast.core.bell import ring
 from holdfast.core.files import Json
 
 PAGE = 4096
@@ -158,6 +159,8 @@ class MemoryFile:
         header = _SLOT.pack(sequence, generation, step, checksum, len(packed), 0)[:-4]
         self.memory[at + _PIN_AT : at + _PIN_AT + 4] = struct.pack("<I", int(pin))
         self.memory[at : at + _SLOT.size] = header + struct.pack("<I", zlib.crc32(header))
+        if pin:
+            ring(self.path)
 
     # -- snapshots: reading
 
@@ -206,6 +209,7 @@ class MemoryFile:
     def pin(self, index: int) -> None:
         at = self._at(index) + _PIN_AT
         self.memory[at : at + 4] = b"\1\0\0\0"
+        ring(self.path)
 
     def unpin(self, index: int) -> None:
         at = self._at(index) + _PIN_AT

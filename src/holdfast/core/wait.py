@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import time
 from collections.abc import Iterable
 
 _POLL_S = 0.02
 
 
-def wait_for_end(pids: Iterable[int], timeout_s: float) -> None:
-    """Return as soon as one of these processes has ended, or after `timeout_s`. Looks every 20 ms where the kernel cannot tell."""
+def wait_for_end(pids: Iterable[int], timeout_s: float, bell: socket.socket | None = None) -> bool:
+    """Return as soon as one of these processes has ended, the bell is rung, or after `timeout_s`: whether a process may have ended.
+
+    Where the kernel cannot tell, that is after 20 ms.
+    """
     with contextlib.ExitStack() as stack:
         poll = select.poll()
         try:
@@ -21,8 +25,10 @@ def wait_for_end(pids: Iterable[int], timeout_s: float) -> None:
                 stack.callback(os.close, descriptor)
                 poll.register(descriptor, select.POLLIN)
         except ProcessLookupError:
-            return
+            return True
         except (AttributeError, OSError):  # macOS; Linux before 5.3; a sandbox that forbids it
             time.sleep(min(timeout_s, _POLL_S))
-            return
-        poll.poll(timeout_s * 1000)
+            return True
+        if bell is not None:
+            poll.register(bell, select.POLLIN)
+        return any(bell is None or descriptor != bell.fileno() for descriptor, _ in poll.poll(timeout_s * 1000))

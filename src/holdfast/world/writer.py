@@ -13,10 +13,12 @@ import fnmatch
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 
+from holdfast.core.bell import hang_up, silence
 from holdfast.core.checkpoint import (
     ADAPTER_CONFIG,
     ARTIFACT,
@@ -39,7 +41,7 @@ from holdfast.core.memoryfile import MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
 from holdfast.core.wait import wait_for_end
 
-_PAUSE_S = (0.02, 0.25)  # between two looks: just after a save, and when none was asked for in a while
+_LOOK_S, _BELL_S = 0.02, 0.5  # between two looks: without and with a bell
 
 
 def main(run: RunFolder, attempt: int) -> int:
@@ -52,31 +54,45 @@ def main(run: RunFolder, attempt: int) -> int:
         clear_staging(run)
         ready: Json | None = None
         trainer: Json | None = None
-        pause = _PAUSE_S[0]
+        held: tuple[int, MemoryFile] | None = None
+        bell: socket.socket | None = None
+        looks_gone = True
         while True:
             trainer = trainer or read_json(run.attempt(attempt) / "rank0.json")
-            living = alive(trainer["identity"]) if trainer else _locked(run)
-            ready = ready or read_json(run.attempt(attempt) / "ready.json")
-            saved = _save_pinned(run, ready, keep, faults, attempt) if ready else 0
+            if ready is None and (ready := read_json(run.attempt(attempt) / "ready.json")):
+                bell = hang_up(Path(ready["memory_file"]))
+            if bell is not None:
+                silence(bell)
+            living = not looks_gone or (alive(trainer["identity"]) if trainer else _locked(run))
+            held = _mapped(Path(ready["memory_file"]), held) if ready else None
+            saved = _save_pinned(run, held[1], ready["adapter_config"], keep, faults, attempt) if ready and held else 0
             if not saved and not living:
                 return 0
-            pause = _PAUSE_S[0] if saved else min(pause * 1.2, _PAUSE_S[1])
-            wait_for_end([trainer["identity"]["pid"]] if trainer else [], pause)
+            ended = wait_for_end([trainer["identity"]["pid"]] if trainer else [], _LOOK_S if bell is None else _BELL_S, bell)
+            looks_gone = ended or trainer is None or saved > 0
 
 
-def _save_pinned(run: RunFolder, ready: Json, keep: Save, faults: list[Fault], attempt: int) -> int:
+def _mapped(place: Path, held: tuple[int, MemoryFile] | None) -> tuple[int, MemoryFile] | None:
+    """The snapshots' file and its inode: mapped once, until another file has its name."""
+    try:
+        inode = place.stat().st_ino
+    except OSError:
+        return None
+    if held is not None and held[0] == inode:
+        return held
+    memory = MemoryFile.open(place)
+    return (inode, memory) if memory else None
+
+
+def _save_pinned(run: RunFolder, memory: MemoryFile, adapter_config: Json, keep: Save, faults: list[Fault], attempt: int) -> int:
     """Save every pinned snapshot; how many there were."""
-    memory = MemoryFile.open(Path(ready["memory_file"]))
-    if memory is None:
-        return 0
-    with memory:
-        waiting = memory.pinned_headers()
-        for header in waiting:
-            snapshot = memory.read(header)
-            if snapshot is not None:
-                memory.saved_s = _save(run, snapshot, ready["adapter_config"], keep, faults, attempt)
-            memory.unpin(header.index)
-        return len(waiting)
+    waiting = memory.pinned_headers()
+    for header in waiting:
+        snapshot = memory.read(header)
+        if snapshot is not None:
+            memory.saved_s = _save(run, snapshot, adapter_config, keep, faults, attempt)
+        memory.unpin(header.index)
+    return len(waiting)
 
 
 def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: Save) -> int | None:

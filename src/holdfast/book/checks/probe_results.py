@@ -17,9 +17,11 @@ _TRY = {
     "memory": "close what else uses the card; on an APU raise the limit of shared memory; then holdfast doctor again",
     "collective": "export NCCL_P2P_DISABLE=1, or iommu=pt on the kernel command line; then holdfast doctor again",
     "fused": "holdfast does not use it; elsewhere leave fused optimizers out",
+    "compiled": "leave torch.compile out; it needs a Triton made for this torch, a C compiler and the headers of Python",
+    "quantised": "pip install --no-deps -U bitsandbytes, or no 4-bit and 8-bit weights on this machine",
     "speed": "holdfast doctor again; where it stays, another torch wheel",
 }
-_NOT_NEEDED = ("memory", "collective", "fused", "speed")  # by a run on one device
+_NOT_NEEDED = ("memory", "collective", "compiled", "fused", "quantised", "speed")  # by a run of ours on one device
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -54,6 +56,7 @@ CARD = Check(
         {"probes": {"attention": {"outcome": "crashed", "detail": "killed by SIGSEGV"}}},
         {"probes": {"matmul": {"outcome": "ok", "bf16_speed": 0.4}}},
         {"probes": {"collective": {"outcome": "wrong", "detail": "copies between GPUs change what they copy: 0 to 1"}}},
+        {"probes": {"quantised": {"outcome": "error", "detail": "RuntimeError: Configured ROCm binary not found"}}},
         {"probes": {"writing": {"outcome": "ok", "bytes_per_second": {"/data": 1000000}}}},
     ],
     misses=[

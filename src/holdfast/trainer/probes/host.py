@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import torch
 
-from holdfast.trainer.probes import attention, collective, fused, matmul, memory, speed, writing
+from holdfast.trainer.probes import attention, collective, compiled, fused, matmul, memory, quantised, speed, writing
 
 Probe = Callable[[], dict[str, Any]]
 _GRACE_S = 5
@@ -34,6 +34,8 @@ def standard_probes(folder: Path) -> dict[str, Probe]:
         "fused": lambda: fused.probe(_device()),
         "memory": lambda: memory.probe(_device()),
         "speed": lambda: speed.probe(_device()),
+        "compiled": lambda: compiled.probe(_device()),
+        "quantised": lambda: quantised.probe(_device()),
         "collective": lambda: collective.probe(_device()),
         "writing": lambda: writing.probe(folder),
     }
@@ -78,7 +80,7 @@ def _child(probe: Probe, answer: int, deadline_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         found = probe()
-    except (RuntimeError, ValueError, TypeError, OSError, MemoryError):
+    except (RuntimeError, ValueError, TypeError, AttributeError, ImportError, OSError, MemoryError):
         last = traceback.format_exc().strip().splitlines()[-1]
         found = {"outcome": "error", "detail": last[:400]}
     os.write(answer, orjson.dumps(found))

@@ -1,0 +1,56 @@
+"""bitsandbytes, where it is installed: weights in 4 bits and products with them, forward and backward; optimizer state in 8 bits."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+
+BLOCKS = (64, 128)  # numbers that share a scale; on AMD cards with wavefronts of 64 the smaller needed a kernel of its own
+# Errors relative to the norm of the right result: what rounding to so few bits costs a normal distribution is 0.1 and 0.01.
+_ROUND_TRIP_4, _ROUND_TRIP_8, _PRODUCT = 0.15, 0.03, 2e-2
+
+
+def probe(device: torch.device) -> dict[str, Any]:
+    """{outcome, device, errors: {what: relative error}}. absent: not installed. wrong: an error beyond what so few bits explain."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        return {"outcome": "absent", "detail": "bitsandbytes is not installed"}
+    errors: dict[str, tuple[float, float]] = {"8 bits": (_eight_bits(device), _ROUND_TRIP_8)}
+    for block in BLOCKS:
+        trip, product = _four_bits(block, device)
+        errors |= {f"4 bits, blocks of {block}": (trip, _ROUND_TRIP_4), f"product, blocks of {block}": (product, _PRODUCT)}
+    facts = {"device": device.type, "errors": {name: error for name, (error, _) in errors.items()}}
+    wrong = [f"{name}: relative error {error:.2g}" for name, (error, most) in errors.items() if not error <= most]
+    return {"outcome": "wrong", "detail": "; ".join(wrong), **facts} if wrong else {"outcome": "ok", **facts}
+
+
+def _eight_bits(device: torch.device) -> float:
+    from bitsandbytes.functional import dequantize_blockwise, quantize_blockwise
+
+    given = torch.randn(64, 256, generator=torch.Generator().manual_seed(1)).to(device)
+    return _apart(dequantize_blockwise(*quantize_blockwise(given)), given)
+
+
+def _four_bits(block: int, device: torch.device) -> tuple[float, float]:
+    """Errors of (the weight after its way to 4 bits and back, a product and its gradient against those with that weight in fp32)."""
+    from bitsandbytes import matmul_4bit
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    draw = torch.Generator().manual_seed(block)
+    weight, given, gradient = (torch.randn(size, generator=draw).to(device) for size in ((128, 256), (16, 256), (16, 128)))
+    packed, state = quantize_4bit(weight.to(torch.bfloat16), blocksize=block, quant_type="nf4")
+    kept = dequantize_4bit(packed, state).float()
+    x = given.to(torch.bfloat16).requires_grad_()
+    result = matmul_4bit(x, packed.t(), quant_state=state)
+    (found,) = torch.autograd.grad(result, x, gradient.to(torch.bfloat16))
+    x = given.clone().requires_grad_()
+    right = x @ kept.T
+    (wanted,) = torch.autograd.grad(right, x, gradient)
+    return _apart(kept, weight), max(_apart(result, right), _apart(found, wanted))
+
+
+def _apart(found: torch.Tensor, right: torch.Tensor) -> float:
+    """Relative to the norm of the right one; infinite where a number is not finite."""
+    error = float((found.detach().float() - right.detach().float()).norm() / right.detach().float().norm())
+    return error if error == error else float("inf")
