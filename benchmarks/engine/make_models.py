@@ -27,7 +27,9 @@ TEMPLATE = (
 )
 
 
-def make_model(out: Path, size: str, tokenizer: Path, vocabulary: int | None = None, layers: int | None = None, seed: int = 0) -> int:
+def make_model(
+    out: Path, size: str, tokenizer: Path, vocabulary: int | None = None, layers: int | None = None, stored: str = "float32"
+) -> int:
     """Write the model folder `out`; the number of parameters."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -36,7 +38,7 @@ def make_model(out: Path, size: str, tokenizer: Path, vocabulary: int | None = N
     fast = load_tokenizer(tokenizer)
     if len(fast) > shape["vocab_size"]:
         raise SystemExit(f"the tokenizer has {len(fast):,} tokens, the model {shape['vocab_size']:,}")
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = Qwen2Config(
         **shape,
         num_key_value_heads=1 if size == "test" else 2,
@@ -47,7 +49,7 @@ def make_model(out: Path, size: str, tokenizer: Path, vocabulary: int | None = N
         eos_token_id=fast.eos_token_id,
         pad_token_id=fast.pad_token_id,
     )
-    model = Qwen2ForCausalLM(config).float()
+    model = Qwen2ForCausalLM(config).to(getattr(torch, stored))
     model.save_pretrained(out, max_shard_size="100GB")
     fast.save_pretrained(out)
     settings = json.loads((out / "tokenizer_config.json").read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -96,8 +98,9 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, default=TINY)
     parser.add_argument("--vocabulary", type=int)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--stored", choices=("float32", "bfloat16"), default="float32", help="how the weights lie in the file")
     given = parser.parse_args()
-    count = make_model(given.out, given.size, given.tokenizer, given.vocabulary, given.layers)
+    count = make_model(given.out, given.size, given.tokenizer, given.vocabulary, given.layers, given.stored)
     print(f"{given.out.name}: {count:,} parameters")
 
 
