@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
+from holdfast.book.image import Image
 from holdfast.core.files import Json
 from holdfast.core.machine import Machine
 from holdfast.core.machinefile import read
@@ -55,6 +56,11 @@ class Checkup:
 
     def saved(self, path: object) -> None:
         self.console.print(f"the profile is in {path}; use it with: set -a; source {path}; set +a", markup=False)
+
+    def image(self, image: Image) -> None:
+        self._line("image ", f"{image.base}: {image.reason}", "cyan")
+        for text in (f"-> in a clone of holdfast: {image.build}", f"-> {image.run}", image.source):
+            self._inset(text)
 
     def contrast(self, answer: Json) -> None:
         for entry in answer["differences"]:

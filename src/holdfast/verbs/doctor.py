@@ -9,11 +9,13 @@ from pathlib import Path
 import orjson
 
 from holdfast.book.examine import ORDER, examine, verdict
+from holdfast.book.image import image_for
 from holdfast.book.profile import as_file, profile
 from holdfast.core.config import Config
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, write_bytes
 from holdfast.core.load import load_config
+from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in
 from holdfast.ui.checkup import Checkup
@@ -32,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save-env", type=Path, metavar="FILE", help="write the variables that suit this machine, with the reason for each"
     )
     parser.add_argument(
+        "--image", action="store_true", help="name the official container image that fits card and driver, and nothing else"
+    )
+    parser.add_argument(
         "--compare", nargs=2, type=Path, metavar=("A.json", "B.json"), help="say what differs between two recorded machines"
     )
     parser.add_argument("--json", action="store_true", help="machine, findings, env, profile and verdict as JSON")
@@ -47,7 +52,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.machine:
         facts = recorded(arguments.machine)
     else:
-        facts = _here(_run_folder(config, arguments.config), not arguments.no_probe)
+        facts = _here(_run_folder(config, arguments.config), not (arguments.no_probe or arguments.image))
+    if arguments.image:
+        image = image_for(read(facts))
+        checkup.image(image)
+        return DONE, asdict(image)
     findings, advised = _judge(facts, config, elsewhere=bool(arguments.machine)), profile(facts)
     judged = verdict(findings)
     if not arguments.json:
