@@ -153,9 +153,10 @@ def kill_at_random(undisturbed: SimpleNamespace, run: Path, wanted: int, chance:
                 break
             supervisor = start("train", undisturbed.config, *settings, "--run", run)
             continue
-        living = processes_of(run) | {"supervisor": supervisor.pid}
-        target = chance.choice(sorted(living))
-        hits[target] += kill(living[target])
+        living = processes_of(run)
+        others = sorted(living) if chance.random() < 0.8 else []  # a standby dies with the supervisor, and takes long to come
+        target = chance.choice(others or ["supervisor"])
+        hits[target] += kill((living | {"supervisor": supervisor.pid})[target])
     if supervisor.stdout is not None and not supervisor.stdout.closed:
         supervisor.communicate()
     done = holdfast("train", undisturbed.config, *settings, "--run", run)
