@@ -18,7 +18,7 @@ from holdfast.lab.replay import Change
 
 SETTINGS = {"attention": "sdpa", "dtype": "fp32", "micro_batch_tokens": 200, "packing": True, "own_head": False, "threads": 2}
 SETTINGS |= {"checkpointed_layers": 0}
-CARDS = in_order(cards_of("remedies").values(), "unknown", {}, set())
+CARDS = in_order(cards_of("remedies").values(), "unknown", {}, set(), allow_cpu=False)
 
 
 @dataclass(frozen=True)

@@ -190,13 +190,22 @@ def test_a_refuted_remedy_is_never_tried_again(deaths: list[tuple[int, str, bool
     for further, cause, helps in deaths:
         step += further
         wrong = refuted(journal)
-        tried = in_order(REMEDIES, cause, {}, set(wrong))
+        tried = in_order(REMEDIES, cause, {}, set(wrong), allow_cpu=False)
         assert not {card.id for card in tried} & wrong.keys()
         if helps and tried:
             journal.append({"event": "remedy_applied", "remedy": tried[0].id, "step": step, "cause": cause})
         journal.append({"event": "attempt_ended", "step": step + 1, "diagnosis": {"cause": cause}, "decision": {}})
         if helps and tried:
             assert tried[0].id in refuted(journal), "it came back at once"
+
+
+@pytest.mark.parametrize("gpus", [[], [{"vendor": "nvidia"}]])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_cpu_is_the_last_resort_of_a_machine_with_a_gpu_where_the_user_allows_it(gpus: list[Any], allowed: bool) -> None:
+    offered = [card.id for card in in_order(REMEDIES, "gpu_kernel_fault", {"gpus": gpus}, set(), allow_cpu=allowed)]
+    assert ("cpu" in offered) == bool(gpus and allowed)
+    assert "cpu" not in offered[:-1], "all others come before it"
+    assert {card.id for card in REMEDIES} - set(offered) <= {"cpu"}
 
 
 # ---- real runs

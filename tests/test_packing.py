@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,7 +72,7 @@ def task_of(config: Any, kind: str = "sdpa", packing: bool = True, dropout: floa
     use_lean_lora(task.model)
     task.losses = LabelLoss(base, own_head)
     task.base, task.tokens, task.device, task.dtype, task.packing = base, tokens_of(), torch.device("cpu"), torch.float32, packing
-    task.own_kind = "eager"
+    task.own_kind, task.keeping = "eager", nullcontext
     task.kind = packed_attention(kind, task.context) if packing else "eager"
     base.set_attn_implementation(task.kind)
     return task
@@ -171,6 +172,34 @@ def test_checkpointed_layers_change_no_bit() -> None:
     again, checkpointed = gradients(task, batches)
     assert again == loss
     assert all(torch.equal(grad, checkpointed[name]) for name, grad in plain.items())
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_activations_in_main_memory_change_no_bit_and_move_no_weight(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.trainer.model import checkpoint_layers
+    from holdfast.trainer.offload import HostActivations
+
+    task = task_of(ARCHITECTURES["qwen2"](), dropout=0.2)
+    checkpoint_layers(task.base, layers)
+    batches = task.batches(list(range(len(LENGTHS))), 64)
+    loss, plain = gradients(task, batches)
+    moved: list[tuple[int, int]] = []
+    pack = HostActivations._pack
+
+    def spy(self: HostActivations, tensor: Tensor) -> Any:
+        packed = pack(self, tensor)
+        if not isinstance(packed, Tensor):
+            assert packed[1].untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+            moved.append((tensor.untyped_storage().data_ptr(), tensor.numel()))
+        return packed
+
+    monkeypatch.setattr(HostActivations, "_pack", spy)
+    task.keeping = HostActivations(task.model)
+    again, kept = gradients(task, batches)
+    assert again == loss
+    assert all(torch.equal(grad, kept[name]) for name, grad in plain.items())
+    assert moved, "nothing was moved"
+    assert not {place for place, _ in moved} & {weight.untyped_storage().data_ptr() for weight in task.model.parameters()}
 
 
 @pytest.mark.parametrize("narrow", [False, True])

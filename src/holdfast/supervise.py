@@ -80,7 +80,8 @@ class RealWorld:
         applied = list(run.events())
         out = {event["remedy"] for event in applied if event["event"] == "remedy_applied" and event["step"] == wreck.step}
         machine = read_json(run.machine_file) or {}
-        remedies = in_order(cards_of("remedies").values(), diagnosis.cause, machine, out | set(refuted(applied)))
+        cards, allow_cpu = cards_of("remedies").values(), run.config().run.allow_cpu
+        remedies = in_order(cards, diagnosis.cause, machine, out | set(refuted(applied)), allow_cpu)
         suspects = wreck.samples if wreck.phase == "rehearsal" else ()
         with Lab(run, wreck.step, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop) as lab:
             return investigate(lab, suspects, deaths, remedies)

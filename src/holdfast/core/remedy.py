@@ -14,13 +14,15 @@ class RemedyCard(Card):
     """A change of settings or of the environment. `hits` and `misses` are causes it is, and is not, a likely cure for.
 
     `cost`: what the run pays for it, as a factor on its time, measured where a source says so; cheapest are tried first. Settings may
-    say "half" for half of what is in force.
+    say "half" for half of what is in force. A last resort comes after all others, where
+    there is a GPU and `run.allow_cpu` says so.
     """
 
     settings: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str | None] = Field(default_factory=dict)
     cost: float = Field(ge=1)
     device: Literal["any", "gpu", "amd"] = "any"
+    last_resort: bool = False
 
     def matches(self, evidence: Cause) -> bool:
         """Whether it is a likely cure for this cause."""

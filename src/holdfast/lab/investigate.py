@@ -109,11 +109,15 @@ class Lab:
         return self.hosts[key]
 
 
-def in_order(cards: Iterable[RemedyCard], cause: str, machine: Json, refuted: set[str]) -> list[RemedyCard]:
-    """The remedies worth a trial: likely cures of the cause first, the cheaper before the dearer, those of this device before others'."""
+def in_order(cards: Iterable[RemedyCard], cause: str, machine: Json, refuted: set[str], allow_cpu: bool) -> list[RemedyCard]:
+    """The remedies worth a trial: likely cures of the cause first, the cheaper before the dearer, those of this device before others'.
+
+    The last resort comes last, where it is allowed and there is a GPU to leave.
+    """
     amd = any(gpu.get("vendor") == "amd" for gpu in machine.get("gpus") or [])
     here = {"any": True, "gpu": bool(machine.get("gpus")), "amd": amd}
-    ranked = sorted(cards, key=lambda card: (not here[card.device], not card.matches(cause), card.cost, card.id))
+    offered = [card for card in cards if not card.last_resort or (allow_cpu and here["gpu"])]
+    ranked = sorted(offered, key=lambda card: (card.last_resort, not here[card.device], not card.matches(cause), card.cost, card.id))
     return [card for card in ranked if card.id not in refuted]
 
 

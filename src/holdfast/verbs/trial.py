@@ -23,6 +23,7 @@ _CHANGEABLE: dict[str, tuple[object, ...] | None] = {
     "own_head": (True, False),
     "micro_batch_tokens": None,
     "checkpointed_layers": None,
+    "activations_on_host": (True, False),
     "threads": None,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from holdfast.trainer.dropout import StepContext, make_stateless
 from holdfast.trainer.head import Head
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.model import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
+from holdfast.trainer.offload import HostActivations
 from holdfast.trainer.packing import grouped_batches, packed_batches
 from holdfast.trainer.tasks.base import Batch
 
@@ -42,6 +43,7 @@ class Sft:
         self.tokens, self.device = tokens, device
         self.dtype = DTYPES[settings["dtype"]]
         self.layers = checkpoint_layers(base, settings["checkpointed_layers"])
+        self.keeping = HostActivations(self.model) if settings.get("activations_on_host") else nullcontext
 
     def checkpoint(self, layers: int) -> None:
         """Compute this many decoder layers again in backward rather than keep what they computed."""
@@ -59,7 +61,8 @@ class Sft:
 
     def loss_sum(self, batch: Batch, step: int) -> Tensor:
         self.enter(batch, step)
-        return self.losses(batch)
+        with self.keeping():
+            return self.losses(batch)
 
     def enter(self, batch: Batch, step: int) -> None:
         """Tell dropout and attention which samples and positions the next forward pass is about."""
