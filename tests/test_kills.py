@@ -153,10 +153,10 @@ def kill_at_random(undisturbed: SimpleNamespace, run: Path, wanted: int, chance:
                 break
             supervisor = start("train", undisturbed.config, *settings, "--run", run)
             continue
-        living = processes_of(run)
-        others = sorted(living) if chance.random() < 0.8 else []  # a standby dies with the supervisor, and takes long to come
-        target = chance.choice(others or ["supervisor"])
-        hits[target] += kill((living | {"supervisor": supervisor.pid})[target])
+        living = {"supervisor": supervisor.pid} if chance.random() < 0.2 else processes_of(run)
+        if living:  # nothing is there yet while the run is prepared, and a standby takes long to come
+            target = chance.choice(sorted(living))
+            hits[target] += kill(living[target])
     if supervisor.stdout is not None and not supervisor.stdout.closed:
         supervisor.communicate()
     done = holdfast("train", undisturbed.config, *settings, "--run", run)
