@@ -29,6 +29,7 @@ _ADVICE = re.compile(  # up to the end of the line: advice follows the fact
 _EXCEPTION = re.compile(
     r"^\W*(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Expired|Found|Exit)\b|^terminate called|what\(\):|^\S*: fatal"
 )
+_BOXED = re.compile(r"^[│|\s]*(\S+\.py):(\d+) in (\w+)[│|\s]*$")  # a frame as rich draws it
 _TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
 _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
 ECHO_BESIDE_ROOT = 0.2
@@ -112,9 +113,9 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
 
 
 def lines_as_seen(evidence: Evidence) -> tuple[list[Line], str]:
-    """What cards are held against: the log without its advice, then the readings; as lines and as one text."""
+    """What cards are held against: the log without its advice, frames in Python's form, then the readings; as lines and as one text."""
     lines = [*sift(evidence.lines), *readings(evidence)]
-    return lines, "\n".join(_ADVICE.sub("", line.text) for line in lines)
+    return lines, "\n".join(_BOXED.sub(r'  File "\1", line \2, in \3', _ADVICE.sub("", line.text)) for line in lines)
 
 
 def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
