@@ -19,10 +19,13 @@ _ENDINGS = (
     (re.compile(r"\(?exitcode[ :=]+(-?\d{1,3})\b", re.I), None),
     (re.compile(r"return(?:ed)?[ _-]?(?:code|status)[ :=]+(-?\d{1,3})\b", re.I), None),
     (re.compile(r"(?:[Ss]ignal|on signal|sig(?:nal)?=)[ :]*(?:SIG[A-Z]+ \()?(\d{1,2})\b(?! *%)"), "signal"),
+    (re.compile(r"\bSignal: [A-Z][\w ]+ \((\d{1,2})\)"), "signal"),
     (re.compile(r"<Signals\.SIG[A-Z]+: (\d{1,2})>"), "signal"),
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
     (
-        re.compile(r"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)\b[^:]*$"),
+        re.compile(
+            r"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)\b[^:]*$", re.I
+        ),
         "name",
     ),
 )
