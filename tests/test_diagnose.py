@@ -70,6 +70,30 @@ def test_unknown_still_shows_where_to_look() -> None:
     assert (2, "ValueError: the frobnicator is full") in [(clue.line, clue.text) for clue in found.clues]
 
 
+KIN = "Tensile could not satisfy the hipblaslt matmul heuristic, kernel solution missing"  # words of the book, a line of no card
+
+
+def test_a_log_that_no_card_knows_is_guessed_from_its_words() -> None:
+    found = diagnose(Evidence(tuple(clean_lines(KIN))), {name: card for name, card in BOOK.items() if name != "topic-blas"})
+    assert (found.cause, found.cards) == ("blas_library_failure", ())
+    assert 0.3 < found.confidence < 0.7
+    assert len(found.also) == 2
+    assert found.clues[0].text == KIN
+
+
+def test_a_log_without_any_trouble_is_not_guessed() -> None:
+    assert cause_of("hipblaslt: Tensile matmul heuristic picked solution 17 of the kernel library") == "unknown"
+
+
+def test_a_traceback_is_read_through_the_box_that_rich_draws() -> None:
+    log = """
+    │ /env/bitsandbytes/optim/optimizer.py:270 in step               │
+    │   268 │   │   │   │   self.prefetch_state(p)                   │
+    │ ❱ 270 │   │   │   │   torch.cuda.synchronize()                 │
+    """
+    assert cause_of(log.replace("    │ ", "│ ")) == "gpu_kernel_fault"
+
+
 @pytest.mark.parametrize(
     "raw",
     [

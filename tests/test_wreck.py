@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.book import cards_of
+from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.core.types import Ending, Wreck
-from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.mind.diagnose import diagnose, diagnose_wreck
 from holdfast.world.kernel import kernel_messages, oom_kills, records
 from holdfast.world.place import Place
 
@@ -77,3 +78,10 @@ def test_unreadable_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch, 
     journal.write_text("#!/bin/sh\necho 'NVRM: Xid (PCI:0000:3b:00): 79'\necho 'something else'\n")
     journal.chmod(0o755)
     assert kernel_messages(0.0, tmp_path / "none") == ("NVRM: Xid (PCI:0000:3b:00): 79",)
+
+
+def test_a_run_of_our_own_is_not_steered_by_a_guess() -> None:
+    log = "Tensile could not satisfy the hipblaslt matmul heuristic, kernel solution missing"
+    cards = {name: card for name, card in cards_of("failures").items() if name != "topic-blas"}
+    assert diagnose(Evidence(tuple(clean_lines(log)), 1), cards).cause == "blas_library_failure"
+    assert diagnose_wreck(replace(wreck(), ending=Ending("error", 1), lines=(log,)), cards).cause == "unknown"

@@ -1,7 +1,7 @@
 """Name the likeliest cause of a wreck from its evidence and the book's failure cards. Pure: no files, no clock; the cards are given.
 
 What an exit code or the trainer's own account says comes before any text. Roots beat echoes, the first error wins, advice ("try
-setting ...") is never evidence, and `unknown` with the best clues is an answer.
+setting ...") is never evidence. Where no card fires the words are compared (kinship.py); `unknown` with the best clues is an answer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import accumulate
 from holdfast.core.failure import Failure
 from holdfast.core.logtext import Evidence, Line, clean
 from holdfast.core.types import Clue, Diagnosis, Wreck
+from holdfast.mind.kinship import guess
 from holdfast.mind.readings import readings
 from holdfast.mind.sift import sift
 
@@ -29,13 +30,21 @@ _ADVICE = re.compile(  # up to the end of the line: advice follows the fact
 _EXCEPTION = re.compile(
     r"^\W*(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Expired|Found|Exit)\b|^terminate called|what\(\):|^\S*: fatal"
 )
+_BOXED = re.compile(r"^[│|\s]*(\S+\.py):(\d+) in (\S*)[│|\s]*$")  # a frame as rich draws it
+_SOURCE = re.compile(r"^│ +(?:❱ *)?\d+ │[ │]*(.*?)[ │]*$")  # and a line of its source
 _TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
+_SIGNS = re.compile(  # of a failure, in a log that is nothing but a piece of one
+    r"traceback|^\s*File \"|❱|invalid|not found|no such|missing|unsupported|undefined|refused|illegal|mismatch|hang|stuck|lost|crash"
+    r"|assert",
+    re.I | re.M,
+)
 _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
 ECHO_BESIDE_ROOT = 0.2
 LATER = 0.75  # an error after the first one
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
 IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
-ENOUGH = 0.3  # below this the answer is unknown
+ENOUGH = 0.3  # below this no card is believed
+ENOUGH_TO_ACT = 0.4  # below this a run of our own is not steered by it
 UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (measured, benchmarks/RESULTS.md)
 CLUES, LONGEST_CLUE = 5, 500
 READING = "reading: "
@@ -85,7 +94,9 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
         return Diagnosis.plain("unknown", 0.0, ending.words())  # anybody may have sent it
     lines = log or tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
     told = tuple(line for text in _kernels_words(wreck) if (line := clean(text)).text)
-    found = diagnose(Evidence((*told, *lines), ending.code), cards)
+    found = _by_cards(Evidence((*told, *lines), ending.code), cards)
+    if found.confidence < ENOUGH_TO_ACT:
+        found = Diagnosis("unknown", 0.0, found.clues, found.also)
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
 
 
@@ -97,6 +108,18 @@ def _kernels_words(wreck: Wreck) -> list[str]:
 
 def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     """The likeliest cause in any log. `confidence` is meant as a frequency: benchmarks/diagnosis.py measures it."""
+    found = _by_cards(evidence, cards)
+    if found.cause != "unknown":
+        return found
+    text = "\n".join(_plain(line) for line in sift(evidence.lines))
+    if not evidence.exit_code and not _TROUBLE.search(text) and not _SIGNS.search(text):
+        return found
+    kin = guess(text, cards.values())
+    return Diagnosis(*kin[0], found.clues, tuple(kin[1:])) if kin else found
+
+
+def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
+    """What the cards that fire say together."""
     fired = _fire(evidence, cards.values())
     scores = _scores(fired)
     ranked = sorted(scores, key=lambda cause: -scores[cause])
@@ -112,9 +135,14 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
 
 
 def lines_as_seen(evidence: Evidence) -> tuple[list[Line], str]:
-    """What cards are held against: the log without its advice, then the readings; as lines and as one text."""
+    """What cards are held against: the log without its advice, frames in Python's form, then the readings; as lines and as one text."""
     lines = [*sift(evidence.lines), *readings(evidence)]
-    return lines, "\n".join(_ADVICE.sub("", line.text) for line in lines)
+    return lines, "\n".join(_plain(line) for line in lines)
+
+
+def _plain(line: Line) -> str:
+    """A line without advice, and without the frame that rich draws around a traceback."""
+    return _BOXED.sub(r'  File "\1", line \2, in \3', _SOURCE.sub(r"    \1", _ADVICE.sub("", line.text)))
 
 
 def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:

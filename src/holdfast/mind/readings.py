@@ -19,9 +19,13 @@ _ENDINGS = (
     (re.compile(r"\(?exitcode[ :=]+(-?\d{1,3})\b", re.I), None),
     (re.compile(r"return(?:ed)?[ _-]?(?:code|status)[ :=]+(-?\d{1,3})\b", re.I), None),
     (re.compile(r"(?:[Ss]ignal|on signal|sig(?:nal)?=)[ :]*(?:SIG[A-Z]+ \()?(\d{1,2})\b(?! *%)"), "signal"),
+    (re.compile(r"\bSignal: [A-Z][\w ]+ \((\d{1,2})\)"), "signal"),
+    (re.compile(r"<Signals\.SIG[A-Z]+: (\d{1,2})>"), "signal"),
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
     (
-        re.compile(r"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)\b[^:]*$"),
+        re.compile(
+            r"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)\b[^:]*$", re.I
+        ),
         "name",
     ),
 )
@@ -34,7 +38,8 @@ _TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|{_SIZE} total capacity)")
 _HELD = re.compile(rf"(?:of the allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated)", re.I)
 _IDLE = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use", re.I)
-_ROOM = 512 << 20  # the driver and the runtime keep some for themselves, and segments are rounded up
+_ROOM = 256 << 20  # the driver and the runtime keep some for themselves, and segments are rounded up
+_CARVE_OUT = 9 << 28  # bytes; what a GPU without memory of its own is left with, and no card sold for computing
 _CAP = re.compile(rf"{_SIZE} allowed")
 
 
@@ -80,6 +85,8 @@ def _memory(line: Line) -> Iterator[Line]:
         yield Line(line.number, f"reading: {_gib(idle)} reserved in pieces too small for the {_gib(asked)} asked for", line.rank)
     if others is not None and "this process has" in line.text and held is not None and others > held:
         yield Line(line.number, f"reading: another process holds {_gib(others)} of the GPU", line.rank)
+    if total is not None and total < _CARVE_OUT and "HIP" in line.text:
+        yield Line(line.number, f"reading: the GPU offers {_gib(total)} in all", line.rank)
     if cap is not None and total is not None and cap < total * 0.9:
         yield Line(line.number, f"reading: memory is capped at {_gib(cap)} of {_gib(total)}", line.rank)
 
