@@ -43,6 +43,8 @@ def points(lines: Sequence[Line]) -> list[Point]:
         if "oss" not in line.text and "OSS" not in line.text:
             continue
         match = _LOSS.search(line.text)
+        if match is None and not math.isfinite(_value(_NORM, line.text) or 0.0):
+            found.append(Point(line, math.nan, math.nan, None, None, None))  # Megatron leaves a loss out that is not finite
         if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - 12) : match.start() + 5]):
             continue
         rest = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
@@ -97,9 +99,10 @@ def _recovers(rest: list[Point]) -> bool:
 
 
 def _heals(course: list[Point]) -> bool:
-    """A gradient norm that was bad once, as a loss scaler makes it, and is fine since."""
-    norms = [point.norm for point in course if point.norm is not None]
-    return sum(not math.isfinite(norm) for norm in norms) * 4 <= len(norms) and math.isfinite(norms[-1])
+    """A gradient norm that was bad once or at the very start, as a loss scaler makes it, and is fine since."""
+    ill = [not math.isfinite(point.norm) for point in course if point.norm is not None]
+    at_start_only = sum(ill) * 2 <= len(ill) and not any(ill[sum(ill) :])
+    return (sum(ill) * 4 <= len(ill) or at_start_only) and not ill[-1]
 
 
 def _still(course: list[Point]) -> bool:
