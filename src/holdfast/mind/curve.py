@@ -66,9 +66,9 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
     if not course:
         return
     bad = next((point for point in course if not math.isfinite(point.loss)), None)
-    lost = next((at for at, point in enumerate(course) if point.loss == 0 or not math.isfinite(point.loss)), None)
+    lost = next((at for at, point in enumerate(course) if not _alive(point)), None)
     ill = next((point for point in course if point.norm is not None and not math.isfinite(point.norm)), None)
-    alive = [point for point in course if point.loss != 0 and math.isfinite(point.loss)]
+    alive = [point for point in course if _alive(point)]
     if not alive:
         yield _dead_from_the_start(course)
     elif lost is not None and lost > 0 and not _recovers(course[lost:]):
@@ -89,13 +89,19 @@ def _dead_from_the_start(course: list[Point]) -> Line:
     first = course[0]
     what = "0" if first.loss == 0 else "nan"
     masked = first.accuracy == 0
-    late = (first.epoch or 0) > LATE and not masked
+    late = (first.epoch or 0) > LATE and not masked and any(point.norm != 0 for point in course)
     where = "in all that is shown, from the middle of the run on" if late else "from the first logged step on"
     return Line(first.line.number, f"reading: loss is {what} {where}" + (", token accuracy 0" if masked else ""), first.line.rank)
 
 
 def _recovers(rest: list[Point]) -> bool:
-    return any(point.loss != 0 and math.isfinite(point.loss) for point in rest[-3:])
+    return any(_alive(point) for point in rest[-3:])
+
+
+def _alive(point: Point) -> bool:
+    """Finite, and not 0, which the loss of a policy gradient may be while the gradient is not."""
+    policy = bool(point.norm) and "reward" in point.line.text
+    return math.isfinite(point.loss) and (point.loss != 0 or policy)
 
 
 def _heals(course: list[Point]) -> bool:
