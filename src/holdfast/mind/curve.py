@@ -10,7 +10,7 @@ from statistics import median
 
 from holdfast.core.logtext import Line
 
-_NUMBER = r"(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
+_NUMBER = r"['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
 _LOSS = re.compile(
     r"(?<![\w/])(?:(?:train|training|lm|avg|average|mean|total|sft|lm_|batch|global)(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?"
     + _NUMBER,
@@ -20,6 +20,7 @@ _NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)[
 _RATE = re.compile(r"(?<![\w/])(?:learning[ _]rate|lr)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
+_COLUMN = re.compile(r"\s*\|\s*|\t+| {2,}")
 _NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
@@ -38,7 +39,7 @@ class Point:
 
 def points(lines: Sequence[Line]) -> list[Point]:
     """The logged training losses, in order."""
-    found = []
+    found = _table(lines)
     for line in lines:
         if "oss" not in line.text and "OSS" not in line.text:
             continue
@@ -49,6 +50,19 @@ def points(lines: Sequence[Line]) -> list[Point]:
             continue
         rest = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
         found.append(Point(line, float(match[1]), *rest))
+    return found
+
+
+def _table(lines: Sequence[Line]) -> list[Point]:
+    """The losses of a table as notebooks show it: a column below the words "Training Loss"."""
+    found: list[Point] = []
+    column: int | None = None
+    for line in lines:
+        cells = _COLUMN.split(line.text.strip(" |"))
+        if "Training Loss" in cells:
+            column = cells.index("Training Loss")
+        elif column is not None and column < len(cells) and (value := re.fullmatch(_NUMBER, cells[column], re.I)):
+            found.append(Point(line, float(value[1]), None, None, None, None))
     return found
 
 
@@ -136,7 +150,8 @@ def _finite(course: list[Point]) -> Line:
     number = course[-1].line.number
     if median(losses) > HUGE:
         return Line(number, f"reading: loss is finite but absurdly large ({median(losses):.3g})")
-    if len(losses) >= 4 and last > best * CLIMBED and last - best > CLIMBED_BY:
+    steadily = len(losses) == 3 and losses == sorted(losses)
+    if (len(losses) >= 4 or steadily) and last > best * CLIMBED and last - best > CLIMBED_BY:
         return Line(number, f"reading: loss climbs, from {best:.3g} to {last:.3g}")
     if min(losses) > HIGH and all(point.epoch is not None and point.epoch >= LATE for point in course):
         return Line(number, f"reading: loss is still above {HIGH:g} at epoch {course[-1].epoch}")
