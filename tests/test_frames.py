@@ -26,6 +26,11 @@ PYTHON = 'Traceback (most recent call last):\n  File "/env/torch/_tensor.py", li
             "│ /env/a/b/c.py:162 in forward    │\n│ ❱ 162 │   return F.embedding(      │",
             "a/b/c.py, forward: │   return F.embedding(",
         ),
+        (
+            "a call that is only passed on",
+            '  File "/a/gpt.py", line 3, in f\n    x = self.wte(ids)\n  File "/e/torch/nn/modules/module.py", line 9, in _call\n    g()',
+            "/a/gpt.py, f: x = self.wte(ids)",
+        ),
         ("only frames, without code", '  File "/a.py", line 3, in f\n', "/a.py, f: "),
         ("the message is there", f"{PYTHON}\nRuntimeError: no", None),
         ("the message of another rank is there", f"{PYTHON}\n[rank1]: torch.OutOfMemoryError: no", None),

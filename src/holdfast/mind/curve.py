@@ -12,8 +12,8 @@ from holdfast.core.logtext import Line
 
 _NUMBER = r"['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
 _LOSS = re.compile(
-    r"(?<![\w/])(?:(?:train|training|lm|avg|average|mean|total|sft|lm_|batch|global)(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?"
-    + _NUMBER,
+    r"(?<![\w/])(?:(?:train|training|lm|avg|avr|average|mean|total|sft|lm_|batch|global|step|epoch|running|smooth|ema|tr|ce|cur|current)"
+    r"(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?" + _NUMBER,
     re.I,
 )
 _NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)

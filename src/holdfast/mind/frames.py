@@ -17,6 +17,7 @@ _MESSAGE = re.compile(
     r"^\W*(?:E +)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Warning|Found)\b|^.*\b[Aa]ssertion .*failed"
 )
 _NO_CODE = re.compile(r"^\s*[\^~│\-─╭╰|]*\s*$")
+_WRAPPERS = re.compile(r"nn/modules/module\.py|_contextlib\.py|accelerate/hooks\.py|_dynamo/eval_frame\.py|nn/parallel/distributed\.py")
 AFTER = 4  # lines that may follow the last frame: its code, markers, what surrounds it in a notebook
 PARTS = 3  # of the file's path
 
@@ -26,16 +27,20 @@ def cut_traceback(lines: Sequence[Line]) -> Line | None:
     frames = [(at, found) for at, line in enumerate(lines) if (found := _frame(line.text))]
     if not frames:
         return None
-    last, (file, name) = frames[-1]
+    last = frames[-1][0]
     rest = [line for line in lines[last + 1 :] if not _NO_CODE.match(line.text)]
     if any(_MESSAGE.match(line.text) for line in rest):
         return None
     pointed = next((shown["code"] for line in rest if (shown := _SHOWN.match(line.text))), None)
     if pointed is None and len(rest) > AFTER:
         return None
+    called = [one for one in frames if not _WRAPPERS.search(one[1][0])]  # what only passes a call on says nothing
+    at, (file, name) = (called or frames)[-1]
+    if at != last:
+        rest, pointed = list(lines[at + 1 : at + 2]), None
     code = pointed or (rest[0].text.strip() if rest else "")
     place = "/".join(file.split("/")[-PARTS:])
-    return Line(lines[last].number, f"reading: the traceback is cut in {place}, {name}: {code}", lines[last].rank)
+    return Line(lines[at].number, f"reading: the traceback is cut in {place}, {name}: {code}", lines[at].rank)
 
 
 def _frame(text: str) -> tuple[str, str] | None:
