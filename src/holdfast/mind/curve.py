@@ -10,16 +10,17 @@ from statistics import median
 
 from holdfast.core.logtext import Line
 
-_NUMBER = r"(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
+_NUMBER = r"['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
 _LOSS = re.compile(
-    r"(?<![\w/])(?:(?:train|training|lm|avg|average|mean|total|sft|lm_|batch|global)(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?"
-    + _NUMBER,
+    r"(?<![\w/])(?:(?:train|training|lm|avg|avr|average|mean|total|sft|lm_|batch|global|step|epoch|running|smooth|ema|tr|ce|cur|current)"
+    r"(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?" + _NUMBER,
     re.I,
 )
 _NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _RATE = re.compile(r"(?<![\w/])(?:learning[ _]rate|lr)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
+_COLUMN = re.compile(r"\s*\|\s*|\t+| {2,}")
 _NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
@@ -38,15 +39,30 @@ class Point:
 
 def points(lines: Sequence[Line]) -> list[Point]:
     """The logged training losses, in order."""
-    found = []
+    found = _table(lines)
     for line in lines:
         if "oss" not in line.text and "OSS" not in line.text:
             continue
         match = _LOSS.search(line.text)
+        if match is None and not math.isfinite(_value(_NORM, line.text) or 0.0):
+            found.append(Point(line, math.nan, math.nan, None, None, None))  # Megatron leaves a loss out that is not finite
         if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - 12) : match.start() + 5]):
             continue
         rest = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
         found.append(Point(line, float(match[1]), *rest))
+    return found
+
+
+def _table(lines: Sequence[Line]) -> list[Point]:
+    """The losses of a table as notebooks show it: a column below the words "Training Loss"."""
+    found: list[Point] = []
+    column: int | None = None
+    for line in lines:
+        cells = _COLUMN.split(line.text.strip(" |"))
+        if "Training Loss" in cells:
+            column = cells.index("Training Loss")
+        elif column is not None and column < len(cells) and (value := re.fullmatch(_NUMBER, cells[column], re.I)):
+            found.append(Point(line, float(value[1]), None, None, None, None))
     return found
 
 
@@ -64,9 +80,9 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
     if not course:
         return
     bad = next((point for point in course if not math.isfinite(point.loss)), None)
-    lost = next((at for at, point in enumerate(course) if point.loss == 0 or not math.isfinite(point.loss)), None)
+    lost = next((at for at, point in enumerate(course) if not _alive(point)), None)
     ill = next((point for point in course if point.norm is not None and not math.isfinite(point.norm)), None)
-    alive = [point for point in course if point.loss != 0 and math.isfinite(point.loss)]
+    alive = [point for point in course if _alive(point)]
     if not alive:
         yield _dead_from_the_start(course)
     elif lost is not None and lost > 0 and not _recovers(course[lost:]):
@@ -87,19 +103,26 @@ def _dead_from_the_start(course: list[Point]) -> Line:
     first = course[0]
     what = "0" if first.loss == 0 else "nan"
     masked = first.accuracy == 0
-    late = (first.epoch or 0) > LATE and not masked
+    late = (first.epoch or 0) > LATE and not masked and any(point.norm != 0 for point in course)
     where = "in all that is shown, from the middle of the run on" if late else "from the first logged step on"
     return Line(first.line.number, f"reading: loss is {what} {where}" + (", token accuracy 0" if masked else ""), first.line.rank)
 
 
 def _recovers(rest: list[Point]) -> bool:
-    return any(point.loss != 0 and math.isfinite(point.loss) for point in rest[-3:])
+    return any(_alive(point) for point in rest[-3:])
+
+
+def _alive(point: Point) -> bool:
+    """Finite, and not 0, which the loss of a policy gradient may be while the gradient is not."""
+    policy = bool(point.norm) and "reward" in point.line.text
+    return math.isfinite(point.loss) and (point.loss != 0 or policy)
 
 
 def _heals(course: list[Point]) -> bool:
-    """A gradient norm that was bad once, as a loss scaler makes it, and is fine since."""
-    norms = [point.norm for point in course if point.norm is not None]
-    return sum(not math.isfinite(norm) for norm in norms) * 4 <= len(norms) and math.isfinite(norms[-1])
+    """A gradient norm that was bad once or at the very start, as a loss scaler makes it, and is fine since."""
+    ill = [not math.isfinite(point.norm) for point in course if point.norm is not None]
+    at_start_only = sum(ill) * 2 <= len(ill) and not any(ill[sum(ill) :])
+    return (sum(ill) * 4 <= len(ill) or at_start_only) and not ill[-1]
 
 
 def _still(course: list[Point]) -> bool:
@@ -127,7 +150,8 @@ def _finite(course: list[Point]) -> Line:
     number = course[-1].line.number
     if median(losses) > HUGE:
         return Line(number, f"reading: loss is finite but absurdly large ({median(losses):.3g})")
-    if len(losses) >= 4 and last > best * CLIMBED and last - best > CLIMBED_BY:
+    steadily = len(losses) == 3 and losses == sorted(losses)
+    if (len(losses) >= 4 or steadily) and last > best * CLIMBED and last - best > CLIMBED_BY:
         return Line(number, f"reading: loss climbs, from {best:.3g} to {last:.3g}")
     if min(losses) > HIGH and all(point.epoch is not None and point.epoch >= LATE for point in course):
         return Line(number, f"reading: loss is still above {HIGH:g} at epoch {course[-1].epoch}")

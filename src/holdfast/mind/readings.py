@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from holdfast.core.files import Json
 from holdfast.core.logtext import Evidence, Line
 from holdfast.mind.curve import curve_readings
+from holdfast.mind.frames import cut_traceback
 
 _SIGNALS = {int(number): number.name for number in signal.Signals}
 _ENDINGS = (
@@ -51,6 +52,8 @@ def readings(evidence: Evidence) -> Iterator[Line]:
         yield from _told_ending(line)
         yield from _memory(line)
     yield from curve_readings(evidence.lines)
+    if cut := cut_traceback(evidence.lines):
+        yield cut
     yield from machine_readings(evidence.machine)
 
 

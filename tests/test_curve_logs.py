@@ -1,0 +1,40 @@
+"""How losses are read out of the logs of different trainers."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.logtext import clean_lines
+from holdfast.mind.curve import curve_readings
+
+MEGATRON = " iteration {} | lm loss: {} | loss scale: 1.0 | grad norm: {} | number of nan iterations: 0 |"
+REWARDED = "{{'loss': 0.0, 'grad_norm': {}, 'reward': 0.9, 'reward_std': 0.8, 'epoch': 0.5}}"
+
+
+@pytest.mark.parametrize(
+    ("why", "log", "said"),
+    [
+        (
+            "numbers in quotes",
+            "{'loss': '2.1', 'grad_norm': '1.0'}\n{'loss': 'nan', 'grad_norm': 'nan'}",
+            "becomes nan after healthy steps",
+        ),
+        ("the table of a notebook", "Step\tTraining Loss\n10\t1.2\n20\t0.0\n30\t0.0", "falls to 0 after healthy steps"),
+        ("a table with bars", "| Step | Training Loss |\n| 10 | nan |\n| 20 | nan |", "is nan from the first logged step on"),
+        (
+            "a loss that is left out",
+            MEGATRON.format(1, 0.7, 0.7) + "\n iteration 2 | loss scale: 1.0 | grad norm: nan |",
+            "becomes nan after",
+        ),
+        ("a step that is skipped", " iteration 1 | loss scale: 8388608.0 | number of skipped iterations: 1 |", None),
+        ("a policy's loss is 0 while it learns", REWARDED.format(0.9) + "\n" + REWARDED.format(0.4), "is finite and does not climb"),
+        ("nothing moves, late in the run", REWARDED.format(0.0) + "\n" + REWARDED.format(0.0), "is 0 from the first logged step on"),
+        ("a norm that is bad at the start only", "loss: 1.9, grad_norm: nan\nloss: 0.9, grad_norm: 3.9", "is finite and does not climb"),
+        ("a norm that stays bad", "loss: 1.9, grad_norm: 3.9\nloss: 0.9, grad_norm: nan", "gradient norm is not finite"),
+        ("three values that climb", "loss: 8.3\nloss: 9.9\nloss: 12.1", "climbs"),
+        ("three values that jump", "loss: 8.3\nloss: 5.9\nloss: 9.1", "does not climb"),
+    ],
+)
+def test_the_course_of_a_loss_is_told(why: str, log: str, said: str | None) -> None:
+    told = [line.text for line in curve_readings(clean_lines(log))]
+    assert (told == []) if said is None else any(said in text for text in told), (why, told)

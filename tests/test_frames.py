@@ -1,0 +1,45 @@
+"""Where a traceback ends whose message is not in the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.logtext import clean_lines
+from holdfast.mind.frames import cut_traceback
+
+PYTHON = 'Traceback (most recent call last):\n  File "/env/torch/_tensor.py", line 492, in backward\n    torch.autograd.backward('
+
+
+@pytest.mark.parametrize(
+    ("why", "log", "said"),
+    [
+        ("a traceback of Python", PYTHON, "env/torch/_tensor.py, backward: torch.autograd.backward("),
+        ("markers are no code", f"{PYTHON}\n    ^^^^^^^^^^^^^^^", "env/torch/_tensor.py, backward: torch.autograd.backward("),
+        ("a rank before each line", "\n".join(f"[rank1]: {line}" for line in PYTHON.split("\n")), "env/torch/_tensor.py, backward: torch"),
+        (
+            "a notebook, with the line it points at",
+            "/env/a/fast.py in __init__(self, *args)\n     85         if x:\n---> 87             load(file)\n     88         else:",
+            "env/a/fast.py, __init__: load(file)",
+        ),
+        (
+            "rich",
+            "│ /env/a/b/c.py:162 in forward    │\n│ ❱ 162 │   return F.embedding(      │",
+            "a/b/c.py, forward: │   return F.embedding(",
+        ),
+        (
+            "a call that is only passed on",
+            '  File "/a/gpt.py", line 3, in f\n    x = self.wte(ids)\n  File "/e/torch/nn/modules/module.py", line 9, in _call\n    g()',
+            "/a/gpt.py, f: x = self.wte(ids)",
+        ),
+        ("only frames, without code", '  File "/a.py", line 3, in f\n', "/a.py, f: "),
+        ("the message is there", f"{PYTHON}\nRuntimeError: no", None),
+        ("the message of another rank is there", f"{PYTHON}\n[rank1]: torch.OutOfMemoryError: no", None),
+        ("the program went on", PYTHON + "\nstep" * 9, None),
+        ("no traceback", "step 1\nloss 3", None),
+        ("nothing", "", None),
+    ],
+)
+def test_the_end_of_a_cut_traceback_is_told(why: str, log: str, said: str | None) -> None:
+    found = cut_traceback(clean_lines(log))
+    assert (found is None) == (said is None), why
+    assert said is None or (found is not None and found.text.startswith(f"reading: the traceback is cut in {said}")), why
