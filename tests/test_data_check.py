@@ -236,6 +236,19 @@ def test_bytes_that_are_not_text_come_back_whole(call: Call, tmp_path: Path) -> 
     assert [(row["line"], row["reason"], base64.b64decode(row["raw_base64"])) for row in rejects] == [(2, "bad_encoding", raw)]
 
 
+def test_rows_of_a_table_with_a_broken_header_are_not_taken_for_json(call: Call, tmp_path: Path) -> None:
+    """Found by scripts/fuzz_rows.py: such a row went by the check for double keys, and came out as what is rejected as a row of JSON."""
+    file = tmp_path / "rows.csv"
+    file.write_bytes(b'"instruction \xf0", output\n{"text": "a"}\nbirch\n\xff\n')
+    answer, clean, rejects = cleaned(call, tmp_path, file)
+    assert (answer["rows"], clean) == (3, b"")
+    assert [(row["reason"], row["detail"]) for row in rejects] == [
+        ("bad_encoding", "a name in the header is not UTF-8"),
+        ("bad_encoding", "a name in the header is not UTF-8"),
+        ("bad_encoding", "not UTF-8: byte 0xff at offset 0"),
+    ]
+
+
 def test_near_duplicates_are_remembered_in_bounded_memory() -> None:
     texts = [" ".join(f"{key_of(f'{n} {word}') % 10**9}" for word in range(8)) for n in range(3000)]
     found, enough = signatures([*texts, texts[2999] + "!", texts[0] + "!"])

@@ -29,6 +29,7 @@ MAY_IMPORT = {
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
 HEAVY_ROOMS = {"trainer", "ship"}
+RAY_FILE = "rows/cluster.py"
 STANDARD_LIBRARY_ONLY = ("world/nurse.py", "core/identity.py", "core/wait.py")
 REPORTED_LINES, FAILING_LINES = 300, 500
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -62,6 +63,11 @@ def test_a_file_imports_only_from_the_rooms_below_it(file: Path) -> None:
 def test_torch_stays_on_its_island(file: Path) -> None:
     heavy = {name.split(".")[0] for name in imported(file)} & HEAVY
     assert not heavy or room_of(file) in HEAVY_ROOMS, f"{file} imports {heavy}"
+
+
+def test_ray_appears_in_one_file() -> None:
+    users = [str(file.relative_to(SOURCE)) for file in FILES if "ray" in {name.split(".")[0] for name in imported(file)}]
+    assert users == [RAY_FILE]
 
 
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)

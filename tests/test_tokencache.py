@@ -31,7 +31,7 @@ from holdfast.rows.rules import Rules
 from holdfast.rows.shard import blocks, shard_bytes, tokenise
 from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import join_parts, load_tokens
-from holdfast.rows.workers import Workers, finished
+from holdfast.rows.workers import Workers
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.prepare import check_data
 
@@ -130,7 +130,7 @@ def test_a_killed_worker_is_told(assets: SimpleNamespace, rows: Path, monkeypatc
         for process in multiprocessing.active_children():
             kill(process.pid)
         with pytest.raises(Stop, match="a process that tokenises rows was killed"):
-            [finished(future) for future in begun]
+            [work.result() for work in begun]
 
 
 def test_rows_are_tokenised_once_whatever_their_file_is_called(assets: SimpleNamespace, rows: Path, tmp_path: Path) -> None:

@@ -22,5 +22,8 @@ class Stop(Exception):
         super().__init__(message)
         self.code, self.message, self.hint, self.answer = code, message, hint, answer
 
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it comes whole out of another process
+        return type(self), (self.code, self.message, self.hint, self.answer)
+
     def __str__(self) -> str:
         return self.message if not self.hint else f"{self.message}\n  -> {self.hint}"

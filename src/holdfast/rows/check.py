@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +21,7 @@ from holdfast.rows.cache import TokenCache
 from holdfast.rows.rawrow import json_line
 from holdfast.rows.shard import Block, Shard, Verdicts, blocks, read_shard
 from holdfast.rows.tokenset import Part, TokenSet
-from holdfast.rows.workers import Workers, finished
+from holdfast.rows.workers import Work, Workers
 
 
 @dataclass
@@ -60,7 +59,7 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
 
 def _shards(file: str, cache: TokenCache, workers: Workers) -> Iterator[tuple[Path, Shard, Block, bool]]:
     """The shard of each block of `file` in order, where it lies, and whether it was there already; some blocks are begun ahead."""
-    ahead: deque[tuple[Block, str, tuple[Path, Shard] | Future[bytes]]] = deque()
+    ahead: deque[tuple[Block, str, tuple[Path, Shard] | Work]] = deque()
     for block in blocks(file):
         name = block.name
         ahead.append((block, name, cache.find(name) or workers.begin(block)))
@@ -70,11 +69,11 @@ def _shards(file: str, cache: TokenCache, workers: Workers) -> Iterator[tuple[Pa
         yield _next(ahead, cache)
 
 
-def _next(ahead: deque[tuple[Block, str, tuple[Path, Shard] | Future[bytes]]], cache: TokenCache) -> tuple[Path, Shard, Block, bool]:
+def _next(ahead: deque[tuple[Block, str, tuple[Path, Shard] | Work]], cache: TokenCache) -> tuple[Path, Shard, Block, bool]:
     block, name, work = ahead.popleft()
     if isinstance(work, tuple):
         return *work, block, True
-    data = finished(work)
+    data = work.result()
     return cache.keep(name, data), read_shard(data), block, False
 
 

@@ -9,7 +9,6 @@ import hashlib
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -19,10 +18,9 @@ import numpy as np
 from holdfast.core.files import Json, replacing, write_bytes
 from holdfast.rows.findings import Findings
 from holdfast.rows.rawrow import json_line
-from holdfast.rows.shard import Block, blocks
 from holdfast.rows.similar import Mask
 from holdfast.rows.survey import Survey, read_survey
-from holdfast.rows.workers import Workers, finished
+from holdfast.rows.workers import B, Crew, Work
 
 _KEPT_AFTER = 32  # blocks; a cleaning of fewer is over before it can be worth going on with
 
@@ -52,60 +50,57 @@ class Unfinished:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def check_files(files: list[str], held_out: list[str], workers: Workers, findings: Findings) -> None:
+def check_files(files: list[str], held_out: list[str], crew: Crew[B], findings: Findings) -> None:
     """Survey all rows of `files`; those of `held_out` are only what these are compared with."""
-    _hold_out(held_out, workers, findings)
-    for file in files:
-        for block, survey in _surveys(file, workers, None):
-            findings.take(file, block, survey)
+    _hold_out(held_out, crew, findings)
+    for file, block, survey in _surveys(files, crew, None):
+        findings.take(file, block, survey)
 
 
 def clean_files(
-    files: list[str], held_out: list[str], workers: Workers, findings: Findings, out: Path, rejects: Path, mended: Path, key: str
+    files: list[str], held_out: list[str], crew: Crew[B], findings: Findings, out: Path, rejects: Path, mended: Path, key: str
 ) -> int:
     """The same, and write the three files, each whole or not at all; how many blocks an interrupted cleaning had done. Raises OSError."""
     unfinished = Unfinished(out, key)
-    _hold_out(held_out, workers, findings)
+    _hold_out(held_out, crew, findings)
     with ExitStack() as stack:
         handles = [stack.enter_context(replacing(path)) for path in (out, rejects, mended)]
-        for file in files:
-            for block, survey in _surveys(file, workers, unfinished):
-                rejected, left = findings.take(file, block, survey)
-                _write(survey, left, handles[0])
-                _write_lines(rejected, handles[1])
-                changed = {int(line) for line in survey.lines[left]}
-                entries = survey.entries("mended", file, block.first_line)
-                _write_lines([entry for entry in entries if entry["line"] - block.first_line in changed], handles[2])
+        for file, block, survey in _surveys(files, crew, unfinished):
+            rejected, left = findings.take(file, block, survey)
+            _write(survey, left, handles[0])
+            _write_lines(rejected, handles[1])
+            changed = {int(line) for line in survey.lines[left]}
+            entries = survey.entries("mended", file, block.first_line)
+            _write_lines([entry for entry in entries if entry["line"] - block.first_line in changed], handles[2])
     unfinished.clear()
     return unfinished.reused
 
 
-def _hold_out(files: list[str], workers: Workers, findings: Findings) -> None:
-    for file in files:
-        for _, survey in _surveys(file, workers, None):
-            findings.repetitions.hold_out(survey)
+def _hold_out(files: list[str], crew: Crew[B], findings: Findings) -> None:
+    for _, _, survey in _surveys(files, crew, None):
+        findings.repetitions.hold_out(survey)
 
 
-def _surveys(file: str, workers: Workers, unfinished: Unfinished | None) -> Iterator[tuple[Block, Survey]]:
-    """The survey of each block of `file`, in order; some are begun ahead."""
-    ahead: deque[tuple[Block, str, Future[bytes] | bytes]] = deque()
-    for number, block in enumerate(blocks(file)):
+def _surveys(files: list[str], crew: Crew[B], unfinished: Unfinished | None) -> Iterator[tuple[str, B, Survey]]:
+    """The survey of each block of the files, in order; some are begun ahead."""
+    ahead: deque[tuple[str, B, str, Work | bytes]] = deque()
+    for number, (file, block) in enumerate(crew.blocks(files)):
         name = block.name if unfinished and number >= _KEPT_AFTER else ""
-        ahead.append((block, name, (unfinished.find(name) if unfinished and name else None) or workers.begin(block)))
-        if len(ahead) > 2 * workers.count:
+        ahead.append((file, block, name, (unfinished.find(name) if unfinished and name else None) or crew.begin(block)))
+        if len(ahead) > 2 * crew.count:
             yield _next(ahead, unfinished)
     while ahead:
         yield _next(ahead, unfinished)
 
 
-def _next(ahead: deque[tuple[Block, str, Future[bytes] | bytes]], unfinished: Unfinished | None) -> tuple[Block, Survey]:
-    block, name, work = ahead.popleft()
+def _next(ahead: deque[tuple[str, B, str, Work | bytes]], unfinished: Unfinished | None) -> tuple[str, B, Survey]:
+    file, block, name, work = ahead.popleft()
     if isinstance(work, bytes):
-        return block, read_survey(work)
-    data = finished(work)
+        return file, block, read_survey(work)
+    data = work.result()
     if unfinished and name:
         unfinished.keep(name, data)
-    return block, read_survey(data)
+    return file, block, read_survey(data)
 
 
 def _write(survey: Survey, left: Mask, handle: BinaryIO) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from holdfast.core.files import Json
 from holdfast.rows.lengths import histogram, outlook, spread
 from holdfast.rows.rawrow import Reject, Source
-from holdfast.rows.shard import Block, Verdicts
+from holdfast.rows.shard import BlockLike, Verdicts
 from holdfast.rows.similar import Mask, Near, Seen
 from holdfast.rows.survey import Survey
 
@@ -71,7 +71,7 @@ class Findings:
     repeated: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[Json]] = field(default_factory=dict)
 
-    def take(self, file: str, block: Block, survey: Survey) -> tuple[list[Json], Mask]:
+    def take(self, file: str, block: BlockLike, survey: Survey) -> tuple[list[Json], Mask]:
         """Count a block; its rejects in the order of the lines, and which of the survey's rows are left."""
         self.verdicts.add(survey.verdicts)
         self.noted += survey.noted
@@ -103,7 +103,7 @@ class Findings:
             self._quote(entry)
         return sorted(rejects, key=lambda entry: int(entry["line"])), left
 
-    def _drop(self, kind: str, mask: Mask, survey: Survey, block: Block) -> None:
+    def _drop(self, kind: str, mask: Mask, survey: Survey, block: BlockLike) -> None:
         """Make rejects of rows that were counted as kept or mended."""
         count = int(mask.sum())
         changed: dict[int, list[str]] = {}

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,17 @@ from holdfast.rows.tokens import Codec, Tokens
 _VERSION = 1  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
 _ARRAYS = ("ids", "learned", "lengths", "lines", "rejects")
+
+
+class BlockLike(Protocol):
+    """A block, wherever its rows lie."""
+
+    @property
+    def rows(self) -> tuple[Unparsed, ...]: ...
+    @property
+    def first_line(self) -> int: ...
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,17 @@ def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> Unpa
     try:
         return Unparsed(line, raw, None, orjson.dumps(named))
     except (TypeError, orjson.JSONEncodeError):
-        return Unparsed(line, raw, None, raw)  # not UTF-8: parsing says where
+        if _is_utf_8(raw):
+            return Unparsed(line, raw, ("bad_encoding", "a name in the header is not UTF-8"))
+        return Unparsed(line, raw, None, raw)  # parsing says where
+
+
+def _is_utf_8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def read_columns(file: str, kind: str) -> Iterator[Unparsed]:

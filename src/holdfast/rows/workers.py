@@ -11,19 +11,43 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.rows.rules import Rules
-from holdfast.rows.shard import Block, shard_bytes, tokenise
+from holdfast.rows.shard import Block, BlockLike, blocks, shard_bytes, tokenise
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
 
 Make = Callable[[Block, Rules, Codec], bytes]
 _BLOCKS_HERE = 32  # two more processes cost two seconds to start
 _MOST_WORKERS = 16  # each holds the tokenizer: some 100 MB
+
+
+B = TypeVar("B", bound=BlockLike)
+
+
+class Work(Protocol):
+    """A block that is being worked on."""
+
+    def result(self) -> bytes:
+        """What was made of it. Raises Stop(1) when whoever was at it is lost."""
+
+
+class Crew(Protocol[B]):
+    """Whoever works on blocks: processes of this machine, or a cluster. `count`: how many at a time."""
+
+    count: int
+
+    def blocks(self, files: list[str]) -> Iterator[tuple[str, B]]:
+        """Every block of the files in order, with its file. Raises what read_unparsed raises."""
+
+    def begin(self, block: B) -> Work:
+        """Start on a block."""
 
 
 def _shard(block: Block, rules: Rules, codec: Codec) -> bytes:
@@ -47,29 +71,36 @@ class Workers:
         if self._pool:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def begin(self, block: Block) -> Future[bytes]:
-        """Start on a block; the future gives what is made of it."""
+    def blocks(self, files: list[str]) -> Iterator[tuple[str, Block]]:
+        """Every block of the files in order, with its file. Raises what read_unparsed raises."""
+        return ((file, block) for file in files for block in blocks(file))
+
+    def begin(self, block: Block) -> Work:
+        """Start on a block."""
         self._begun += 1
         if self.count < 2 or self._begun <= _BLOCKS_HERE:
             done: Future[bytes] = Future()
             done.set_result(self._make(block, self._rules, self._codec))
-            return done
+            return _Work(done)
         if self._pool is None:
             arguments = (self._codec.folder, self._codec.stands_in, self._rules, self._make)
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, context, _enter, arguments)
         try:
-            return self._pool.submit(_make, block)
+            return _Work(self._pool.submit(_make, block))
         except BrokenProcessPool:
             raise _killed() from None
 
 
-def finished(future: Future[bytes]) -> bytes:
-    """What was made of the block. Raises Stop(1) when the process that made it was killed."""
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise _killed() from None
+@dataclass(frozen=True)
+class _Work:
+    future: Future[bytes]
+
+    def result(self) -> bytes:
+        try:
+            return self.future.result()
+        except BrokenProcessPool:
+            raise _killed() from None
 
 
 def _killed() -> Stop:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, write_bytes
@@ -16,7 +18,7 @@ from holdfast.rows.rules import NO_LIMIT, Rules
 from holdfast.rows.sources import expand
 from holdfast.rows.survey import check_block
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
-from holdfast.rows.workers import Workers
+from holdfast.rows.workers import Crew, Make, Workers
 from holdfast.ui.datapage import render
 from holdfast.ui.datatable import show
 from holdfast.world.system import usable_threads
@@ -35,6 +37,11 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become mended)")
     check.add_argument("--held-out", action="append", default=[], metavar="PATH", help="rows that must not be among these")
     check.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores); the result does not depend on it")
+    check.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="let a Ray cluster do the work: HOST:PORT, or auto on a node of it; the result does not depend on it",
+    )
     check.add_argument("--json", action="store_true", help="print the findings as JSON")
     check.add_argument("--html", type=Path, metavar="FILE", help="write them as one page, too")
 
@@ -44,8 +51,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     codec = codec_of(arguments)
     findings = Findings()
     began = time.perf_counter()
-    with Workers(codec, rules_of(arguments), workers_of(arguments), check_block) as workers:
-        check_files(files, held_out, workers, findings)
+    with crew_of(arguments, codec, check_block) as crew:
+        check_files(files, held_out, crew, findings)
     answer = answer_of(arguments, findings, files, codec, time.perf_counter() - began)
     tell(arguments, answer)
     return BLOCKED if answer["rejected"] else DONE, answer
@@ -77,6 +84,20 @@ def workers_of(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None and arguments.workers < 1:
         raise Stop(USAGE, f"--workers {arguments.workers}: at least 1 is needed", "leave it out for all cores")
     return arguments.workers or usable_threads()
+
+
+def crew_of(arguments: argparse.Namespace, codec: Codec, make: Make) -> AbstractContextManager[Crew[Any]]:
+    """Who does the work: processes of this machine, or the cluster asked for. Raises Stop(2) without Ray."""
+    rules, count = rules_of(arguments), workers_of(arguments)
+    if arguments.ray is None:
+        return Workers(codec, rules, count, make)
+    if arguments.workers is not None:
+        raise Stop(USAGE, "--workers counts processes of this machine, --ray uses the CPUs of a cluster", "give one of the two")
+    try:
+        from holdfast.rows.cluster import Cluster
+    except ModuleNotFoundError as missing:
+        raise Stop(USAGE, f"--ray needs Ray, which is not installed (no module {missing.name})", "pip install 'holdfast[ray]'") from None
+    return Cluster(arguments.ray, codec, rules, make)
 
 
 def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str], codec: Codec, seconds: float) -> Json:

@@ -17,7 +17,6 @@ from holdfast.rows.clean import clean_files
 from holdfast.rows.findings import Findings
 from holdfast.rows.sources import expand
 from holdfast.rows.survey import clean_block
-from holdfast.rows.workers import Workers
 from holdfast.rows.write import cannot_write, refuse_outputs
 from holdfast.verbs import data_check
 
@@ -46,11 +45,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     findings = Findings(frozenset(kind.replace("-", "_") for kind in arguments.drop))
     began = time.perf_counter()
     try:
-        with Workers(codec, rules, data_check.workers_of(arguments), clean_block) as workers:
+        with data_check.crew_of(arguments, codec, clean_block) as crew:
             for path in (arguments.out, arguments.rejects):
                 path.parent.mkdir(parents=True, exist_ok=True)
             places = (arguments.out, arguments.rejects, mended)
-            reused = clean_files(files, held_out, workers, findings, *places, cache_key(codec, rules))
+            reused = clean_files(files, held_out, crew, findings, *places, cache_key(codec, rules))
     except OSError as error:
         raise cannot_write(error, arguments.out) from None
     answer = data_check.answer_of(arguments, findings, files, codec, time.perf_counter() - began)
