@@ -168,7 +168,7 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         if decision.to is not None:
             roll_back(run, places, decision.to, verdict.settings if verdict else {}, [], decision.reason)
             launch = relaunch(run)
-        _tell_refuted(run)
+        watch.tell_refuted()
         if decision.launch is None:
             return Outcome(ending, decision, wreck)
         view.tell(f"attempt {attempt.number}: {decision.reason}")
@@ -223,15 +223,6 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, d
     add_entry(run.timeline_file, first, settings, decision.reason)
     run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, cause=diagnosis.cause, evidence=verdict.evidence)
     return True
-
-
-def _tell_refuted(run: RunFolder) -> None:
-    """Journal each remedy that did not help, once."""
-    events = list(run.events())
-    told = {event["remedy"] for event in events if event["event"] == "remedy_refuted"}
-    for remedy, reason in refuted(events).items():
-        if remedy not in told:
-            run.event("remedy_refuted", remedy=remedy, reason=reason)
 
 
 def _ticker(view: View, hands: World, launch: Launch, watch: HealthWatch) -> process.Tick:

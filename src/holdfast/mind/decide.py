@@ -16,6 +16,7 @@ FINAL = ("checkpoint_unreadable", "disk_full")  # another attempt would meet the
 FINAL_KINDS = ("refused", "stuck")
 REPEATS_BY_CHANCE = 8  # where the lab saw the step go through as it is: another start is another chance
 ROLLBACKS = 3  # in a row without getting beyond where the first of them began
+OF_REMEDIES = ("remedy_applied", "remedy_helped", "remedy_refuted", "attempt_ended")  # what `refuted` and `helped` look at
 WATCHED = 20  # steps after a remedy in which the same cause shows that it did not help
 EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first restart is the first experiment
 
