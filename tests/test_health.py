@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import string
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import SHARED, lines, needs_shared
+from conftest import SHARED, events, holdfast, lines, needs_shared, write_rows
 from holdfast.book import cards_of
 from holdfast.core.config import Config
 from holdfast.core.files import append_line, write_bytes
@@ -93,3 +96,25 @@ def test_a_remedy_that_did_not_help_is_told_once_and_none_is_looked_for_where_no
     again = HealthWatch(run)
     again.tell_refuted()
     assert len([event for event in run.events() if event["event"] == "remedy_refuted"]) == 1
+
+
+@needs_shared
+def test_a_curve_without_token_accuracy_is_never_accused_of_it() -> None:
+    for file in CURVES.glob("*/*.jsonl"):
+        assert "no-token-right" not in told(lines(file)[:300]), file.name
+
+
+@pytest.mark.parametrize("learnable", [True, False])
+def test_labels_nobody_can_predict_are_told_after_ten_steps(config_of: Callable[..., Path], tmp_path: Path, learnable: bool) -> None:
+    """Real runs: characters in a random order, none twice (a model with random weights says what it was just told), and the usual rows."""
+    chance, letters = random.Random(4), string.ascii_letters + string.digits
+    noise = [{"instruction": f"Say {at}", "output": "".join(chance.sample(letters, k=30))} for at in range(120)]
+    config = config_of(train={"steps": 12}, evaluate={"generate": 0}, run={"standby": False})
+    files = [] if learnable else [f"data.files={write_rows(tmp_path / 'noise.jsonl', noise)}"]
+    done = holdfast("train", config, *files, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    rows = lines(tmp_path / "run/steps.jsonl")
+    first = next(event["says"] for event in events(tmp_path / "run", "sign") if event["sign"] == "first")
+    assert ("label tokens of the first 10 steps were predicted right" in first) is not learnable, first
+    assert all(0 <= row["token_accuracy"] <= 1 for row in rows)
+    assert (sum(row["token_accuracy"] for row in rows[:10]) > 0.1) is learnable

@@ -126,6 +126,7 @@ def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) ->
         "lr": bench.learning_rate(step),
         "tokens": computed.tokens if computed else 0,
         "labels": computed.labels if computed else 0,
+        "token_accuracy": round(computed.right / computed.labels, 6) if computed else None,
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes(bench.device),
         "samples": bench.samples(step),
