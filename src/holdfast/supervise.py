@@ -162,13 +162,13 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
             return Outcome(ending, None, wreck)
         if verdict is not None:
             diagnosis = replace(diagnosis, cause=verdict.cause or diagnosis.cause)
+        _record(run, wreck, diagnosis, decision, verdict)
+        watch.tell_refuted()
         if verdict is not None and _apply(run, wreck, verdict, decision, diagnosis):
             launch, watch.remedied = relaunch(run), True
-        _record(run, wreck, diagnosis, decision, verdict)
         if decision.to is not None:
             roll_back(run, places, decision.to, verdict.settings if verdict else {}, [], decision.reason)
             launch = relaunch(run)
-        watch.tell_refuted()
         if decision.launch is None:
             return Outcome(ending, decision, wreck)
         view.tell(f"attempt {attempt.number}: {decision.reason}")
