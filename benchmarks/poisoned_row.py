@@ -3,8 +3,9 @@
     python benchmarks/poisoned_row.py ROWS.jsonl --model FOLDER [--effects abort nan_loss hang oom] [--seed 1] [--batch 32] [--threads 1]
 
 The row is drawn from all lines of the file, then the order of the rows (train.seed) such that it comes within the first steps. Each effect
-meets every micro-batch that has the row. A run whose row was left out from its first step on has to end with the same weights. Prints a row
-of a Markdown table for each effect; exits with 1 where a row was not found, another was, or the weights differ.
+meets every micro-batch that has the row. A run whose row was left out from its first step on, and which has the same settings timeline
+otherwise (running out of memory leaves smaller micro-batches), has to end with the same weights. Prints a row of a Markdown table for
+each effect; exits with 1 where a row was not found, another was, or the weights differ.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def poisoned(effect: str, place: Place, arguments: argparse.Namespace, folder: P
     rows = read(run / "steps.jsonl")
     whole = all(len(row["samples"]) == arguments.batch - (row["step"] == place.step) for row in rows)
     alone = quarantined == [place.line] and [row["step"] for row in rows] == list(range(1, steps + 1)) and whole
-    same = never(config, place, folder.with_name(f"{folder.name}-never")) == summary["artifact_sha256"]
+    learned = read(run / "timeline.jsonl")[1:]
+    same = never(config, place, learned, folder.with_name(f"{folder.name}-never")) == summary["artifact_sha256"]
     events = read(run / "events.jsonl")
     first = next(event["time"] for event in events if event["event"] == "attempt_ended")
     found = next((event["time"] - first for event in events if event["event"] == "remedy_applied"), None)
@@ -126,7 +128,7 @@ def poisoned(effect: str, place: Place, arguments: argparse.Namespace, folder: P
     return (*cells, "yes" if alone else f"no: {quarantined}", "yes" if same else "no"), alone and same and trials <= 20
 
 
-def never(config: dict[str, Any], place: Place, folder: Path) -> str:
+def never(config: dict[str, Any], place: Place, learned: list[dict[str, Any]], folder: Path) -> str:
     """The weights of a run that never had the row: stopped before it trained, then told to leave the row out from its first step on."""
     command, run = begin(config, folder), folder / "run"
     with (folder / "log").open("wb") as log:
@@ -138,7 +140,8 @@ def never(config: dict[str, Any], place: Place, folder: Path) -> str:
     if RunFolder(run).committed() >= place.step:
         raise SystemExit(f"{run} trained the row before it could be stopped")
     with (run / "timeline.jsonl").open("a") as timeline:
-        timeline.write(json.dumps({"from_step": 1, "settings": {"quarantine": [place.row]}, "reason": "never had it"}) + "\n")
+        first = {"from_step": 1, "settings": {"quarantine": [place.row]}, "reason": "never had it"}
+        timeline.writelines(json.dumps(entry) + "\n" for entry in (first, *learned))
     sha256: str = finish(command)["artifact_sha256"]
     return sha256
 
