@@ -13,8 +13,9 @@ import pytest
 from holdfast.book import cards_of
 from holdfast.core.files import Json
 from holdfast.core.types import Verdict
-from holdfast.lab.investigate import ACCIDENT, Lab, Spent, by_accident, in_order, investigate
+from holdfast.lab.investigate import ACCIDENT, by_accident, in_order, investigate
 from holdfast.lab.replay import Change
+from holdfast.lab.trials import Lab, Spent
 
 SETTINGS = {"attention": "sdpa", "dtype": "fp32", "micro_batch_tokens": 200, "packing": True, "own_head": False, "threads": 2}
 SETTINGS |= {"checkpointed_layers": 0}

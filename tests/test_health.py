@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import random
+import string
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import SHARED, lines, needs_shared
+from conftest import SHARED, events, holdfast, lines, needs_shared, write_rows
 from holdfast.book import cards_of
+from holdfast.core.config import Config
+from holdfast.core.files import append_line, write_bytes
+from holdfast.core.run import RunFolder
 from holdfast.core.sign import rows
+from holdfast.lab.health import HealthWatch
 from holdfast.mind.health import first_word, odd
 
 SIGNS = list(cards_of("signs").values())
@@ -44,3 +52,69 @@ def test_the_first_word_gives_the_numbers() -> None:
     assert first_word(steps, odd(steps, SIGNS)) == "healthy after 10 steps: loss 3.000 -> 2.100, gradient norm 1.00 to 2.00"
     ill = rows({"loss": [0.0] * 10})
     assert "exactly 0" in first_word(ill, odd(ill, SIGNS))
+
+
+def watched(tmp_path: Path) -> tuple[RunFolder, HealthWatch]:
+    run = RunFolder(tmp_path)
+    run.write_config(Config.model_validate({"model": "m", "data": {"files": ["f"]}}))
+    return run, HealthWatch(run)
+
+
+def look(watch: HealthWatch) -> set[str]:
+    """The signs told after another look."""
+    watch.looked = 0.0
+    watch.look()
+    return watch.told
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_evaluations_are_looked_at_as_they_come_and_forgotten_where_they_were_taken_back(tmp_path: Path, taken_back: bool) -> None:
+    run, watch = watched(tmp_path)
+    for step in range(1, 41):
+        append_line(run.steps_file, {"step": step, "loss": 3.0 - step / 40, "grad_norm": 1.0, "lr": 1e-4})
+        if step in (10, 20, 30):
+            append_line(run.evaluations_file, {"step": step, "loss": 2.0 + step / 40})
+    assert look(watch) == {"first"}, "three rises are needed"
+    if taken_back:
+        write_bytes(run.evaluations_file, b'{"step": 10, "loss": 2.25}\n')
+    append_line(run.evaluations_file, {"step": 40, "loss": 3.0})
+    append_line(run.steps_file, {"step": 41, "loss": 1.9, "grad_norm": 1.0, "lr": 1e-4})
+    assert look(watch) == {"first"} | (set() if taken_back else {"held-out-worse"})
+
+
+def test_a_remedy_that_did_not_help_is_told_once_and_none_is_looked_for_where_none_was_applied(tmp_path: Path) -> None:
+    run, watch = watched(tmp_path)
+    ended: dict[str, Any] = {"attempt": 1, "step": 7, "diagnosis": {"cause": "hang"}, "decision": {}}
+    run.event("attempt_ended", **ended)
+    watch.tell_refuted()
+    run.event("remedy_applied", step=5, remedy="fp32", cause="hang")
+    watch.remedied = True
+    run.event("attempt_ended", **ended)
+    for _ in range(2):
+        watch.tell_refuted()
+    assert [event["remedy"] for event in run.events() if event["event"] == "remedy_refuted"] == ["fp32"]
+    again = HealthWatch(run)
+    again.tell_refuted()
+    assert len([event for event in run.events() if event["event"] == "remedy_refuted"]) == 1
+
+
+@needs_shared
+def test_a_curve_without_token_accuracy_is_never_accused_of_it() -> None:
+    for file in CURVES.glob("*/*.jsonl"):
+        assert "no-token-right" not in told(lines(file)[:300]), file.name
+
+
+@pytest.mark.parametrize("learnable", [True, False])
+def test_labels_nobody_can_predict_are_told_after_ten_steps(config_of: Callable[..., Path], tmp_path: Path, learnable: bool) -> None:
+    """Real runs: characters in a random order, none twice (a model with random weights says what it was just told), and the usual rows."""
+    chance, letters = random.Random(4), string.ascii_letters + string.digits
+    noise = [{"instruction": f"Say {at}", "output": "".join(chance.sample(letters, k=30))} for at in range(120)]
+    config = config_of(train={"steps": 12}, evaluate={"generate": 0}, run={"standby": False})
+    files = [] if learnable else [f"data.files={write_rows(tmp_path / 'noise.jsonl', noise)}"]
+    done = holdfast("train", config, *files, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    rows = lines(tmp_path / "run/steps.jsonl")
+    first = next(event["says"] for event in events(tmp_path / "run", "sign") if event["sign"] == "first")
+    assert ("label tokens of the first 10 steps were predicted right" in first) is not learnable, first
+    assert all(0 <= row["token_accuracy"] <= 1 for row in rows)
+    assert (sum(row["token_accuracy"] for row in rows[:10]) > 0.1) is learnable

@@ -245,6 +245,7 @@ def test_a_poisoned_row_is_found_and_nothing_else_is_lost(
     assert len(list(run.glob("trials/*/trial.json"))) <= 20
     assert [step["step"] for step in lines(run / "steps.jsonl")] == list(range(1, STEPS + 1))
     at = events(run, "remedy_applied")[0]["step"]
+    assert not events(run, "remedy_refuted"), "the death that led to the remedy does not speak against it"
     assert all(row not in step["samples"] for step in lines(run / "steps.jsonl")[at - 1 :])
     entry = lines(run / "quarantine.jsonl")[0]
     assert entry["file"].endswith("rows.jsonl") and "fails alone and in other company" in entry["evidence"]
@@ -272,6 +273,7 @@ def test_the_change_that_helps_is_found_and_kept(config_of: Write, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     applied = events(run, "remedy_applied")
     assert [event["remedy"] for event in applied] == [remedy], applied
+    assert not events(run, "remedy_refuted")
     assert json.loads(done.stdout)["quarantined"] == [], "no row is accused"
     learned = lines(run / "timeline.jsonl")[-1]
     assert learned["from_step"] == 5

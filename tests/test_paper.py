@@ -19,13 +19,37 @@ from hypothesis import strategies as st
 
 from holdfast.core.bell import hang_up, ring, silence
 from holdfast.core.faults import Fault, Moment, When, fires
-from holdfast.core.files import append_line, cut_torn_line, last_line, read_lines, write_bytes
+from holdfast.core.files import Tail, append_line, cut_torn_line, last_line, read_lines, write_bytes
 from holdfast.core.memoryfile import MemoryFile, memory_places, sweep
 from holdfast.core.table import StepTable, learning_rate, run_length, split_rows
 from holdfast.core.timeline import settings_at
 from holdfast.core.wait import wait_for_end
 
 # ---- files
+
+
+def test_a_journal_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    tail = Tail(journal)
+    assert tail.new() == ([], False)
+    append_line(journal, {"n": 1})
+    assert tail.new()[0] == [{"n": 1}]
+    append_line(journal, {"n": 2})
+    with journal.open("ab") as handle:
+        handle.write(b'{"n": 3')
+    assert tail.new() == ([{"n": 2}], False)
+    with journal.open("ab") as handle:
+        handle.write(b"}\n")
+    assert tail.new() == ([{"n": 3}], False) and tail.new() == ([], False)
+    longer = b"".join(b'{"n": %d}\n' % n for n in range(7, 20))
+    write_bytes(journal, longer)
+    found, another = tail.new()
+    assert another and [row["n"] for row in found] == list(range(7, 20)), "it was replaced, and is longer than before"
+    with journal.open("r+b") as handle:
+        handle.truncate(9)
+    assert tail.new() == ([{"n": 7}], True)
+    journal.unlink()
+    assert tail.new() == ([], True) and tail.new() == ([], False)
 
 
 def test_a_write_killed_at_any_moment_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.course import investigate_course, state_before
 from holdfast.lab.health import HealthWatch
-from holdfast.lab.investigate import Lab, in_order, investigate
+from holdfast.lab.investigate import in_order, investigate
 from holdfast.lab.replay import with_env
+from holdfast.lab.trials import Lab
 from holdfast.mind.course import Trouble
 from holdfast.mind.decide import (
     Past,
@@ -150,21 +151,25 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
                 continue  # stopped by an earlier command; this one was typed to go on
             return Outcome(ending, None, wreck)
         history = [*read_history(run), _past(wreck, diagnosis, launch)]
-        decision = decide(wreck, diagnosis, history, launch)
+        rolled = barren_rollbacks([*(facts for _, facts in rollbacks(run)), {"from": run.committed()}]) - 1
+        decision = decide(wreck, diagnosis, history, launch, rolled)
         verdict = None
         if wants_experiments(wreck, diagnosis, history) and run.config().run.trials:
             view.tell(f"attempt {attempt.number}: {wreck.ending.words()} at step {wreck.step} again; trying it with one change at a time")
             verdict = hands.investigate(launch, run, wreck, diagnosis, deaths_in_step(history), view)
-            decision = decide_after(verdict, wreck, decision, launch)
+            decision = decide_after(verdict, wreck, decision, launch, rolled)
         if view.stop():
             _record(run, wreck, diagnosis, None)
             return Outcome(ending, None, wreck)
         if verdict is not None:
             diagnosis = replace(diagnosis, cause=verdict.cause or diagnosis.cause)
+        _record(run, wreck, diagnosis, decision, verdict)
+        watch.tell_refuted()
         if verdict is not None and _apply(run, wreck, verdict, decision, diagnosis):
             launch, watch.remedied = relaunch(run), True
-        _record(run, wreck, diagnosis, decision, verdict)
-        _tell_refuted(run)
+        if decision.to is not None:
+            roll_back(run, places, decision.to, verdict.settings if verdict else {}, [], decision.reason)
+            launch = relaunch(run)
         if decision.launch is None:
             return Outcome(ending, decision, wreck)
         view.tell(f"attempt {attempt.number}: {decision.reason}")
@@ -204,7 +209,7 @@ def _entries(verdict: Verdict, reason: str, step: int) -> list[Json]:
 
 def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, diagnosis: Diagnosis) -> bool:
     """Put what was seen to help on the timeline, from the failing step on; False where nothing was."""
-    if verdict.kind not in ("rows", "setting"):
+    if verdict.kind not in ("rows", "setting") or verdict.to is not None:
         return False
     assert wreck.step is not None
     before = settings_at(read_timeline(run.timeline_file), wreck.step)
@@ -219,15 +224,6 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, d
     add_entry(run.timeline_file, first, settings, decision.reason)
     run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, cause=diagnosis.cause, evidence=verdict.evidence)
     return True
-
-
-def _tell_refuted(run: RunFolder) -> None:
-    """Journal each remedy that did not help, once."""
-    events = list(run.events())
-    told = {event["remedy"] for event in events if event["event"] == "remedy_refuted"}
-    for remedy, reason in refuted(events).items():
-        if remedy not in told:
-            run.event("remedy_refuted", remedy=remedy, reason=reason)
 
 
 def _ticker(view: View, hands: World, launch: Launch, watch: HealthWatch) -> process.Tick:

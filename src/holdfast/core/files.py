@@ -87,6 +87,29 @@ def read_lines(path: Path) -> Iterator[Json]:
             yield value
 
 
+class Tail:
+    """A journal that is read again and again: each time its new whole lines alone, all of them again after it was replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._at, self._file = 0, 0
+
+    def new(self) -> tuple[list[Json], bool]:
+        """(the lines since the last time, whether the file is another one, so that they are all there are)"""
+        try:
+            with self.path.open("rb") as handle:
+                facts = os.fstat(handle.fileno())
+                replaced = facts.st_ino != self._file or facts.st_size < self._at
+                handle.seek(0 if replaced else self._at)
+                data = handle.read()
+        except FileNotFoundError:
+            replaced, self._at, self._file = self._at > 0, 0, 0
+            return [], replaced
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at, self._file = (0 if replaced else self._at) + len(whole), facts.st_ino
+        return [orjson.loads(line) for line in whole.splitlines()], replaced
+
+
 def cut_torn_line(path: Path) -> int:
     """Cut what follows the last line end of a journal; the number of bytes removed. Only the file's single writer may call this."""
     try:

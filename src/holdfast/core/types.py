@@ -17,6 +17,7 @@ EndingKind = Literal[
     "disk_full",
     "out_of_memory",
     "refused",
+    "damaged",
     "hang",
     "stuck",
     "vanished",
@@ -24,7 +25,7 @@ EndingKind = Literal[
 ]
 LOGITS_AT_ONCE = 1 << 25  # elements of [labels, vocabulary] that exist together: 128 MiB in fp32
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
-EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED = 64, 65, 66, 67, 68
+EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED, EXIT_DAMAGED = 64, 65, 66, 67, 68, 69
 EXIT_KINDS: dict[int, EndingKind] = {
     0: "finished",
     130: "interrupted",
@@ -33,6 +34,7 @@ EXIT_KINDS: dict[int, EndingKind] = {
     66: "disk_full",
     67: "out_of_memory",
     68: "refused",
+    69: "damaged",
 }
 
 
@@ -82,6 +84,7 @@ class Ending:
             "disk_full": "the disk is full",
             "out_of_memory": "ran out of memory on a single sample",
             "refused": "refused what it was to train on",
+            "damaged": "found its state damaged",
             "hang": "gave no sign of life and was ended",
             "stuck": "cannot be killed: it is stuck in the kernel",
             "never_started": "never started",
@@ -150,8 +153,9 @@ class Verdict:
     """What the lab found out about a step that fails, and what was seen to help.
 
     kind: transient (it goes through now), rows (named in `rows` and `sources`), setting (`settings` and `env` were seen to help, and it
-    failed again without them), uncertain. odds: failures and trials of the step as it was. cause: what the trials say it is, where the
-    diagnosis could not know.
+    failed again without them), state (the state before it is damaged), weights (those of the base model are), uncertain. odds: failures
+    and trials of the step as it was. cause: what the trials say it is, where the diagnosis could not know. to: the older state from which
+    the step goes through.
     """
 
     kind: str
@@ -165,13 +169,18 @@ class Verdict:
     env: dict[str, str | None] = field(default_factory=dict)
     odds: tuple[int, int] | None = None
     cause: str | None = None
+    to: int | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do next: `launch` again, or give up (None); with the reason and, where it was seen, the evidence."""
+    """What to do next: `launch` again, or give up (None); with the reason and, where it was seen, the evidence.
+
+    to: the step whose state to go back to before that, on record.
+    """
 
     launch: Launch | None
     remedy: str
     reason: str
     evidence: str = ""
+    to: int | None = None

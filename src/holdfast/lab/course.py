@@ -8,14 +8,13 @@ from typing import Any
 from holdfast.core.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Verdict
-from holdfast.lab.investigate import Lab, Spent
 from holdfast.lab.replay import Change
 from holdfast.lab.search import smallest_failing
-from holdfast.mind.course import BEFORE, SLOWER, Trouble
+from holdfast.lab.trials import Lab, Spent
+from holdfast.mind.course import BEFORE, FROM_THE_START, SLOWER, Trouble
 
 _BEYOND = 14  # steps from the onset on that are trained again
 _JUDGED = 7  # the last of them, whose median loss tells
-_FROM_THE_START = 240  # steps a run may have made for its beginning to count as a state from before
 
 
 def state_before(run: RunFolder, trouble: Trouble) -> int | None:
@@ -23,7 +22,7 @@ def state_before(run: RunFolder, trouble: Trouble) -> int | None:
     checkpoint, _ = next_valid(run, [step for step in checkpoint_steps(run) if step <= trouble.onset - BEFORE])
     if checkpoint is not None:
         return checkpoint.step
-    return 0 if trouble.step <= _FROM_THE_START else None
+    return 0 if trouble.step <= FROM_THE_START else None
 
 
 def span(trouble: Trouble) -> int:
@@ -48,7 +47,7 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quaran
     seen = f"steps {lab.step} to {span(trouble)} trained again"
     try:
         if not ill():
-            return _verdict(lab, "transient", f"{seen}: the loss stayed at its level")
+            return lab.verdict("transient", f"{seen}: the loss stayed at its level")
         around = [step for step in range(trouble.onset - BEFORE + 1, trouble.onset + 1) if step >= lab.step and step in steps]
         loudest = max(around, key=lambda step: steps[step].get("grad_norm") or 0.0, default=None)
         suspects = list(steps[loudest]["samples"]) if loudest is not None else []
@@ -56,13 +55,13 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quaran
             guilty = _smallest(suspects, without)
             text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
             sources = lab.sources(guilty)
-            return _verdict(lab, "rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
+            return lab.verdict("rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
         if not ill(lr_factor=factor * SLOWER):
             text = f"{seen}: at {SLOWER:g} times the learning rate the loss stays at its level"
-            return _verdict(lab, "setting", text, remedy="rollback", settings={"lr_factor": factor * SLOWER})
+            return lab.verdict("setting", text, remedy="rollback", settings={"lr_factor": factor * SLOWER})
     except Spent:
-        return _verdict(lab, "uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
-    return _verdict(lab, "uncertain", f"{seen}: the loss rises whatever is left out, and at {SLOWER:g} times the learning rate, too")
+        return lab.verdict("uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
+    return lab.verdict("uncertain", f"{seen}: the loss rises whatever is left out, and at {SLOWER:g} times the learning rate, too")
 
 
 def _smallest(suspects: list[int], without: Any) -> list[int]:
@@ -72,7 +71,3 @@ def _smallest(suspects: list[int], without: Any) -> list[int]:
         return not without(list(some))  # the search looks for a set that does it: here, that cures it
 
     return smallest_failing(suspects, fails)
-
-
-def _verdict(lab: Lab, kind: str, evidence: str, **facts: Any) -> Verdict:
-    return Verdict(kind, lab.trials, round(lab.seconds(), 1), evidence, **facts)

@@ -6,11 +6,10 @@ import time
 
 from holdfast.book import cards_of
 from holdfast.core.checkpoint import hold_until
-from holdfast.core.evaluations import read_evaluations
-from holdfast.core.files import Json
+from holdfast.core.files import Json, Tail
 from holdfast.core.run import RunFolder
 from holdfast.mind.course import BEFORE, Trouble, trouble
-from holdfast.mind.decide import WATCHED, helped
+from holdfast.mind.decide import OF_REMEDIES, WATCHED, helped, refuted
 from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
 
 _LOOK_EVERY_S = 2.0
@@ -23,8 +22,11 @@ class HealthWatch:
         self.run = run
         self.acts = run.config().run.rollback
         self.signs = list(cards_of("signs").values())
-        events = list(run.events())
+        self._events, self._evaluations = Tail(run.events_file), Tail(run.evaluations_file)
+        events, _ = self._events.new()
         self.told = {event["sign"] for event in events if event["event"] == "sign"}
+        self._past = [event for event in events if event["event"] in OF_REMEDIES]
+        self._measured: dict[int, float | None] = {}
         self.remedied = any(event["event"] == "remedy_applied" for event in events)
         self.trouble: Trouble | None = None
         self._held: int | None = None
@@ -65,8 +67,9 @@ class HealthWatch:
 
     def _with_evaluations(self, rows: list[Json]) -> list[Json]:
         """The rows, with the held-out loss where one was measured after the step."""
-        measured = {row["step"]: row["loss"] for row in read_evaluations(self.run)}
-        return [row | {"held_out_loss": measured[row["step"]]} if row["step"] in measured else row for row in rows]
+        new, replaced = self._evaluations.new()
+        self._measured = ({} if replaced else self._measured) | {row["step"]: row["loss"] for row in new}
+        return [row | {"held_out_loss": self._measured[row["step"]]} if row["step"] in self._measured else row for row in rows]
 
     def _look_at_course(self, rows: list[Json]) -> None:
         found = trouble(rows)
@@ -77,11 +80,26 @@ class HealthWatch:
         self.trouble = found if found and found.lasting else None
 
     def _look_at_remedies(self, step: int) -> None:
-        events = list(self.run.events())
-        for one in helped(events, step):
+        for one in helped(self._remedies(), step):
             says = f"{one['remedy']} helped: {step - one['step'] + 1} steps since without the trouble it was for"
             self.run.event("remedy_helped", step=one["step"], remedy=one["remedy"], says=says)
-        self.remedied = any(event["event"] == "remedy_applied" and step < event["step"] + WATCHED for event in events)
+        self.remedied = any(event["event"] == "remedy_applied" and step < event["step"] + WATCHED for event in self._past)
+
+    def _remedies(self) -> list[Json]:
+        """The events that say what became of remedies, so far."""
+        new, replaced = self._events.new()
+        self._past = [*([] if replaced else self._past), *(event for event in new if event["event"] in OF_REMEDIES)]
+        return self._past
+
+    def tell_refuted(self) -> None:
+        """Journal each remedy that did not help, once. Called after a death; only a remedy that is watched can be refuted by it."""
+        if not self.remedied:
+            return
+        events = self._remedies()
+        told = {event["remedy"] for event in events if event["event"] == "remedy_refuted"}
+        for remedy, reason in refuted(events).items():
+            if remedy not in told:
+                self.run.event("remedy_refuted", remedy=remedy, reason=reason)
 
     def _tell(self, sign: str, step: int, words: str) -> None:
         self.told.add(sign)

@@ -2,111 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import comb
-from typing import Any
 
 from holdfast.core.files import Json
 from holdfast.core.remedy import RemedyCard
-from holdfast.core.run import RunFolder
 from holdfast.core.types import Verdict
-from holdfast.lab.replay import Change, Host, conclude, new_trial, with_env
+from holdfast.lab.replay import Change
 from holdfast.lab.search import guilty, smallest_failing, twins
+from holdfast.lab.state import blame_the_state
+from holdfast.lab.trials import Lab, Spent, failure
 
-MOST_SECONDS = 3600.0
-_START_S = 900.0
 _CULPRITS = 4  # rows of one step that are searched for
 _TRANSIENT = 3  # passes in a row after which a failure counts as gone
 _AGAIN = 2  # more failures of a culprit, and more passes of what is left, before a row is accused
 ACCIDENT = 0.004  # how likely a change may look like a cure by accident; five failures without it and five passes with it
 _CHANCES = 8  # times as rare where the failure comes and goes: then many changes get their chance of an accident
 _BLOCKS = ((1, 1), (4, 3), (5, 5), (5, 5))  # trials with a change and without it, taking turns
-
-
-class Spent(Exception):
-    """The budget of trials is used up, or the user wants to stop."""
-
-
-class Lab:
-    """The trials of one failing step: counted, cached by what they ask, kept under RUN/trials."""
-
-    def __init__(
-        self,
-        run: RunFolder,
-        step: int,
-        environment: dict[str, str],
-        settings: dict[str, Any],
-        deadline_s: float,
-        tell: Callable[[str], None],
-        stop: Callable[[], bool],
-    ) -> None:
-        self.run, self.step, self.environment, self.settings = run, step, environment, settings
-        self.deadline_s, self.tell, self.stop = deadline_s, tell, stop
-        self.trials, self.most_trials = 0, run.config().run.trials
-        self.unchanged: list[bool] = []  # whether the step failed, each time it was tried as it was
-        self.began = time.monotonic()
-        self.known: dict[str, Json] = {}
-        self.hosts: dict[str, Host] = {}
-
-    def __enter__(self) -> Lab:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for host in self.hosts.values():
-            host.close()
-
-    def fails(self, change: Change, anew: bool = False) -> bool:
-        """Whether the step fails under `change`; asked once, or again with `anew`. Raises Spent."""
-        return not self.outcome(change, anew)["finite"]
-
-    def fails_unchanged(self, suspects: Sequence[int]) -> bool:
-        """Try the step as it was, once more."""
-        self.unchanged.append(self.fails(Change(tuple(suspects)), anew=True))
-        return self.unchanged[-1]
-
-    def odds(self) -> tuple[int, int] | None:
-        """How often the step failed as it was, of how many trials; None where it was not tried."""
-        return (sum(self.unchanged), len(self.unchanged)) if self.unchanged else None
-
-    def outcome(self, change: Change, anew: bool = False) -> Json:
-        key = change.key()
-        if anew or key not in self.known:
-            self.known[key] = self._replay(change)
-        return self.known[key]
-
-    def seconds(self) -> float:
-        return time.monotonic() - self.began
-
-    def _replay(self, change: Change) -> Json:
-        if self.trials >= self.most_trials or self.seconds() > MOST_SECONDS or self.stop():
-            raise Spent
-        self.trials += 1
-        began = time.monotonic()
-        folder = new_trial(self.run, self.step, change)
-        steps = 1 if change.until is None else change.until - self.step + 1
-        ending = self._host(change.env).ask(folder, _START_S, self.deadline_s * steps)
-        result = conclude(folder, self.step, change, ending, time.monotonic() - began)
-        self.tell(f"trial {folder.name}: {_words(change)}: {'goes through' if result['finite'] else _failure(result)}")
-        return result
-
-    def sources(self, samples: Sequence[int]) -> tuple[str, ...]:
-        """The rows, as file:line, of samples that took part in a trial."""
-        return tuple(str(self.fact(one, "sources")) for one in samples)
-
-    def fact(self, sample: int, name: str) -> Any:
-        """A fact about a sample from any trial it took part in."""
-        outcomes = (outcome for outcome in self.known.values() if name in outcome and sample in outcome["samples"])
-        return next((outcome[name][outcome["samples"].index(sample)] for outcome in outcomes), None)
-
-    def _host(self, env: dict[str, str | None]) -> Host:
-        """The living child of this environment; one of another is let go, because a device has room for one."""
-        key = str(sorted(env.items()))
-        for other in [name for name, host in self.hosts.items() if name != key or not host.alive()]:
-            self.hosts.pop(other).close()
-        if key not in self.hosts:
-            self.hosts[key] = Host(self.run, with_env(self.environment, env))
-        return self.hosts[key]
 
 
 def in_order(cards: Iterable[RemedyCard], cause: str, machine: Json, refuted: set[str], allow_cpu: bool) -> list[RemedyCard]:
@@ -130,12 +42,12 @@ def investigate(lab: Lab, suspects: Sequence[int], failures: int, remedies: Iter
         return _investigate(lab, list(suspects), failures, list(remedies))
     except Spent:
         text = f"no answer within {lab.trials} trials and {lab.seconds():.0f} s{_told(lab)}"
-        return _verdict(lab, "uncertain", text)
+        return lab.verdict("uncertain", text)
 
 
 def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[RemedyCard]) -> Verdict:
     if not any(lab.fails_unchanged(suspects) for _ in range(_TRANSIENT)):
-        return _verdict(lab, "transient", f"the same step went through in {len(lab.unchanged)} of {len(lab.unchanged)} trials")
+        return lab.verdict("transient", f"the same step went through in {len(lab.unchanged)} of {len(lab.unchanged)} trials")
     certain = all(lab.unchanged)
     everything = Change(tuple(suspects))
     suspects = suspects or lab.outcome(everything).get("samples", [])
@@ -145,7 +57,12 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
         if found is not None:
             return found
     outcome = lab.outcome(everything)
-    first = None if outcome["finite"] else _first_nonfinite(lab, suspects, outcome)
+    traced = {} if outcome["finite"] else _traced(lab, suspects, outcome)
+    first = traced.get("first_nonfinite")
+    if certain and outcome["ending"] == "finished" and (first is None or first["cause"] != "nonfinite_kernel"):
+        found = blame_the_state(lab, outcome)
+        if found is not None:
+            return found
     tried: list[str] = []
     for remedy in remedies:
         settings = remedy.change(lab.settings)
@@ -157,10 +74,13 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
             odds = f"failed {failures + failed} of {failures + trials} times without it"
             text = f"{remedy.title}: the step goes through with it ({passes} of {passes} trials) and {odds}{_where(first)}"
             facts: Json = {"remedy": remedy.id, "settings": settings, "env": dict(remedy.env)}
-            return _verdict(lab, "setting", text, cause=first["cause"] if first else None, **facts)
+            return lab.verdict("setting", text, cause=first["cause"] if first else None, **facts)
         tried.append(remedy.id)
+    if absurd := traced.get("absurd_weights"):
+        text = f"weights of the base model hold absurd values, which no training makes: {'; '.join(absurd[:_CULPRITS])}"
+        return lab.verdict("weights", text, cause="nonfinite_numerics")
     helped = f"none of these was seen to help: {', '.join(tried)}" if tried else "nothing was left to try"
-    return _verdict(lab, "uncertain", f"{helped}{_told(lab)}{_where(first)}", cause=first["cause"] if first else None)
+    return lab.verdict("uncertain", f"{helped}{_told(lab)}{_where(first)}", cause=first["cause"] if first else None)
 
 
 def _told(lab: Lab) -> str:
@@ -219,11 +139,11 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     if not lab.fails(Change(tuple(rows))):
         return None
     failed = lab.outcome(Change(tuple(rows)))
-    first = _first_nonfinite(lab, rows, failed)
+    first = _traced(lab, rows, failed).get("first_nonfinite")
     rest = "the step goes through without it" if left else "it is all the step has"
-    text = f"{seen}, {rest}{_where(first)}; {_failure(failed)}"
+    text = f"{seen}, {rest}{_where(first)}; {failure(failed)}"
     cause = first["cause"] if first else None
-    return _verdict(lab, "rows", text, remedy="quarantine", rows=tuple(rows), sources=lab.sources(rows), cause=cause)
+    return lab.verdict("rows", text, remedy="quarantine", rows=tuple(rows), sources=lab.sources(rows), cause=cause)
 
 
 def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
@@ -236,12 +156,9 @@ def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
     return not any(lab.fails(Change((row,)), anew=True) for rows in blamed if len(rows) > 1 for row in rows for _ in range(_AGAIN))
 
 
-def _first_nonfinite(lab: Lab, samples: list[int], failed: Json) -> Json | None:
-    """The first operation whose result is not finite, where that is how these samples failed."""
-    if failed["ending"] != "finished":
-        return None
-    found: Json | None = lab.outcome(Change(tuple(samples), trace=True)).get("first_nonfinite")
-    return found
+def _traced(lab: Lab, samples: list[int], failed: Json) -> Json:
+    """A trial that looks for the first operation whose result is not finite; nothing where these samples failed otherwise."""
+    return lab.outcome(Change(tuple(samples), trace=True)) if failed["ending"] == "finished" else {}
 
 
 def _where(first: Json | None) -> str:
@@ -265,20 +182,3 @@ def _company(lab: Lab, others: list[int]) -> list[int]:
 
 def _length(lab: Lab, sample: int) -> int:
     return int(lab.fact(sample, "lengths") or 0)
-
-
-def _verdict(lab: Lab, kind: str, evidence: str, **facts: Any) -> Verdict:
-    return Verdict(kind, lab.trials, round(lab.seconds(), 1), evidence, odds=lab.odds(), **facts)
-
-
-def _words(change: Change) -> str:
-    parts = [f"{len(change.samples)} sample{'s' if len(change.samples) > 1 else ''}"] if change.samples else ["the step"]
-    parts = parts if change.until is None else [f"the steps up to {change.until}"]
-    parts += [f"{name} = {value}" for name, value in (change.settings | change.env).items()]
-    return ", ".join(parts)
-
-
-def _failure(outcome: Json) -> str:
-    if outcome["ending"] == "finished":
-        return f"not finite: loss {outcome['loss']}, gradient norm {outcome['grad_norm']}"
-    return str(outcome["ending"])

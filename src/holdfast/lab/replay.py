@@ -30,10 +30,11 @@ class Change:
     env: dict[str, str | None] = field(default_factory=dict)
     trace: bool = False
     until: int | None = None  # train on through this step, with all samples
+    since: int | None = None  # begin at this step and not at the one that fails; the state that was stored on the way is compared
 
     def key(self) -> str:
         """The same for changes that ask the same."""
-        return f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())} {self.trace} {self.until}"
+        return f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())} {self.trace} {self.until} {self.since}"
 
 
 def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str]) -> Json:
@@ -56,6 +57,7 @@ def new_trial(run: RunFolder, step: int, change: Change) -> Path:
         "env": change.env,
         "trace": change.trace,
         "until": change.until,
+        "compare": change.since is not None,
         "attempt": max(run.attempts(), default=0) + int(folder.name),
         "memory_places": [str(place) for place in memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)],
         "faults": _faults(run),

@@ -13,6 +13,7 @@ WIDTH = 20  # steps whose median is a level
 PATIENCE = 60  # steps a raised level has to last; the spikes on record that went back did so in fewer, or were falling by then
 BEFORE = 3  # steps before the onset at which a state is sound: the update that did it may have come a little earlier
 SLOWER = 0.5  # times the learning rate, where nothing else is known to help
+FROM_THE_START = 240  # steps a run may have made for its beginning to count as a state from before
 _SHORT = 5  # steps whose median tells a raised level early
 _TIMES, _BY = 1.4, 0.5  # a raised level against the best one: factor and difference
 _FALLING = 0.95  # of its level earlier in the trouble: it is on its way back

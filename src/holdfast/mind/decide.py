@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.core.files import Json
 from holdfast.core.types import Decision, Diagnosis, Launch, Verdict, Wreck
-from holdfast.mind.course import SLOWER, Trouble
+from holdfast.mind.course import FROM_THE_START, SLOWER, Trouble
 
 REPEATS = {"killed": 8, "vanished": 8, "never_started": 8}  # somebody else's doing, often; the rest is the program's own
 REPEATS_OTHERWISE = 3
@@ -16,6 +16,7 @@ FINAL = ("checkpoint_unreadable", "disk_full")  # another attempt would meet the
 FINAL_KINDS = ("refused", "stuck")
 REPEATS_BY_CHANCE = 8  # where the lab saw the step go through as it is: another start is another chance
 ROLLBACKS = 3  # in a row without getting beyond where the first of them began
+OF_REMEDIES = ("remedy_applied", "remedy_helped", "remedy_refuted", "attempt_ended")  # what `refuted` and `helped` look at
 WATCHED = 20  # steps after a remedy in which the same cause shows that it did not help
 EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first restart is the first experiment
 
@@ -33,11 +34,14 @@ class Past:
     by_chance: bool = False  # the lab saw its step go through as it is
 
 
-def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Launch) -> Decision:
+def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Launch, rolled: int = 0) -> Decision:
     """Resume as it is while the two ledgers allow it. `history` ends with the attempt of `wreck`.
 
     repeats: same cause, same launch, no new progress. barren: attempts in a row without a newly committed step, whatever the cause.
+    rolled: rollbacks in a row that came to nothing.
     """
+    if wreck.ending.kind == "damaged":
+        return _decide_damaged(wreck, launch, rolled)
     if diagnosis.cause in FINAL or wreck.ending.kind in FINAL_KINDS:
         return Decision(None, "none", str(wreck.ending.facts.get("reason") or "; ".join(clue.text for clue in diagnosis.clues)))
     barren = _trailing(history, lambda past: not past.progressed)
@@ -54,9 +58,19 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
     return Decision(launch, "resume", f"{wreck.ending.words()} {where}; starting again from the newest state")
 
 
+def _decide_damaged(wreck: Wreck, launch: Launch, rolled: int) -> Decision:
+    """What follows from a state that training cannot have made: back to the newest one that is sound."""
+    sound, told = int(wreck.ending.facts["sound"]), "; ".join(wreck.ending.facts["damaged"])
+    if rolled >= ROLLBACKS:
+        return Decision(None, "none", f"{told}; that came again after {rolled} rollbacks: test this machine's memory and disk")
+    if sound == 0 and (wreck.step or 0) > FROM_THE_START:
+        return Decision(None, "none", f"{told}; no sound state is left, and the beginning is {wreck.step} steps back")
+    return Decision(launch, "rollback", f"{told}; back to step {sound}, whose state is sound", told, to=sound)
+
+
 def wants_experiments(wreck: Wreck, diagnosis: Diagnosis, history: list[Past]) -> bool:
     """Whether the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
-    if wreck.step is None or diagnosis.cause in FINAL or wreck.ending.kind in (*FINAL_KINDS, "no_state", "never_started"):
+    if wreck.step is None or diagnosis.cause in FINAL or wreck.ending.kind in (*FINAL_KINDS, "no_state", "never_started", "damaged"):
         return False
     from_outside = wreck.ending.kind == "vanished" or wreck.ending.code == -9
     deaths = deaths_in_step(history)
@@ -74,18 +88,25 @@ def deaths_in_step(history: list[Past]) -> int:
     return _unchanged([past for past in history if past.step is not None], lambda past: past.step == history[-1].step)
 
 
-def decide_after(verdict: Verdict, wreck: Wreck, before: Decision, launch: Launch) -> Decision:
+def decide_after(verdict: Verdict, wreck: Wreck, before: Decision, launch: Launch, rolled: int = 0) -> Decision:
     """What follows from the experiments. `before` is what would have been done without them.
 
-    `launch` is the one that goes on; where settings or rows change, they are on the timeline before it starts.
+    `launch` is the one that goes on; where settings or rows change, they are on the timeline before it starts. rolled: as in `decide`.
     """
     told = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
+    if verdict.to is not None and rolled < ROLLBACKS:
+        change = "".join(f" with {name} = {value}" for name, value in verdict.settings.items())
+        reason = f"step {wreck.step} goes through from the state after step {verdict.to}{change}; going on from there"
+        return Decision(launch, "rollback", reason, told, verdict.to)
     if verdict.kind == "rows":
         rows = ", ".join(verdict.sources)
         return Decision(launch, "quarantine", f"step {wreck.step} fails because of {rows}; left out from now on", told)
-    if verdict.kind == "setting":
+    if verdict.kind == "setting" and verdict.to is None:
         change = ", ".join(f"{name} = {value}" for name, value in (verdict.settings | verdict.env).items())
         return Decision(launch, verdict.remedy, f"step {wreck.step} goes through with {change}; going on with that", told)
+    if verdict.kind == "weights":
+        reason = f"step {wreck.step} fails from every state and under every change: {verdict.evidence}; fetch the model again"
+        return Decision(None, "none", reason, told)
     if verdict.kind == "transient" or before.launch is not None:
         return Decision(before.launch, "resume" if before.launch else "none", f"{before.reason}; the lab: {verdict.evidence}", told)
     reason = f"{before.reason}; experiments found no change that helps: {verdict.evidence}"

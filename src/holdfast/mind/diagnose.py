@@ -68,7 +68,10 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
     """
     ending, facts = wreck.ending, wreck.ending.facts
     if ending.kind == "nonfinite":
-        return Diagnosis.plain("nonfinite_numerics", 0.9, f"loss {facts.get('loss')}, gradient norm {facts.get('grad_norm')}")
+        seen = f"loss {facts['loss']}, gradient norm {facts.get('grad_norm')}" if "loss" in facts else str(facts.get("reason", ""))
+        return Diagnosis.plain("nonfinite_numerics", 0.9, seen)
+    if ending.kind == "damaged":
+        return Diagnosis.plain("hardware_fault", 0.8, *facts["damaged"])
     if ending.kind == "refused":
         return Diagnosis.plain(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
     if ending.kind == "disk_full" or (wreck.disk_free_bytes is not None and wreck.disk_free_bytes < _FULL_DISK_BYTES):

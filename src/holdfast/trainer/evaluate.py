@@ -61,7 +61,7 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
     with torch.inference_mode():
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             for batch in grouped_batches(tokens, rows[start : start + _ROWS_AT_ONCE], settings["micro_batch_tokens"], device):
-                total += float(loss(batch).double())
+                total += float(loss(batch)[0].double())
                 labels += batch.labels
     return total / labels
 

@@ -26,33 +26,45 @@ class Head:
         self.cap: float | None = getattr(config, "final_logit_softcapping", None)
         self.scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
 
-    def loss_sum(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """Sum of cross-entropies in fp32. hidden: [labels, size]; labels: [labels] token numbers."""
+    def loss_sum(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(sum of cross-entropies in fp32, how many labels have the largest logit). hidden: [labels, size]; labels: [labels]."""
         if type(self.layer) is nn.Linear and not self.layer.weight.requires_grad:
-            loss: Tensor = _FrozenHeadLoss.apply(hidden, labels, self.layer.weight, self.layer.bias, self.scale, self.cap)  # type: ignore[no-untyped-call]
-            return loss
+            found: tuple[Tensor, Tensor] = _FrozenHeadLoss.apply(  # type: ignore[no-untyped-call]
+                hidden, labels, self.layer.weight, self.layer.bias, self.scale, self.cap
+            )
+            return found
         rows = _rows_at_once(len(labels), self.layer)
         parts = zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True)
-        losses = [checkpoint(self._loss_of_chunk, part, wanted, use_reentrant=False) for part, wanted in parts]
-        return torch.stack(losses).sum()
+        chunks = [checkpoint(self._loss_of_chunk, part, wanted, use_reentrant=False) for part, wanted in parts]
+        losses, right = zip(*chunks, strict=True)
+        return torch.stack(losses).sum(), torch.stack(right).sum()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[positions, size] -> [positions, vocabulary] in fp32, all at once."""
         logits = self.layer(hidden).float() * self.scale
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
-    def _loss_of_chunk(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(hidden), labels, reduction="sum")
+    def _loss_of_chunk(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return summed_loss(self.logits(hidden), labels)
+
+
+def summed_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(sum of cross-entropies, how many labels have the largest logit). logits: [labels, vocabulary] in fp32."""
+    picked = logits.detach().gather(1, labels[:, None])
+    return F.cross_entropy(logits, labels, reduction="sum"), (picked >= logits.detach().amax(1, keepdim=True)).sum()
 
 
 class _FrozenHeadLoss(torch.autograd.Function):
     """Forward takes loss and gradient of each chunk in one visit, backward only scales: two matrix products in all."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None
+    ) -> tuple[Tensor, Tensor]:
         rows = max(1, min(len(labels), LOGITS_AT_ONCE // weight.shape[0]))
         grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         total = hidden.new_zeros((), dtype=torch.float64)
+        right = torch.zeros((), dtype=torch.int64, device=hidden.device)
         for start in range(0, len(labels), rows):
             part, numbers = hidden[start : start + rows], labels[start : start + rows]
             logits = _product(part, weight)
@@ -61,6 +73,7 @@ class _FrozenHeadLoss(torch.autograd.Function):
             slope = _bend(logits, scale, cap)
             logits.sub_(logits.amax(1, keepdim=True))
             picked = logits.gather(1, numbers[:, None])
+            right += (picked == 0).sum()  # the largest logit is 0 now
             sums = logits.exp_().sum(1, keepdim=True)
             total += (sums.log() - picked).sum(dtype=torch.float64)
             if grad is None:
@@ -73,10 +86,11 @@ class _FrozenHeadLoss(torch.autograd.Function):
                 logits.mul_(scale)
             _back(logits, weight, grad[start : start + rows])
         ctx.save_for_backward(*([] if grad is None else [grad]))
-        return total.to(torch.float32)
+        ctx.mark_non_differentiable(right)
+        return total.to(torch.float32), right
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> Any:
+    def backward(ctx: Any, outer: Tensor, _right: None) -> Any:
         (grad,) = ctx.saved_tensors
         return grad * outer.to(grad.dtype), None, None, None, None, None
 

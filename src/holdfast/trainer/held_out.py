@@ -97,6 +97,6 @@ class HeldOut:
                         return None
                     self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
                     with naming(batch):
-                        total += float(task.loss_sum(batch, step).double())
+                        total += float(task.loss_sum(batch, step)[0].double())
                     labels += batch.labels
         return total, labels

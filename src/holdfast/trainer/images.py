@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+ABSURD = 1e10  # no value that training makes is as large
+
 
 class Image:
     """The safetensors image of named tensors that change their values but not their shapes.
@@ -40,10 +42,11 @@ class Image:
             self._view(memory, at, run, start).copy_(run)
 
     def finite(self, memory: mmap.mmap, at: int) -> bool:
-        """Whether every value that was written at `at` is finite. Reads in one thread, beside those that train."""
+        """Whether every value that was written at `at` is finite and none is absurd. Reads in one thread, beside those that train."""
         parts = (self._view(memory, at, run, start).numpy() for run, start in self._runs)
         with np.errstate(invalid="ignore"):
-            return all(np.isfinite(np.add.reduce(part, dtype=np.float64)) for part in parts)  # a sum of fp32 cannot overflow in fp64
+            sums = ((len(part), np.add.reduce(part, dtype=np.float64)) for part in parts)  # of fp32: it cannot overflow in fp64
+            return all(abs(total) <= count * ABSURD for count, total in sums)
 
     @staticmethod
     def _view(memory: mmap.mmap, at: int, run: Tensor, start: int) -> Tensor:

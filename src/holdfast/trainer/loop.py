@@ -16,7 +16,7 @@ from holdfast.core.errors import DONE, INTERRUPTED
 from holdfast.core.files import Json, write_json
 from holdfast.core.modelfolder import read_model
 from holdfast.core.timeline import settings_of_process
-from holdfast.core.types import EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY, EXIT_REFUSED
+from holdfast.core.types import EXIT_DAMAGED, EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY, EXIT_REFUSED
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.held_out import HeldOut
@@ -28,6 +28,7 @@ from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.saving import Saving
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.snapshot import Snapshots
+from holdfast.trainer.sound import sound_before
 from holdfast.trainer.step import Gradients, update
 from holdfast.trainer.tokenizer_check import disagreement
 
@@ -58,7 +59,9 @@ def train(job: Job, ready: Bench | None = None) -> int:
             job.event("tokenizers_disagree", **differing)
         for note in bench.task.notes:
             job.event("setting_changed", what=note)
-        return _run(bench, Snapshots(bench, places), found)
+        snapshots = Snapshots(bench, places)
+        sound, damaged = sound_before(bench, places, found)
+        return _damaged(job, found, sound, damaged) if damaged else _run(bench, snapshots, found)
     except Refusal as refusal:
         job.say(f"holdfast: {refusal}")
         return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
@@ -78,7 +81,6 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     job = bench.job
     step = 0
     if found.snapshot:
-        bench.restore(found.snapshot)
         step = found.snapshot.step
     job.event("restored", step=step, state=found.place)
     last = job.settings(step + 1)["steps"]
@@ -124,6 +126,7 @@ def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) ->
         "lr": bench.learning_rate(step),
         "tokens": computed.tokens if computed else 0,
         "labels": computed.labels if computed else 0,
+        "token_accuracy": round(computed.right / computed.labels, 6) if computed else None,
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes(bench.device),
         "samples": bench.samples(step),
@@ -162,6 +165,13 @@ def _no_state(job: Job, committed: int, found: Found) -> int:
     reason = f"{committed} steps were committed, but no state of them can be read ({broken})"
     job.say(f"holdfast: {reason}")
     return _end(job, EXIT_NO_STATE, kind="no_state", step=committed, reason=reason)
+
+
+def _damaged(job: Job, found: Found, sound: int, damaged: list[str]) -> int:
+    """The state to go on from is none that training makes: it, and each such one before it, named."""
+    assert found.snapshot is not None
+    job.say("\n".join(f"holdfast: {told}" for told in damaged))
+    return _end(job, EXIT_DAMAGED, kind="damaged", step=found.snapshot.step, sound=sound, damaged=damaged)
 
 
 def _end(job: Job, code: int, **facts: Any) -> int:

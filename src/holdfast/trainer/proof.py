@@ -78,7 +78,7 @@ def _head_differs(task: Sft, ids: Ids, own: Tensor) -> str | None:
         hidden = task.losses.hidden(_batch(task, [ids], packed=False))
         ours = task.losses.head.logits(hidden)
         wanted = torch.from_numpy(ids[1:]).long().to(task.device)
-        loss = task.losses.head.loss_sum(hidden[:-1], wanted)
+        loss, _ = task.losses.head.loss_sum(hidden[:-1], wanted)
     reference = torch.nn.functional.cross_entropy(own[:-1], wanted, reduction="sum")
     if (gap := _gap(ours, own)) > _UNMOVED[task.dtype] or abs(float(loss - reference)) > _SAME[task.dtype] * abs(float(reference)):
         return f"the output layer is no plain product (logits differ by {gap:.1e} of the largest): the model computes them all itself"

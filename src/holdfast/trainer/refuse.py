@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from pathlib import Path
 
 import torch
@@ -15,6 +14,7 @@ from holdfast.rows.tokenset import TokenSet
 from holdfast.trainer.images import Image
 
 _SHOWN = 5
+_LARGEST = torch.finfo(torch.float32).max
 
 
 class Refusal(Exception):
@@ -26,16 +26,25 @@ class Refusal(Exception):
 
 
 def refuse_broken_weights(model: nn.Module, source: str) -> None:
-    """Raise Refusal when a weight of the model is NaN or Inf, naming each tensor. One pass that allocates nothing the size of a weight."""
+    """Raise Refusal when a weight of the model is NaN or Inf, naming each tensor."""
+    broken, count = broken_weights(model)
+    if broken:
+        listed = "\n".join(f"  {told}" for told in broken[:_SHOWN])
+        more = f"\n  and {len(broken) - _SHOWN} more tensors" if len(broken) > _SHOWN else ""
+        text = f"{len(broken)} of {count} weights of {source} hold NaN or Inf:\n{listed}{more}"
+        raise Refusal("nonfinite_numerics", text, "fetch the model again; then the same command goes on")
+
+
+def broken_weights(model: nn.Module, most: float = _LARGEST) -> tuple[list[str], int]:
+    """(the weights with values that are not finite or beyond `most`, in words, of how many weights).
+
+    One pass that allocates nothing the size of a weight.
+    """
     weights = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.is_floating_point()}
     extremes = {name: torch.stack(torch.aminmax(weight)).float() for name, weight in weights.items() if weight.numel()}
-    sums = torch.stack([(values - values).sum() for values in extremes.values()]).tolist()  # 0, or NaN; one synchronisation
-    broken = [name for name, value in zip(extremes, sums, strict=True) if not math.isfinite(value)]
-    if broken:
-        listed = "\n".join(f"  {_named(name, weights[name])}" for name in broken[:_SHOWN])
-        more = f"\n  and {len(broken) - _SHOWN} more tensors" if len(broken) > _SHOWN else ""
-        text = f"{len(broken)} of {len(weights)} weights of {source} hold NaN or Inf:\n{listed}{more}"
-        raise Refusal("nonfinite_numerics", text, "fetch the model again; then the same command goes on")
+    largest = torch.stack([values.abs().max() for values in extremes.values()]).tolist()  # NaN where one is; one synchronisation
+    broken = [name for name, value in zip(extremes, largest, strict=True) if not value <= most]
+    return [_named(name, weights[name], most) for name in broken], len(weights)
 
 
 def refuse_without_labels(tokens: TokenSet, samples: list[int], step: int) -> None:
@@ -60,7 +69,7 @@ def put_in(adapter: Image, file: Path, expected: Json) -> None:
         ) from None
 
 
-def _named(name: str, weight: Tensor) -> str:
-    bad = (~torch.isfinite(weight)).nonzero()
+def _named(name: str, weight: Tensor, most: float) -> str:
+    bad = (~(weight.abs().float() <= most)).nonzero()
     name = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
     return broken_tensor(name, len(bad), tuple(weight.shape), tuple(bad[0].tolist()))

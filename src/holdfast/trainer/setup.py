@@ -31,6 +31,7 @@ class Bench:
     artifact: Image
     state: Image
     device: torch.device
+    begun: float  # the largest weight of the artifact before the first step
 
     def restore(self, snapshot: Snapshot) -> None:
         self.artifact.read(snapshot.artifact)
@@ -72,4 +73,5 @@ def build(job: Job, settings: Settings) -> Bench:
         artifact,
         Image(optimizer.state() | task.state()),
         device,
+        float(optimizer.weights.detach().abs().max()),
     )

@@ -126,7 +126,7 @@ class Snapshots:
                 self._copy(slot, step, staged)
         artifact_at, state_at = memory.payload_offsets(slot)
         if not (self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)):
-            raise FloatingPointError(f"step {step}: weights or optimizer state are not finite after the update")
+            raise FloatingPointError(f"step {step}: weights or optimizer state are not finite, or absurdly large, after the update")
         self.generation += 1
         self._newest_is_pinned = durable
         memory.seal(slot, step, self.generation, {"step": step, "rows": [*self._unwritten, row]}, pin=durable)

@@ -26,12 +26,16 @@ def unannounced(_phase: str, _number: int, _batch: Batch) -> float:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite."""
+    """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite.
+
+    right: labels whose logit was the largest.
+    """
 
     loss: float
     grad_norm: float
     tokens: int
     labels: int
+    right: int
 
     @property
     def finite(self) -> bool:
@@ -48,30 +52,28 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
     labels = sum(batch.labels for batch in batches)
     torch.manual_seed(step)  # for whatever draws from the generator all the same
     optimizer.clear()
-    total: Tensor | None = None
-    for number, batch in enumerate(batches):
-        loss = _accumulate(task, optimizer, step, number, batch, labels, announce)
-        total = loss if total is None else total + loss
-    assert total is not None
+    parts = [_accumulate(task, optimizer, step, number, batch, labels, announce) for number, batch in enumerate(batches)]
+    total, right = sum(parts[1:], start=parts[0])
     with naming(batches[-1]):
         announce("gate", len(batches) - 1, batches[-1])
     norm = torch.linalg.vector_norm(optimizer.gradient)
-    loss_value, norm_value = (torch.stack([total / labels, norm.double().to(total.device)])).tolist()  # the step's one synchronisation
-    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels)
+    values = torch.stack([total / labels, norm.double().to(total.device), right])
+    loss_value, norm_value, right_value = values.tolist()  # the step's one synchronisation
+    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value))
 
 
 def _accumulate(task: Task, optimizer: AdamW, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
-    """Add one micro-batch's share to the gradients; its loss, detached. Raises OutOfMemory."""
+    """Add one micro-batch's share to the gradients; its loss and its labels predicted right, [2]. Raises OutOfMemory."""
     with naming(batch):
         factor = announce("forward", number, batch)
-        loss = task.loss_sum(batch, step)
+        loss, right = task.loss_sum(batch, step)
         if factor != 1.0:
             loss = loss * factor
         factor = announce("backward", number, batch)
         (loss / labels).backward()  # type: ignore[no-untyped-call]
         if factor != 1.0:
             optimizer.gradient.mul_(factor)
-        return loss.detach().double()
+        return torch.stack([loss.detach().double(), right.double()])
 
 
 def update(optimizer: AdamW, computed: Gradients, lr: float, max_grad_norm: float) -> None:

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from holdfast.core.files import Json
+from holdfast.trainer.truth import finite, largest, truth
 
 _UNWRITTEN = ("empty", "new_empty", "resize")  # what they give was not computed
-_MOST_BYTES = 2 << 30  # of inputs in fp32 that are copied to the CPU
 
 
 @contextmanager
@@ -58,7 +58,7 @@ class _Looking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.seen:
             return func(*args, **kwargs)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-        sound = all(map(_finite, given))  # before the call: it may write into its inputs
+        sound = all(map(finite, given))  # before the call: it may write into its inputs
         before = (
             tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs)) if _in_place(func) else (args, kwargs)
         )
@@ -66,7 +66,7 @@ class _Looking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(func).removeprefix("aten.").removesuffix(".default")
         if given and sound and not name.startswith(_UNWRITTEN):
             outputs = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-            if not all(map(_finite, outputs)):
+            if not all(map(finite, outputs)):
                 module = (self.inside[-1] or "the model") if self.inside else "the loss or the backward pass"
                 self.seen.append(_finding(func, name, module, before, [leaf for leaf in given if leaf.numel()], outputs))
         return made
@@ -77,70 +77,36 @@ def _in_place(func: Any) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-def _finite(tensor: Tensor) -> bool:
-    return tensor.device.type == "meta" or not bool((torch.isnan(tensor) | torch.isposinf(tensor)).any())
-
-
 def _finding(func: Any, name: str, module: str, call: tuple[Any, Any], given: list[Tensor], made: list[Tensor]) -> Json:
-    truth = _truth(func, name, call, given)
-    largest = max((float(leaf.abs().max()) for leaf in given), default=None)
+    told = truth(func, call, given)
+    biggest = largest(given) if given else None
     limit = min(torch.finfo(leaf.dtype).max for leaf in made)
-    cause, says = _judge(truth, limit, largest)
+    cause, says = _judge(told, limit, biggest)
     return {
         "module": module,
         "operation": name,
         "dtype": str(made[0].dtype).removeprefix("torch."),
         "device": str(made[0].device),
         "shapes": [list(leaf.shape) for leaf in given],
-        "largest_input": largest,
-        "cpu_fp32_finite": None if truth is None else truth[0],
+        "largest_input": biggest,
+        "cpu_fp32_finite": None if told is None else told[0],
         "cause": cause,
         "says": says,
     }
 
 
-def _judge(truth: tuple[bool, float] | None, limit: float, largest: float | None) -> tuple[str | None, str]:
-    if truth is None:
+def _judge(told: tuple[bool, float] | None, limit: float, biggest: float | None) -> tuple[str | None, str]:
+    if told is None:
         return None, "which could not be done again on the CPU"
-    finite, size = truth
-    if finite and size <= limit:
+    is_finite, size = told
+    if is_finite and size <= limit:
         return (
             "nonfinite_kernel",
             f"which is finite in fp32 on the CPU with the same inputs (largest result {size:.3g}): the kernel makes it",
         )
-    if finite:
+    if is_finite:
         return "nonfinite_numerics", f"whose result, {size:.3g} in fp32 on the CPU, is too large for the number format"
     return (
         "nonfinite_numerics",
-        f"which is not finite in fp32 on the CPU either (largest input {largest:.3g}): weights, rate or data make it",
+        f"which is not finite in fp32 on the CPU either (largest input {biggest:.3g}): weights, rate, data or a mask make it",
     )
-
-
-def _truth(func: Any, name: str, call: tuple[Any, Any], given: list[Tensor]) -> tuple[bool, float] | None:
-    """(whether it is finite, its largest value) for the same operation in fp32 on the CPU; None where that cannot be done."""
-    if sum(leaf.numel() * 4 for leaf in given) > _MOST_BYTES:
-        return None
-    args, kwargs = tree_map(_on_cpu, call)
-    try:
-        if "dot_product" in name or "flash_attention" in name:
-            if "backward" in name:
-                return None
-            made = nn.functional.scaled_dot_product_attention(*args[:3])
-        else:
-            made = func(*args, **kwargs)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        return None
-    outputs = [leaf.float() for leaf in tree_leaves(made) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    if not outputs:
-        return None
-    return all(map(_finite, outputs)), max(float(leaf.abs().max()) for leaf in outputs if leaf.numel())
-
-
-def _on_cpu(leaf: Any) -> Any:
-    if isinstance(leaf, torch.dtype):
-        return torch.float32 if leaf.is_floating_point else leaf
-    if isinstance(leaf, torch.device):
-        return torch.device("cpu")
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.detach().to("cpu", torch.float32) if leaf.is_floating_point() else leaf.detach().cpu()

@@ -20,9 +20,12 @@ from holdfast.core.run import RunFolder
 from holdfast.core.timeline import Settings
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.images import ABSURD
 from holdfast.trainer.job import Job, open_job
+from holdfast.trainer.refuse import broken_weights
 from holdfast.trainer.restore import find_state
 from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.sound import damage, difference
 from holdfast.trainer.step import Announce, compute_gradients, gradients_sha256, update
 from holdfast.trainer.trace import traced
 
@@ -87,7 +90,8 @@ class _Stage:
         facts = {"recomputed": state.recomputed, "state": state.place, "samples": samples, **_facts(bench, samples)}
         write_json(folder / "running.json", facts, durable=False)
         if request.get("until"):
-            outcome = self._computed(lambda: _course(bench, range(step, until + 1), announcer))
+            stored = find_state(self.run, places, limit=until - 1).snapshot if request.get("compare") else None
+            outcome = self._computed(lambda: _course(bench, range(step, until + 1), announcer, stored))
         else:
             outcome = self._compute(bench, step, samples, announcer.of_step(step), request.get("trace", False))
         write_json(folder / "outcome.json", facts | outcome)
@@ -124,7 +128,9 @@ class _Stage:
     def _compute(self, bench: Bench, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
         with traced(bench.task.model) if trace else _untraced() as seen:
             outcome = self._computed(lambda: _replayed(bench, step, samples, announce))
-        return {**outcome, "first_nonfinite": seen[0] if seen else None}
+        if not trace:
+            return outcome | {"first_nonfinite": None}
+        return outcome | {"first_nonfinite": seen[0] if seen else None, "absurd_weights": broken_weights(bench.task.model, ABSURD)[0]}
 
     def _computed(self, compute: Callable[[], Json]) -> Json:
         """What `compute` comes to, or how it failed."""
@@ -171,9 +177,11 @@ def _replayed(bench: Bench, step: int, samples: list[int], announce: Announce) -
     if computed.finite:
         update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
         weights = hashlib.sha256(bench.artifact.to_bytes()).hexdigest()
+    damaged = damage(bench, step)
     return {
         "ending": "finished",
-        "finite": computed.finite,
+        "finite": computed.finite and damaged is None,
+        "damaged": damaged,
         "loss": computed.loss,
         "grad_norm": computed.grad_norm,
         "gradients_sha256": hashed,
@@ -183,11 +191,11 @@ def _replayed(bench: Bench, step: int, samples: list[int], announce: Announce) -
     }
 
 
-def _course(bench: Bench, steps: range, announcer: Announcer) -> Json:
-    """Train through these steps; their losses and gradient norms, up to the first that is not finite."""
+def _course(bench: Bench, steps: range, announcer: Announcer, stored: Snapshot | None) -> Json:
+    """Train through these steps: losses and gradient norms up to the first that is not finite; where the state differs from `stored`."""
     losses: list[float | None] = []
     norms: list[float | None] = []
-    finite = True
+    finite, differs = True, None
     for step in steps:
         samples, settings = bench.samples(step), bench.job.settings(step)
         if not samples:
@@ -199,7 +207,11 @@ def _course(bench: Bench, steps: range, announcer: Announcer) -> Json:
         if not finite:
             break
         update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
-    facts = {"ending": "finished", "finite": finite, "losses": losses, "grad_norms": norms}
+        if stored is not None and step == stored.step:
+            differs = difference(bench, stored)
+    damaged = damage(bench, steps[-1])
+    facts = {"ending": "finished", "finite": finite and damaged is None, "damaged": damaged, "differs": differs}
+    facts |= {"losses": losses, "grad_norms": norms}
     return facts | {"loss": losses[-1] if losses else None, "grad_norm": norms[-1] if norms else None}
 
 

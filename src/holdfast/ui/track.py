@@ -19,7 +19,7 @@ from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.run import RunFolder
 
 POLL_S = 0.5
-_NUMBERS = ("loss", "grad_norm", "lr", "peak_bytes")
+_NUMBERS = ("loss", "grad_norm", "lr", "token_accuracy", "peak_bytes")
 Log = Callable[[dict[str, float], int], None]
 Tracker = tuple[Log, Callable[[], None]]
 

@@ -42,8 +42,8 @@ class Task(Protocol):
         """Micro-batches of these samples, none larger than `budget` padded tokens unless one sample alone is."""
         ...
 
-    def loss_sum(self, batch: Batch, step: int) -> Tensor:
-        """The sum of the losses of a micro-batch's labels: a scalar that can be differentiated."""
+    def loss_sum(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+        """(the sum of the losses of a micro-batch's labels, a scalar that can be differentiated; how many of them are predicted right)"""
         ...
 
     def state(self) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from holdfast.core.timeline import Settings
 from holdfast.rows.tokenset import TokenSet
 from holdfast.trainer.attention import packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
-from holdfast.trainer.head import Head
+from holdfast.trainer.head import Head, summed_loss
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.model import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
 from holdfast.trainer.offload import HostActivations
@@ -59,7 +59,7 @@ class Sft:
     def batches(self, samples: list[int], budget: int) -> list[Batch]:
         return (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
 
-    def loss_sum(self, batch: Batch, step: int) -> Tensor:
+    def loss_sum(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         self.enter(batch, step)
         with self.keeping():
             return self.losses(batch)
@@ -73,7 +73,7 @@ class Sft:
 
 
 class LabelLoss:
-    """Sum of cross-entropies over the labels of a micro-batch, in fp32.
+    """Sum of cross-entropies over the labels of a micro-batch, in fp32, and how many of them have the largest logit.
 
     own_head: let the model compute logits of all positions itself, for an architecture whose output layer `Head` does not match.
     """
@@ -83,11 +83,10 @@ class LabelLoss:
         self.decoder = getattr(model, model.base_model_prefix, None)
         self.head = None if own_head or self.decoder is None else Head(model)
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         if self.head is None:
             logits = self.model(**inputs(batch), use_cache=False).logits
-            chosen = logits.flatten(0, 1).index_select(0, batch.label_at).float()
-            return nn.functional.cross_entropy(chosen, batch.label_ids, reduction="sum")
+            return summed_loss(logits.flatten(0, 1).index_select(0, batch.label_at).float(), batch.label_ids)
         return self.head.loss_sum(self.hidden(batch).index_select(0, batch.label_at), batch.label_ids)
 
     def hidden(self, batch: Batch) -> Tensor:

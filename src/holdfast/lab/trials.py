@@ -1,0 +1,134 @@
+"""The trials of one failing step: run in a child, counted, remembered, kept under RUN/trials. Concludes nothing from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.core.checkpoint import checkpoint_steps, next_valid
+from holdfast.core.files import Json
+from holdfast.core.run import RunFolder
+from holdfast.core.types import Verdict
+from holdfast.lab.replay import Change, Host, conclude, new_trial, with_env
+from holdfast.mind.course import FROM_THE_START
+
+MOST_SECONDS = 3600.0
+_START_S = 900.0
+_STATES = 3  # older states that are tried
+
+
+class Spent(Exception):
+    """The budget of trials is used up, or the user wants to stop."""
+
+
+class Lab:
+    """The trials of one failing step: counted, cached by what they ask, kept under RUN/trials."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        step: int,
+        environment: dict[str, str],
+        settings: dict[str, Any],
+        deadline_s: float,
+        tell: Callable[[str], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self.run, self.step, self.environment, self.settings = run, step, environment, settings
+        self.deadline_s, self.tell, self.stop = deadline_s, tell, stop
+        self.trials, self.most_trials = 0, run.config().run.trials
+        self.unchanged: list[bool] = []  # whether the step failed, each time it was tried as it was
+        self.began = time.monotonic()
+        self.known: dict[str, Json] = {}
+        self.hosts: dict[str, Host] = {}
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host in self.hosts.values():
+            host.close()
+
+    def fails(self, change: Change, anew: bool = False) -> bool:
+        """Whether the step fails under `change`; asked once, or again with `anew`. Raises Spent."""
+        return not self.outcome(change, anew)["finite"]
+
+    def fails_unchanged(self, suspects: Sequence[int]) -> bool:
+        """Try the step as it was, once more."""
+        self.unchanged.append(self.fails(Change(tuple(suspects)), anew=True))
+        return self.unchanged[-1]
+
+    def odds(self) -> tuple[int, int] | None:
+        """How often the step failed as it was, of how many trials; None where it was not tried."""
+        return (sum(self.unchanged), len(self.unchanged)) if self.unchanged else None
+
+    def outcome(self, change: Change, anew: bool = False) -> Json:
+        key = change.key()
+        if anew or key not in self.known:
+            self.known[key] = self._replay(change)
+        return self.known[key]
+
+    def older_states(self, at: int) -> list[int]:
+        """Steps before `at` whose state is on disk and whole, newest first; last the beginning, where it is near."""
+        found: list[int] = []
+        steps = [step for step in checkpoint_steps(self.run) if step < at]
+        while steps and len(found) < _STATES:
+            checkpoint, _ = next_valid(self.run, steps)
+            if checkpoint is None:
+                break
+            found.append(checkpoint.step)
+            steps = [step for step in steps if step < checkpoint.step]
+        return [*found, *([0] if 0 < at <= FROM_THE_START else [])]
+
+    def verdict(self, kind: str, evidence: str, **facts: Any) -> Verdict:
+        """What the trials so far have shown."""
+        return Verdict(kind, self.trials, round(self.seconds(), 1), evidence, odds=self.odds(), **facts)
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def _replay(self, change: Change) -> Json:
+        if self.trials >= self.most_trials or self.seconds() > MOST_SECONDS or self.stop():
+            raise Spent
+        self.trials += 1
+        began, first = time.monotonic(), change.since or self.step
+        folder = new_trial(self.run, first, change)
+        steps = 1 if change.until is None else change.until - first + 1
+        ending = self._host(change.env).ask(folder, _START_S, self.deadline_s * steps)
+        result = conclude(folder, first, change, ending, time.monotonic() - began)
+        self.tell(f"trial {folder.name}: {_words(change)}: {'goes through' if result['finite'] else failure(result)}")
+        return result
+
+    def sources(self, samples: Sequence[int]) -> tuple[str, ...]:
+        """The rows, as file:line, of samples that took part in a trial."""
+        return tuple(str(self.fact(one, "sources")) for one in samples)
+
+    def fact(self, sample: int, name: str) -> Any:
+        """A fact about a sample from any trial it took part in."""
+        outcomes = (outcome for outcome in self.known.values() if name in outcome and sample in outcome["samples"])
+        return next((outcome[name][outcome["samples"].index(sample)] for outcome in outcomes), None)
+
+    def _host(self, env: dict[str, str | None]) -> Host:
+        """The living child of this environment; one of another is let go, because a device has room for one."""
+        key = str(sorted(env.items()))
+        for other in [name for name, host in self.hosts.items() if name != key or not host.alive()]:
+            self.hosts.pop(other).close()
+        if key not in self.hosts:
+            self.hosts[key] = Host(self.run, with_env(self.environment, env))
+        return self.hosts[key]
+
+
+def _words(change: Change) -> str:
+    parts = [f"{len(change.samples)} sample{'s' if len(change.samples) > 1 else ''}"] if change.samples else ["the step"]
+    if change.until is not None:
+        parts = [f"the steps {f'from {change.since} ' if change.since else ''}up to {change.until}"]
+    parts += [f"{name} = {value}" for name, value in (change.settings | change.env).items()]
+    return ", ".join(parts)
+
+
+def failure(outcome: Json) -> str:
+    """How a trial failed, in words."""
+    if outcome["ending"] == "finished":
+        return f"not finite: {outcome.get('damaged') or 'loss {loss}, gradient norm {grad_norm}'.format(**outcome)}"
+    return str(outcome["ending"])

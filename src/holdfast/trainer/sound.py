@@ -1,0 +1,97 @@
+"""Whether a state can be what training made of it: a bit that flipped in memory, or a file damaged before its checksum, cannot.
+
+Clipping bounds the moments, and AdamW the way a weight goes in a step; what is far beyond that is damage. Repairs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from holdfast.core.files import Json
+from holdfast.core.memoryfile import Snapshot
+from holdfast.trainer.images import ABSURD
+from holdfast.trainer.restore import Found, find_state
+from holdfast.trainer.setup import Bench
+
+_FURTHEST = 100.0  # times the rate a weight may go in a step; with usual betas it is below 8 (Cauchy-Schwarz over the two moments)
+_ROUNDING = 1.01
+_TINY = 1e-12
+
+
+def damage(bench: Bench, step: int) -> str | None:
+    """What is wrong with the state a bench holds after `step`, with the tensor's name; None where training may have made it."""
+    most = min(ABSURD, bench.begun + _reach(bench, step))
+    weights = _worst(bench.artifact.tensors, most, -most)
+    if weights is not None:
+        return weights
+    clipped = bench.job.config.train.max_grad_norm * _ROUNDING
+    limits = {"exp_avg": (clipped, -clipped), "exp_avg_sq": (clipped * clipped, 0.0), "step": (float(step), 0.0)}
+    kinds = {name: name.partition("/")[0] for name in bench.state.tensors}
+    found = (_worst({name: tensor}, *limits.get(kinds[name], (ABSURD, -ABSURD))) for name, tensor in bench.state.tensors.items())
+    return next((one for one in found if one is not None), None)
+
+
+def sound_before(bench: Bench, places: list[Path], found: Found) -> tuple[int, list[str]]:
+    """(step of the newest state that is sound, 0: the beginning; what is wrong with each newer one). The bench is left with some state."""
+    told: list[str] = []
+    while found.snapshot is not None:
+        bench.restore(found.snapshot)
+        wrong = damage(bench, found.snapshot.step)
+        if wrong is None:
+            return found.snapshot.step, told
+        told.append(f"{found.place} is damaged: {wrong}")
+        found = find_state(bench.job.run, places, limit=found.snapshot.step - 1)
+    return 0, told
+
+
+def difference(bench: Bench, stored: Snapshot) -> Json | None:
+    """Where a stored state differs most from the one the bench holds: {tensor, at, stored, again, times}; None where no bit does.
+
+    times: of the largest value the tensor has in the bench.
+    """
+    worst: Json | None = None
+    for image, held in ((stored.artifact, bench.artifact.tensors), (stored.state, bench.state.tensors)):
+        for name, tensor in load(image).items():
+            again = held[name].detach().cpu()
+            if torch.equal(tensor, again):
+                continue
+            apart = (tensor.double() - again.double()).abs().nan_to_num(nan=math.inf).flatten()
+            at = int(apart.argmax())
+            times = float(apart[at]) / max(float(again.abs().max()), _TINY)
+            if worst is None or times > worst["times"]:
+                values = {"stored": float(tensor.flatten()[at]), "again": float(again.flatten()[at])}
+                worst = {"tensor": _plain(name), "at": _place(tensor, at), **values, "times": min(times, 1e300)}
+    return worst
+
+
+def _reach(bench: Bench, step: int) -> float:
+    """How far a weight may have gone in so many steps."""
+    train, factor = bench.job.config.train, max(1.0, bench.job.settings(step).get("lr_factor", 1.0))
+    return _FURTHEST * train.lr * factor * step if train.beta1**2 < train.beta2 else math.inf
+
+
+def _worst(tensors: dict[str, Tensor], most: float, least: float) -> str | None:
+    """The first tensor that holds a value which is not finite, above `most` or below `least`."""
+    for name, tensor in tensors.items():
+        values = tensor.detach().flatten()
+        lowest, highest = torch.aminmax(values)  # NaN where one is
+        if not (float(lowest) >= least and float(highest) <= most):
+            bad = ~((values <= most) & (values >= least))
+            at = int(bad.nonzero()[0])
+            value = float(values[at])
+            why = f"; training keeps it between {least:.3g} and {most:.3g}" if math.isfinite(value) else ""
+            return f"{_plain(name)} holds {value:.3g} at {_place(tensor, at)} ({int(bad.sum()):,} of {len(values):,} values are such){why}"
+    return None
+
+
+def _plain(name: str) -> str:
+    return name.replace("base_model.model.", "")
+
+
+def _place(tensor: Tensor, at: int) -> list[int]:
+    return [int(index) for index in torch.unravel_index(torch.tensor(at), tensor.shape)]

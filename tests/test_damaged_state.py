@@ -1,0 +1,324 @@
+"""A state that training cannot have made is named and gone back behind, on record; data, state, rate and kernel are told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from safetensors import safe_open
+from safetensors.torch import load, save
+
+from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
+from holdfast.core.config import Train
+from holdfast.core.files import Json
+from holdfast.core.memoryfile import MemoryFile, memory_places
+from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.lab.investigate import investigate
+from holdfast.lab.replay import Change
+from holdfast.lab.state import blame_the_state
+from holdfast.lab.trials import Lab
+from holdfast.mind.course import FROM_THE_START
+from holdfast.mind.decide import ROLLBACKS, Past, decide, decide_after
+from holdfast.trainer.images import Image
+from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.sound import damage
+
+STEPS, STOOD = 10, 7
+LAUNCH = Launch(("x",), {}, {})
+Write = Callable[..., Path]
+ADAPTER, STATE = "adapter_model.safetensors", "state.safetensors"
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+# ---- real runs
+
+
+def begin(assets: SimpleNamespace, folder: Path, **train: Any) -> Path:
+    """A run that was killed in step 8, with its snapshot beside it, and checkpoints of steps 3, 6 and 7; its config is beside it, too."""
+    run, config, faults = folder / "run", folder / "c.yaml", folder / "f.yaml"
+    train = {"steps": STEPS, "effective_batch": 8, "lr": 1e-3, "max_tokens": 96, "threads": 1} | train
+    data = {"files": [str(assets.rows)], "held_out": 0.1}
+    tree = {"model": str(assets.model), "data": data, "adapter": {"r": 4, "dropout": 0.1}, "train": train, "save": {"every": 3}}
+    config.write_text(yaml.safe_dump(tree | {"evaluate": {"generate": 0}, "run": {"standby": False}}))
+    faults.write_text(json.dumps([{"when": {"step": STOOD + 1, "attempt": 1}, "effect": "slow", "seconds": 600}]))
+    child = start("train", config, "--run", run, "--faults", faults)
+    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) == STOOD)
+    wait_until(lambda: (run / "checkpoints/step-00000006").exists())
+    shutil.copyfile(memory_of(run), folder / "snapshot")
+    child.send_signal(signal.SIGTERM)
+    kill(processes_of(run)["trainer"])
+    child.communicate()
+    assert (run / f"checkpoints/step-{STOOD:08d}").exists()
+    return run
+
+
+@pytest.fixture(scope="module")
+def stood(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """(such a run, the artifact it ends with where nothing is damaged)"""
+    run = begin(assets, tmp_path_factory.mktemp("stood"))
+    return run, finished(moved(run, run.parent / "whole"))["artifact_sha256"]
+
+
+def memory_of(run: Path) -> Path:
+    return Path(json.loads((run / "attempts/001/ready.json").read_text())["memory_file"])
+
+
+def moved(run: Path, to: Path) -> Path:
+    """A copy of a run, which knows no snapshot, as after a reboot."""
+    shutil.copytree(run, to, symlinks=True)
+    return to
+
+
+def finished(run: Path) -> dict[str, Any]:
+    config = next(folder for folder in (run.parent, run.parent.parent) if (folder / "c.yaml").exists()) / "c.yaml"
+    done = holdfast("train", config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def damaged(data: bytes, metadata: dict[str, str] | None, part: str, value: float, all_of_it: bool = False) -> tuple[bytes, str]:
+    """A safetensors image with a wrong value in the first tensor whose name has `part` in it; that name."""
+    tensors = load(data)
+    names = [name for name in sorted(tensors) if part in name]
+    for name in names if all_of_it else names[:1]:
+        tensors[name].view(-1)[slice(None) if all_of_it else slice(5, 6)] = value
+    made = save(tensors, metadata)
+    assert len(made) == len(data)
+    return made, names[0]
+
+
+def damage_checkpoint(run: Path, step: int, file: str, part: str, value: float, all_of_it: bool = False) -> str:
+    """Put a wrong value into a checkpoint whose manifest then agrees with it again; the tensor's name."""
+    folder = run / f"checkpoints/step-{step:08d}"
+    with safe_open(folder / file, "pt") as opened:  # type: ignore[no-untyped-call]
+        metadata = opened.metadata()
+    data, name = damaged((folder / file).read_bytes(), metadata, part, value, all_of_it)
+    (folder / file).write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][file]["sha256"] = hashlib.sha256(data).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return name
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "value", "steps", "to"),
+    [
+        (ADAPTER, "layers.1", float("nan"), [7], 6),
+        (ADAPTER, "lora_B", 1e30, [7, 6], 3),
+        (STATE, "exp_avg/", float("inf"), [7], 6),
+        (STATE, "exp_avg_sq/", -1.0, [7, 6, 3], 0),
+    ],
+    ids=["a weight", "a huge weight in two checkpoints", "a moment", "all checkpoints"],
+)
+def test_a_damaged_checkpoint_is_named_and_gone_back_behind(
+    stood: tuple[Path, str], tmp_path: Path, file: str, part: str, value: float, steps: list[int], to: int
+) -> None:
+    shutil.copyfile(stood[0].parent / "c.yaml", tmp_path / "c.yaml")
+    run = moved(stood[0], tmp_path / "run")
+    names = {damage_checkpoint(run, step, file, part, value).replace("base_model.model.", "") for step in steps}
+    summary = finished(run)
+    assert_gone_back(run, summary, names.pop(), to)
+    assert summary["artifact_sha256"] == stood[1], "what is computed again comes to the same bits"
+    assert len(list((run / "rollbacks/001/checkpoints").iterdir())) == sum(step > to for step in (3, 6, 7))
+
+
+def assert_gone_back(run: Path, summary: dict[str, Any], name: str, to: int) -> None:
+    (back,) = events(run, "rolled_back")
+    assert (back["step"], back["to"]) == (STOOD, to)
+    incident = summary["incidents"][-1]
+    assert (incident["cause"], incident["remedy"], incident["step"]) == ("hardware_fault", "rollback", STOOD)
+    assert name in incident["evidence"] and incident["lost_steps"] == STOOD - to
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, STEPS + 1))
+    assert not list(run.glob("trials/*")), "the state speaks for itself"
+
+
+def test_a_damaged_snapshot_with_a_sound_checksum_is_gone_back_behind(stood: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copyfile(stood[0].parent / "c.yaml", tmp_path / "c.yaml")
+    run = moved(stood[0], tmp_path / "run")
+    place = memory_places(run, json.loads((run / "run.json").read_text())["id"], None, False)[0]
+    shutil.copyfile(stood[0].parent / "snapshot", place)
+    memory = MemoryFile.open(place)
+    assert memory is not None
+    with memory:
+        header = memory.newest_header()
+        assert header is not None and header.step == STOOD
+        snapshot = memory.read(header)
+        assert snapshot is not None
+        data, name = damaged(snapshot.artifact, {"format": "pt"}, "lora_A", 3e38)
+        at, _ = memory.payload_offsets(header.index)
+        memory.begin(header.index)
+        memory.memory[at : at + len(data)] = data
+        memory.seal(header.index, STOOD, header.generation, snapshot.meta, pin=False)
+        older = max(one.step for index in range(3) if (one := memory.header(index)) and one.step < STOOD)
+    summary = finished(run)
+    assert_gone_back(run, summary, name.replace("base_model.model.", ""), older)
+    assert "the snapshot of step 7 is damaged" in summary["incidents"][-1]["evidence"]
+    assert summary["artifact_sha256"] == stood[1]
+
+
+def test_a_state_that_only_training_again_can_judge_is_found_by_the_lab(assets: SimpleNamespace, tmp_path: Path) -> None:
+    """With these betas a weight may go any way, so the file alone is no proof: the step fails, and goes through from the state before."""
+    run = moved(begin(assets, tmp_path, beta1=0.9, beta2=0.5), tmp_path / "moved")
+    for part in ("layers.0.self_attn.q_proj", "layers.0.self_attn.k_proj"):
+        damage_checkpoint(run, STOOD, ADAPTER, part, 9e9, all_of_it=True)
+    summary = finished(run)
+    (back,) = events(run, "rolled_back")
+    assert (back["step"], back["to"]) == (STOOD, 6)
+    incident = summary["incidents"][-1]
+    assert (incident["cause"], incident["remedy"]) == ("hardware_fault", "rollback")
+    assert "the state after step 7 is damaged: model.layers.0.self_attn." in incident["evidence"] and "9e+09" in incident["evidence"]
+    assert summary["quarantined"] == [] and not events(run, "remedy_applied")
+    assert summary["artifact_sha256"] == finished(moved(tmp_path / "run", tmp_path / "whole"))["artifact_sha256"]
+
+
+@pytest.mark.long
+def test_an_absurd_weight_of_the_base_model_ends_the_run_with_its_name(assets: SimpleNamespace, config_of: Write, tmp_path: Path) -> None:
+    """Finite, so that it may be meant: nothing is refused before the step was tried in every way."""
+    model = tmp_path / "model"
+    shutil.copytree(assets.model, model)
+    tensors = load((model / "model.safetensors").read_bytes())
+    for part in ("q_proj", "k_proj"):
+        tensors[f"model.layers.0.self_attn.{part}.weight"][3, 4] = 1e38
+    (model / "model.safetensors").write_bytes(save(tensors, {"format": "pt"}))
+    done = holdfast("train", config_of(model=str(model)), "--run", tmp_path / "run", "--json")
+    assert done.returncode == 3, done.stderr
+    assert "model.layers.0.self_attn.q_proj.weight: 1 of 1,024 values, the first at [3, 4]" in json.loads(done.stdout)["reason"]
+
+
+# ---- what a state can be
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    some.integers(1, 40),
+    some.sampled_from([(0.9, 0.999), (0.9, 0.95), (0.95, 0.95), (0.0, 0.99), (0.9, 0.82)]),
+    some.floats(1e-6, 1.0),
+    some.sampled_from([0.1, 1.0, 10.0]),
+    some.randoms(use_true_random=False),
+)
+def test_no_course_of_gradients_leads_to_a_state_that_is_called_damaged(
+    steps: int, betas: tuple[float, float], lr: float, clip: float, chance: Any
+) -> None:
+    """Nothing for long, then as much as clipping lets through, alone or for good, with and against the moment."""
+    train = Train(lr=lr, beta1=betas[0], beta2=betas[1], max_grad_norm=clip, steps=100)
+    weights = {"a": torch.full((3,), 0.5), "b": torch.zeros(2, 2)}
+    optimizer = AdamW(weights, train)
+    bench: Any = SimpleNamespace(
+        artifact=SimpleNamespace(tensors=optimizer.parameters),
+        state=SimpleNamespace(tensors=optimizer.state()),
+        begun=0.5,
+        job=SimpleNamespace(config=SimpleNamespace(train=train), settings=lambda step: {}),
+    )
+    for step in range(1, steps + 1):
+        optimizer.clear()
+        size = chance.choice([0.0, 1e-20, clip, clip])
+        optimizer.gradient[chance.randrange(7)] = chance.choice([-1, 1]) * size
+        optimizer.step(lr)
+        assert damage(bench, step) is None
+    with torch.no_grad():
+        optimizer.parameters["b"][1, 0] = 1e6
+    assert "b holds 1e+06 at [1, 0] (1 of 4 values" in str(damage(bench, steps))
+
+
+def test_a_snapshot_with_an_absurd_value_never_counts() -> None:
+    held = {"a": torch.ones(1000), "b": torch.ones(3)}
+    image = Image(held)
+    memory = mmap.mmap(-1, image.bytes)
+    for value, sound in ((1.0, True), (1e30, False), (-1e30, False), (float("nan"), False), (float("inf"), False)):
+        held["a"][7] = value
+        image.write(memory, 0, image.stage())
+        assert image.finite(memory, 0) is sound
+
+
+# ---- what the lab concludes
+
+
+class StubLab(Lab):
+    """A lab whose trials are answered here. Step 8 failed from the state after step 7; states of 6 and 3 are there, and the beginning."""
+
+    def __init__(self, answer: Callable[[Change], Json]) -> None:
+        self.answer, self.step, self.settings = answer, 8, {}
+        self.trials, self.unchanged, self.known, self.began = 0, [True], {}, 0.0
+
+    def older_states(self, at: int) -> list[int]:
+        assert at == 7
+        return [6, 3, 0]
+
+    def _replay(self, change: Change) -> Json:
+        self.trials += 1
+        return self.answer(change)
+
+
+FAILED: Json = {"ending": "finished", "finite": False, "recomputed": 0}
+GROSS: Json = {"tensor": "t", "at": [1], "stored": 1e30, "again": 0.1, "times": 1e31}
+
+
+def blamed(answer: Callable[[Change], Json]) -> Verdict | None:
+    return blame_the_state(StubLab(answer), FAILED)
+
+
+def test_state_rate_and_neither_are_told_apart() -> None:
+    state = blamed(lambda change: {"finite": not change.settings and change.since == 4, "differs": GROSS})
+    assert state and (state.kind, state.to, state.remedy, state.settings) == ("state", 3, "rollback", {})
+    assert "t holds 1e+30 at [1], where the same steps give 0.1 again" in state.evidence
+    rate = blamed(lambda change: {"finite": change.settings == {"lr_factor": 0.5}})
+    assert rate and (rate.kind, rate.to, rate.settings, rate.cause) == ("setting", 6, {"lr_factor": 0.5}, "divergence")
+    assert blamed(lambda change: {"finite": False}) is None, "data or a kernel"
+
+
+@pytest.mark.parametrize("differs", [None, GROSS | {"times": 0.01}], ids=["to the bit", "by rounding"])
+def test_a_state_that_training_gives_again_is_not_accused(differs: Json | None) -> None:
+    assert blamed(lambda change: {"finite": True, "differs": differs}) is None
+
+
+# ---- what is decided
+
+
+def wreck(step: int, sound: int) -> Wreck:
+    facts: Any = {"phase": None, "samples": (), "lines": (), "committed_before": step, "committed_after": step, "died": 0.0}
+    ending = Ending("damaged", 69, facts={"sound": sound, "damaged": ["the checkpoint of step 7 is damaged: t holds nan"]})
+    return Wreck(attempt=2, ending=ending, step=step, memory_available_bytes=None, disk_free_bytes=None, **facts)
+
+
+def test_the_decision_goes_back_and_comes_to_an_end() -> None:
+    seen, past = Diagnosis("hardware_fault", 0.8), [Past(7, "hardware_fault", "damaged", (), False)]
+    back = decide(wreck(7, 6), seen, past, LAUNCH)
+    assert (back.launch, back.remedy, back.to) == (LAUNCH, "rollback", 6) and "t holds nan" in back.reason
+    assert decide(wreck(7, 0), seen, past, LAUNCH).to == 0
+    lost = decide(wreck(FROM_THE_START + 1, 0), seen, past, LAUNCH)
+    assert lost.launch is None and "t holds nan" in lost.reason and "no sound state is left" in lost.reason
+    again = decide(wreck(7, 6), seen, past, LAUNCH, ROLLBACKS)
+    assert again.launch is None and "memory and disk" in again.reason
+
+
+def test_what_the_lab_saw_is_gone_back_to_until_it_came_to_nothing_too_often() -> None:
+    verdict = Verdict("state", 5, 9.0, "the state is damaged: t", remedy="rollback", to=3)
+    before = decide(wreck(7, 6), Diagnosis("x", 0.5), [Past(7, "x", "error", (), False)], LAUNCH)
+    assert decide_after(verdict, wreck(7, 6), before, LAUNCH).to == 3
+    assert decide_after(verdict, wreck(7, 6), before, LAUNCH, ROLLBACKS).remedy != "rollback"
+    base = decide_after(Verdict("weights", 5, 9.0, "absurd: q"), wreck(7, 6), before, LAUNCH)
+    assert base.launch is None and "absurd: q; fetch the model again" in base.reason
+
+
+def test_absurd_base_weights_are_named_where_nothing_helps() -> None:
+    def answer(change: Change) -> Json:
+        facts = {"absurd_weights": ["q: 1 of 4 values"], "first_nonfinite": {"cause": "nonfinite_numerics"}} if change.trace else {}
+        return FAILED | {"samples": [1, 2, 3], "lengths": [5, 6, 7], "sources": ["a", "b", "c"], "loss": None, "grad_norm": None} | facts
+
+    lab = StubLab(answer)
+    lab.unchanged = []
+    verdict = investigate(lab, [], 2, [])
+    assert (verdict.kind, verdict.cause) == ("weights", "nonfinite_numerics") and "q: 1 of 4 values" in verdict.evidence
