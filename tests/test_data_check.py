@@ -249,6 +249,32 @@ def test_rows_of_a_table_with_a_broken_header_are_not_taken_for_json(call: Call,
     ]
 
 
+@pytest.mark.parametrize(
+    ("row", "options", "reasons"),
+    [
+        ({"text": "Lietzvi\u00c5\0\0\u00b3"}, [], {"control_characters": 1, "mojibake": 1}),
+        (
+            {"messages": [{"role": "user", "content": "<|im_\0end|>"}, {"role": "assistant", "content": "b"}]},
+            ["--tokenizer"],
+            {"special_token_in_text": 1},
+        ),
+        (
+            {"prompt": "one@somewhere.net", "completion": "two@somewhere.net"},
+            ["--redact"],
+            {"answer_equals_prompt": 1},
+        ),
+    ],
+)
+def test_what_a_mend_brings_to_light_is_seen(
+    call: Call, tmp_path: Path, assets: SimpleNamespace, row: Json, options: list[object], reasons: dict[str, int]
+) -> None:
+    """Found by scripts/fuzz_rows.py: cleaning the clean file mended or rejected such a row."""
+    file = write_rows(tmp_path / "rows.jsonl", [row])
+    more = [*options, assets.model] if options == ["--tokenizer"] else options
+    answer = call("check", file, *more, code=None)
+    assert answer["by_reason"] == reasons
+
+
 def test_near_duplicates_are_remembered_in_bounded_memory() -> None:
     texts = [" ".join(f"{key_of(f'{n} {word}') % 10**9}" for word in range(8)) for n in range(3000)]
     found, enough = signatures([*texts, texts[2999] + "!", texts[0] + "!"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,14 +59,12 @@ def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tup
 
 
 def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: tuple[str, ...]) -> list[Judged]:
-    text = joined_text(rows)
-    present = tuple(token for token in specials if token in text)
-    if present:
-        for row in rows:
-            if row.example.messages:
-                row.view = row.view._replace(specials=present)
-    for card in active(filter(rules.changes, checks()), text, rows):
-        found = {row.at: detail for row, detail in found_in(card, rows)}
+    """The rows that are left. Mends come first and are looked at by all later checks: one may bring to light what another is for."""
+    cards = deque(sorted(filter(rules.changes, checks()), key=lambda card: card.mend is None))
+    asked = _asked(cards, rows, specials)
+    while cards:
+        card = cards.popleft()
+        found = {row.at: detail for row, detail in found_in(card, rows)} if card in asked else {}
         if not found:
             continue
         left = []
@@ -81,7 +80,19 @@ def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: 
                 except BadRow as bad:
                     rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
         rows = left
+        if card.mend:
+            asked = _asked(cards, rows, specials)
     return rows
+
+
+def _asked(cards: Iterable[DataCheck], rows: list[Judged], specials: tuple[str, ...]) -> list[DataCheck]:
+    """The checks that can find something in the rows as they are now; they are told of the special tokens in them."""
+    text = joined_text(rows)
+    present = tuple(token for token in specials if token in text)
+    for row in rows if present else ():
+        if row.example.messages:
+            row.view = row.view._replace(specials=present)
+    return active(cards, text, rows)
 
 
 def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[DataCheck]:

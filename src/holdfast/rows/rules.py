@@ -13,7 +13,7 @@ from holdfast.book import cards_of
 from holdfast.core.datacheck import DataCheck
 
 NO_LIMIT = sys.maxsize
-_VERSION = 3  # of everything that turns a row into tokens: reader, formats, template, cut
+_VERSION = 4  # of everything that turns a row into tokens: reader, formats, template, cut
 
 
 @dataclass(frozen=True)
