@@ -84,7 +84,7 @@ def report(answers: list[tuple[dict[str, Any], Diagnosis]]) -> None:
 def show_wrong(answers: list[tuple[dict[str, Any], Diagnosis]]) -> None:
     for record, found in answers:
         if found.cause != record["cause"]:
-            print(f"\n=== {record['id']} is {record['cause']} ({record['finer']}), exit {record['exit']}, {record['facts']}")
+            print(f"\n=== {record['id']} is {record['cause']}, exit {record['exit']}, {record['facts']}")
             print(record["log"])
             print(f"--- {found.cause} {found.confidence} {found.also} {found.cards}")
 

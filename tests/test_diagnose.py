@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import SHARED, holdfast, needs_shared
+from harmless import HARMLESS, HEALTHY, SURVIVED
 from holdfast.book import cards_of
 from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.mind.diagnose import diagnose
@@ -151,6 +152,25 @@ def test_no_bytes_are_too_odd_to_be_read(data: bytes) -> None:
 )
 def test_an_exit_code_is_taken_as_people_write_it(text: str, code: int) -> None:
     assert exit_code(text) == code
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_what_healthy_programs_print_accuses_nobody(line: str) -> None:
+    assert cause_of(line) in ("unknown", "healthy")
+    assert cause_of(f"{HEALTHY}\n{line}") in ("unknown", "healthy"), "after healthy steps"
+    assert cause_of(f"{line}\n{OOM}") == "gpu_out_of_memory", "it hides a failure"
+
+
+@pytest.mark.parametrize("line", [*HARMLESS, *SURVIVED])
+def test_what_training_went_on_after_accuses_nobody(line: str) -> None:
+    assert cause_of(f"{line}\n{HEALTHY}") in ("unknown", "healthy")
+
+
+def test_a_warning_counts_where_something_failed() -> None:
+    warning = "Some weights of LlamaForCausalLM were not initialized from the model checkpoint at ./base: ['lm_head.weight']"
+    assert cause_of(f"{warning} and are newly initialized") == "unknown"
+    assert cause_of(f"{warning} and are newly initialized", 1) == "checkpoint_model_mismatch"
+    assert cause_of(f"{HEALTHY}\nTraceback (most recent call last):\n{OOM}", 1) == "gpu_out_of_memory"
 
 
 @needs_shared

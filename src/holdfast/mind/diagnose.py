@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from holdfast.core.failure import Failure
 from holdfast.core.logtext import Evidence, Line, clean
 from holdfast.core.types import Clue, Diagnosis, Wreck
 from holdfast.mind.kinship import guess
+from holdfast.mind.passing import of_weight, without_passing
 from holdfast.mind.readings import readings
 from holdfast.mind.sift import sift
 
@@ -48,6 +49,7 @@ ENOUGH_TO_ACT = 0.4  # below this a run of our own is not steered by it
 UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (measured, benchmarks/RESULTS.md)
 CLUES, LONGEST_CLUE = 5, 500
 READING = "reading: "
+HEALTHY = "reading: loss is finite and does not climb"
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,18 @@ def _kernels_words(wreck: Wreck) -> list[str]:
 
 def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     """The likeliest cause in any log. `confidence` is meant as a frequency: benchmarks/diagnosis.py measures it."""
-    found = _by_cards(evidence, cards)
-    if found.cause != "unknown":
-        return found
-    text = "\n".join(_plain(line) for line in sift(evidence.lines))
-    if not evidence.exit_code and not _TROUBLE.search(text) and not _SIGNS.search(text):
-        return found
-    kin = guess(text, cards.values())
+    serious, beyond_doubt = without_passing(evidence.lines)
+    troubled = bool(evidence.exit_code) or _is_trouble(beyond_doubt)
+    found = _by_cards(replace(evidence, lines=tuple(serious if troubled else beyond_doubt)), cards)
+    if found.cause != "unknown" or not troubled:
+        return found if found.clues else replace(found, clues=tuple(_best_clues(evidence, [])))
+    kin = guess("\n".join(_plain(line) for line in sift(serious)), cards.values())
     return Diagnosis(*kin[0], found.clues, tuple(kin[1:])) if kin else found
+
+
+def _is_trouble(lines: Sequence[Line]) -> bool:
+    text = of_weight("\n".join(_plain(line) for line in sift(lines)))
+    return bool(_TROUBLE.search(text) or _SIGNS.search(text))
 
 
 def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
@@ -159,6 +165,7 @@ def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
 
 def _scores(fired: list[_Fired]) -> dict[str, float]:
     """Per cause: how sure its cards are together, an echo's voice lowered beside a root, a later error's beside the first."""
+    fired = [one for one in fired if not _was_survived(one, fired)]
     roots = [one for one in fired if one.card.role == "root"]
     first = min((one.place for one in roots if one.card.sure >= 0.6), default=None)
     named = any(_EXCEPTION.search(one.line.text) for one in roots)
@@ -175,6 +182,13 @@ def _scores(fired: list[_Fired]) -> dict[str, float]:
             weight *= IN_PASSING if named and not _EXCEPTION.search(one.line.text) else 1
         doubt[one.card.cause] = doubt.get(one.card.cause, 1.0) * (1 - weight)
     return {cause: 1 - left for cause, left in doubt.items()}
+
+
+def _was_survived(one: _Fired, fired: list[_Fired]) -> bool:
+    """Whether training went on in good health after the line."""
+    went_on = max((other.line.number or 0 for other in fired if other.line.text.startswith(HEALTHY)), default=0)
+    number = one.line.number
+    return number is not None and number < went_on and not one.line.text.startswith(READING)
 
 
 def _confidence(scores: dict[str, float], cause: str) -> float:

@@ -22,6 +22,7 @@ _ENDINGS = (
     (re.compile(r"(?:[Ss]ignal|on signal|sig(?:nal)?=)[ :]*(?:SIG[A-Z]+ \()?(\d{1,2})\b(?! *%)"), "signal"),
     (re.compile(r"\bSignal: [A-Z][\w ]+ \((\d{1,2})\)"), "signal"),
     (re.compile(r"<Signals\.SIG[A-Z]+: (\d{1,2})>"), "signal"),
+    (re.compile(r": line \d+: +\d+ (Killed|Bus error|Segmentation fault|Aborted|Illegal instruction) {2,}"), "name"),  # bash, anywhere
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
     (
         re.compile(
