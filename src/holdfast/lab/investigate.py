@@ -136,7 +136,7 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     rows = [one for some in blamed for one in some]
     if len(blamed) > 1 and len(rows) > len(blamed):
         return None  # one pair may be unlucky; pairs and more beside them are a number of tokens
-    if not lab.fails(Change(tuple(rows))):
+    if _are_the_longest(lab, rows, left) or not lab.fails(Change(tuple(rows))):
         return None
     failed = lab.outcome(Change(tuple(rows)))
     first = _traced(lab, rows, failed).get("first_nonfinite")
@@ -144,6 +144,11 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     text = f"{seen}, {rest}{_where(first)}; {failure(failed)}"
     cause = first["cause"] if first else None
     return lab.verdict("rows", text, remedy="quarantine", rows=tuple(rows), sources=lab.sources(rows), cause=cause)
+
+
+def _are_the_longest(lab: Lab, rows: list[int], left: list[int]) -> bool:
+    """Whether several are accused that are longer than all others: their length is as good a reason, and costs no row."""
+    return len(rows) > 1 and bool(left) and min(_length(lab, one) for one in rows) > max(_length(lab, one) for one in left)
 
 
 def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
