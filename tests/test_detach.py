@@ -263,6 +263,24 @@ def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config
     assert summary_of(run)["artifact_sha256"] == sha256
 
 
+def test_a_detached_run_with_everything_killed_in_turn_ends_with_the_same_weights(config_of: Write, tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 300}), tmp_path / "run"
+    sha256 = undisturbed_sha256(config, tmp_path / "other")
+    assert holdfast("train", config, "--run", run, "--detach").returncode == 0
+    for role in ("trainer", "writer", "nurse"):
+        wait_until(lambda role=role: role in processes_of(run))
+        assert kill(processes_of(run)[role])
+        wait_until(lambda: len(events(run, "attempt_started")) > 1)
+    supervisor = supervisor_of(run)
+    assert kill(supervisor)
+    wait_until(lambda: living_supervisor(run) is None)
+    assert holdfast("train", config, "--run", run, "--detach").returncode == 0
+    assert holdfast("attach", run).returncode == 0
+    summary = summary_of(run)
+    assert (summary["status"], summary["artifact_sha256"]) == ("finished", sha256)
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 301))
+
+
 def test_a_run_that_nobody_watches_is_shown_and_stopped_all_the_same(config_of: Write, tmp_path: Path) -> None:
     config, run = config_of(train={"steps": 5000}), tmp_path / "run"
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
