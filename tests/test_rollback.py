@@ -156,7 +156,7 @@ def test_a_spike_that_stays_is_rolled_back_and_the_run_goes_on(config_of: Write,
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     ill = {"setting": {"quarantine": None}}
     spikes = [{"when": {"step": step, **ill}, "effect": "spike", "factor": 4} for step in range(30, 131)]
-    watched = {"when": {"phase": "optimizer"}, "effect": "slow", "seconds": 0.1}  # the course is looked at every two seconds
+    watched = {"when": {"phase": "optimizer"}, "effect": "slow", "seconds": 0.3}  # the course is looked at every two seconds
     faults.write_text(json.dumps([*spikes, watched]))
     config = config_of(train={"steps": 130, "effective_batch": 2, "lr": 1e-5}, save={"every": 10}, evaluate={"generate": 0})
     done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
