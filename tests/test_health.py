@@ -62,8 +62,7 @@ def watched(tmp_path: Path) -> tuple[RunFolder, HealthWatch]:
 
 def look(watch: HealthWatch) -> set[str]:
     """The signs told after another look."""
-    watch.looked = 0.0
-    watch.look()
+    watch.look(at_once=True)
     return watch.told
 
 

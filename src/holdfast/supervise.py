@@ -133,6 +133,7 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
             run.event("attempt_adopted", attempt=attempt.number)
         failures = failures or cards_of("failures")  # while the trainer starts, so that nobody waits for it after a death
         ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch))
+        watch.look(at_once=True)  # a short run ends between two looks
         if ending.kind == "finished":
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.book.knowledge import WHEELS, has_code, rocm_wheels, row_of, sibling, table
-from holdfast.core.files import Json
+from holdfast.book.knowledge import (
+    AMD_DEVICES,
+    WHEELS,
+    cuda_archs,
+    cuda_served,
+    has_code,
+    rocm_wheels,
+    row_of,
+    runs_as_sibling,
+    sibling,
+    table,
+)
 from holdfast.core.machine import Gpu, Machine
-from holdfast.core.versions import release, version, within
+from holdfast.core.versions import release, within
 
 _PLAIN = "python:3.12-slim"
 _IMAGES = ">=2.4 <2.10"  # releases of torch whose images were seen under this name
 _HUB = "https://hub.docker.com/r/pytorch/pytorch/tags"
 _USER_SPACE = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/reference/user-kernel-space-compat-matrix.html"
-_AMD_FLAGS = "--device /dev/kfd --device /dev/dri --group-add video --group-add render --shm-size 8g"
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,8 @@ def _made(base: str, dockerfile: str, argument: str, flags: str, reason: str, so
 def _nvidia(gpu: Gpu, driver: str | None) -> Image:
     for row in reversed(table("cuda_wheels")["wheels"]):
         for cuda in reversed(row["cuda"]):
-            if within(row["torch"], _IMAGES) and _serves(driver, cuda) and _compiled(gpu, row["torch"], cuda):
+            archs = cuda_archs(row["torch"], cuda) or ()
+            if within(row["torch"], _IMAGES) and (driver is None or cuda_served(cuda, driver)) and has_code(gpu.arch or "", archs):
                 base = f"pytorch/pytorch:{row['torch']}.0-cuda{cuda}-cudnn9-runtime"
                 why = f"the driver {driver} serves CUDA {cuda}" if driver else f"the driver is not known; CUDA {cuda} may need a newer one"
                 reason = f"torch {row['torch']} for CUDA {cuda} has code for {gpu.words()}, and {why}"
@@ -63,28 +73,17 @@ def _nvidia(gpu: Gpu, driver: str | None) -> Image:
     return _cpu(f"no official image serves {gpu.words()} with the driver {driver or '(unknown)'}")
 
 
-def _serves(driver: str | None, cuda: str) -> bool:
-    floor = row_of("drivers", "nvidia", cuda=cuda)
-    return driver is None or (floor is not None and version(driver) >= version(floor["driver"]))
-
-
-def _compiled(gpu: Gpu, torch: str, cuda: str) -> bool:
-    rows: list[Json] = table("cuda_wheels")["archs"]
-    codes = [row for row in rows if within(torch, row["torch"]) and cuda in row["cuda"]]
-    return any(has_code(gpu.arch or "", tuple(f"sm_{number}" for number in row["sm"])) for row in codes)
-
-
 def _amd(gpu: Gpu, driver: str | None) -> Image:
     """Wheels bring all of ROCm's libraries, so any image with Python will do; only the kernel driver is the host's."""
-    arch, flags, words = gpu.arch or "", _AMD_FLAGS, ""
-    other = sibling(arch)
+    arch = gpu.arch or ""
     known = row_of("drivers", "amd", driver=driver)
     for wheel in reversed(rocm_wheels()):
-        named = wheel["archs"] if arch in wheel["archs"] or not other or other["standing"] != "confirmed" else [arch, *wheel["archs"]]
         served = known is None or ".".join(map(str, release(wheel["rocm"]))) in known["user_space"]
-        if arch not in named or arch in wheel.get("without_blas", ()) or not within(wheel["torch"], ">=2.4") or not served:
+        compiled = arch in wheel["archs"] and arch not in wheel.get("without_blas", ())
+        if not (compiled or runs_as_sibling(arch, wheel["archs"])) or not within(wheel["torch"], ">=2.4") or not served:
             continue
-        if arch not in wheel["archs"] and other:
+        flags, words = f"{AMD_DEVICES} --shm-size 8g", ""
+        if not compiled and (other := sibling(arch)):
             flags, words = f"{flags} -e HSA_OVERRIDE_GFX_VERSION={other['override']}", f", run as {other['runs_as']}"
         host = f"the driver {driver} serves it" if known else "whether the host's driver serves it is not known"
         made = f"the wheel of torch {wheel['torch']} for ROCm {wheel['rocm']} has all libraries and code for {gpu.words()}{words}"

@@ -16,6 +16,7 @@ from holdfast.core.versions import release, version, within
 
 _TABLES = Path(__file__).parent / "tables"
 WHEELS = "https://download.pytorch.org/whl"
+AMD_DEVICES = "--device=/dev/kfd --device=/dev/dri --group-add video --group-add render"  # what a container with an AMD card needs
 
 
 @cache
@@ -50,10 +51,22 @@ def known_archs(torch: Torch) -> tuple[tuple[str, ...] | None, bool]:
         wheel = rocm_wheel(torch.version, torch.rocm)
         return (tuple(wheel["archs"]) if wheel else None), False
     if torch.backend == "cuda" and torch.cuda:
-        for row in table("cuda_wheels")["archs"]:
-            if within(torch.version, row["torch"]) and f"{'.'.join(map(str, release(torch.cuda)))}" in row["cuda"]:
-                return tuple(f"sm_{number}" for number in row["sm"]) + ((f"compute_{row['ptx']}",) if "ptx" in row else ()), False
+        return cuda_archs(torch.version, torch.cuda), False
     return None, False
+
+
+def cuda_archs(torch: str, cuda: str) -> tuple[str, ...] | None:
+    """What the official wheel of a torch release for a CUDA version has code for; None where nobody wrote it down."""
+    for row in table("cuda_wheels")["archs"]:
+        if within(torch, row["torch"]) and ".".join(map(str, release(cuda))) in row["cuda"]:
+            return tuple(f"sm_{number}" for number in row["sm"]) + ((f"compute_{row['ptx']}",) if "ptx" in row else ())
+    return None
+
+
+def cuda_served(cuda: str, driver: str) -> bool:
+    """Whether an NVIDIA driver is known to be new enough for a CUDA version."""
+    floor = row_of("drivers", "nvidia", cuda=cuda)
+    return floor is not None and version(floor["driver"]) <= version(driver)
 
 
 def has_code(arch: str, archs: tuple[str, ...]) -> bool:
@@ -87,6 +100,12 @@ def capability(arch: str | None) -> tuple[int, int]:
 def sibling(arch: str) -> Json | None:
     """The architecture whose code also runs on this one, and the override that lets it."""
     return next((row for row in table("architectures")["siblings"] if arch in row["arch"]), None)
+
+
+def runs_as_sibling(arch: str, archs: Sequence[str]) -> bool:
+    """Whether a confirmed override lets it run code for one of `archs` (variables/hsa_override_gfx_version.py)."""
+    other = sibling(arch)
+    return other is not None and other["standing"] == "confirmed" and other["runs_as"] in archs
 
 
 def target_of(override: str) -> str | None:

@@ -88,11 +88,15 @@ def read_lines(path: Path) -> Iterator[Json]:
 
 
 class Tail:
-    """A journal that is read again and again: each time its new whole lines alone, all of them again after it was replaced."""
+    """A journal that is read again and again: each time its new whole lines alone, all of them again after it was replaced.
 
-    def __init__(self, path: Path) -> None:
+    from_end: what stands there already is passed over.
+    """
+
+    def __init__(self, path: Path, from_end: bool = False) -> None:
         self.path = path
-        self._at, self._file = 0, 0
+        facts = path.stat() if from_end and path.exists() else None
+        self._at, self._file = (facts.st_size, facts.st_ino) if facts else (0, 0)
 
     def new(self) -> tuple[list[Json], bool]:
         """(the lines since the last time, whether the file is another one, so that they are all there are)"""

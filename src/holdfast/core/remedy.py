@@ -14,8 +14,8 @@ class RemedyCard(Card):
     """A change of settings or of the environment. `hits` and `misses` are causes it is, and is not, a likely cure for.
 
     `cost`: what the run pays for it, as a factor on its time, measured where a source says so; cheapest are tried first. Settings may
-    say "half" for half of what is in force. A last resort comes after all others, where
-    there is a GPU and `run.allow_cpu` says so.
+    say "half" for half of what is in force. A last resort comes after all others, where there is a GPU and `run.allow_cpu`
+    says so.
     """
 
     settings: dict[str, Any] = Field(default_factory=dict)

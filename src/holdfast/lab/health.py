@@ -31,13 +31,13 @@ class HealthWatch:
         self.trouble: Trouble | None = None
         self._held: int | None = None
         self._seen = 0
-        self.looked = 0.0
+        self._looked = 0.0
 
-    def look(self) -> None:
-        """Called all the while; reads the journal every two seconds where it has grown."""
-        if time.monotonic() - self.looked < _LOOK_EVERY_S:
+    def look(self, at_once: bool = False) -> None:
+        """Called all the while; reads the journal every two seconds, or `at_once`, where it has grown."""
+        if not at_once and time.monotonic() - self._looked < _LOOK_EVERY_S:
             return
-        self.looked = time.monotonic()
+        self._looked = time.monotonic()
         size = self.run.steps_file.stat().st_size if self.run.steps_file.exists() else 0
         if size == self._seen:
             return

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from holdfast.core.config import Config
-from holdfast.core.files import Json, last_line
+from holdfast.core.files import Json, Tail, last_line
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.ui.notices import notice, turn
@@ -59,7 +58,7 @@ class Terminal:
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
         self._looked = self._printed = 0.0
-        self._told = 0
+        self._events: Tail | None = None
         self._disk_is_full = False
         self._mean_loss: float | None = None
 
@@ -103,7 +102,7 @@ class Terminal:
     def begin(self, run: RunFolder, config: Config, looking_on: bool = False) -> None:
         """Start to show progress of `run`. Who is `looking_on` hears from the journal what its supervisor says itself."""
         self._run, self._looking_on = run, looking_on
-        self._told = run.events_file.stat().st_size if run.events_file.exists() else 0
+        self._events = Tail(run.events_file, from_end=True)
         timeline = read_timeline(run.timeline_file)
         self._steps = settings_at(timeline, timeline[-1]["from_step"])["steps"]
         self.say(f"run: {run.path}  ({config.model}, LoRA r={config.adapter.r}, {self._steps} steps)")
@@ -124,7 +123,7 @@ class Terminal:
         self._looked = now
         if not self.console.is_terminal:
             self._stop_progress()  # there was one before
-        self._tell_events(self._run)
+        self._tell_events()
         self._tell_full_disk(self._run, attempt.unwritten())
         row = None if self.quiet else last_line(self._run.steps_file)
         if row is None:
@@ -150,17 +149,9 @@ class Terminal:
             f"loss {row['loss']:.4f} {trend}  grad norm {row['grad_norm']:.3f}  lr {row['lr']:.1e}  {rate:,.0f} tokens/s  {memory:.2f} GiB"
         )
 
-    def _tell_events(self, run: RunFolder) -> None:
+    def _tell_events(self) -> None:
         """Say what the trainer and the writer have journalled since the last look."""
-        try:
-            with run.events_file.open("rb") as handle:
-                handle.seek(self._told)
-                fresh = handle.read().rpartition(b"\n")[0]
-        except FileNotFoundError:
-            return
-        self._told += len(fresh) + 1 if fresh else 0
-        for line in fresh.splitlines():
-            event = orjson.loads(line)
+        for event in self._events.new()[0] if self._events else ():
             found = notice(event)
             if event["event"] == "sign":
                 (self.say if event["sign"] == "first" else self.tell)(event["says"])
@@ -183,7 +174,7 @@ class Terminal:
     def end(self) -> None:
         """Stop showing progress, after the last that was journalled is said."""
         if self._run is not None:
-            self._tell_events(self._run)
+            self._tell_events()
             self._run = None
         self._stop_progress()
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.knowledge import AMD_DEVICES
 from holdfast.core.check import Case, Check, block, warn
 from holdfast.core.machine import Node
 from holdfast.core.types import Finding
 
-_CONTAINER = (
-    "start the container with: --device=/dev/kfd --device=/dev/dri --group-add video --group-add render "
-    "(rootless podman also: --userns=keep-id)"
-)
+_CONTAINER = f"start the container with: {AMD_DEVICES} (rootless podman also: --userns=keep-id)"
 _GROUPS = 'sudo usermod -aG render,video "$USER", then log out and in again'
 
 

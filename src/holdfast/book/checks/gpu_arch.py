@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import has_code, known_archs, sibling, target_of, wheel_advice
+from holdfast.book.knowledge import has_code, known_archs, runs_as_sibling, sibling, target_of, wheel_advice
 from holdfast.core.check import Case, Check, block, warn
 from holdfast.core.machine import Gpu
 from holdfast.core.types import Finding
@@ -24,7 +24,7 @@ def look(case: Case) -> Iterator[Finding]:
             usable = next(index for index, card in enumerate(case.candidates) if card in cards and card not in lacking)
             name = "ROCR_VISIBLE_DEVICES" if gpu.vendor == "amd" else "CUDA_VISIBLE_DEVICES"
             yield warn(message, f"export {name}={usable}")
-        elif _runs_as_sibling(gpu, archs):
+        elif runs_as_sibling(gpu.arch or "", archs):
             yield warn(f"{message}. `holdfast train` runs it as its sibling by itself; other programs need the variable", _fix(gpu, archs))
         else:
             yield block(message, _fix(gpu, archs))
@@ -33,12 +33,6 @@ def look(case: Case) -> Iterator[Finding]:
 def _effective(case: Case, gpu: Gpu) -> str:
     override = case.machine.env.get("HSA_OVERRIDE_GFX_VERSION")
     return (override and gpu.vendor == "amd" and target_of(override)) or gpu.arch or ""
-
-
-def _runs_as_sibling(gpu: Gpu, archs: tuple[str, ...]) -> bool:
-    """Whether the confirmed part of the profile cures it (variables/hsa_override_gfx_version.py)."""
-    other = sibling(gpu.arch or "")
-    return other is not None and other["standing"] == "confirmed" and other["runs_as"] in archs
 
 
 def _fix(gpu: Gpu, archs: tuple[str, ...]) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.knowledge import AMD_DEVICES
 from holdfast.core.check import Case, Check, warn
 from holdfast.core.types import Finding
 
-_FLAGS = {"amd": "--device=/dev/kfd --device=/dev/dri --group-add video --group-add render --ipc=host", "nvidia": "--gpus all --ipc=host"}
+_FLAGS = {"amd": f"{AMD_DEVICES} --ipc=host", "nvidia": "--gpus all --ipc=host"}
 _LOADED = {
     "amd": "lspci | grep -i vga; sudo modprobe amdgpu; ls /dev/kfd",
     "nvidia": "lspci | grep -i nvidia; sudo modprobe nvidia; nvidia-smi",

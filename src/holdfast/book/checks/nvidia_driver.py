@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import WHEELS, row_of, table
+from holdfast.book.knowledge import WHEELS, cuda_served, row_of, table
 from holdfast.core.check import Case, Check, block
 from holdfast.core.types import Finding
 from holdfast.core.versions import release, version
@@ -20,8 +20,7 @@ def look(case: Case) -> Iterator[Finding]:
 def _fitting(torch: str, driver: str) -> str:
     """The official build of this release for the newest CUDA the driver serves, else of an older release."""
     made: list[str] = next((row["cuda"] for row in table("cuda_wheels")["wheels"] if release(row["torch"]) == release(torch)), [])
-    floors = {cuda: row_of("drivers", "nvidia", cuda=cuda) for cuda in made}
-    usable = [cuda for cuda, floor in floors.items() if floor and version(floor["driver"]) <= version(driver)]
+    usable = [cuda for cuda in made if cuda_served(cuda, driver)]
     if usable:
         return f"the torch {'.'.join(map(str, release(torch)))} of {WHEELS}/cu{usable[-1].replace('.', '')}"
     return f"torch 2.7 or older of {WHEELS}/cu118"
