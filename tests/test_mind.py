@@ -164,14 +164,14 @@ def test_memory_is_capped_where_running_out_of_it_freezes_a_machine(
     machine: dict[str, Any], limit: str | None, expected: int | None
 ) -> None:
     config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"memory_limit": limit}})
-    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1}
+    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1, "precision": "fp32"}
     assert settings_of(config, plan, machine, 2)["memory_limit_bytes"] == expected
 
 
 @pytest.mark.parametrize(("gpus", "chosen", "expected"), [([], None, True), ([{}], None, False), ([{}], True, True), ([], False, False)])
 def test_determinism_is_the_default_on_the_cpu_only(gpus: list[Any], chosen: bool | None, expected: bool) -> None:
     config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"deterministic": chosen})})
-    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1}
+    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1, "precision": "fp32"}
     assert settings_of(config, plan, {"gpus": gpus}, 2)["deterministic"] is expected
 
 

@@ -17,6 +17,7 @@ from holdfast.rows.tokenset import TokenSet
 from holdfast.trainer.attention import packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
 from holdfast.trainer.lora import use_lean_lora
+from holdfast.trainer.mixed import mix_precision
 from holdfast.trainer.model import without_attention_dropout
 from holdfast.trainer.packing import grouped_batches
 from holdfast.trainer.proof import disproof
@@ -53,7 +54,9 @@ def tokens_of(lengths: tuple[int, ...] = LENGTHS) -> TokenSet:
     return TokenSet(ids, learned, starts, np.zeros(len(lengths), np.int32), np.arange(1, len(lengths) + 1), ("rows.jsonl",), 0, 0)
 
 
-def task_of(config: Any, kind: str = "sdpa", packing: bool = True, dropout: float = 0.0, own_head: bool = False) -> Any:
+def task_of(
+    config: Any, kind: str = "sdpa", packing: bool = True, dropout: float = 0.0, own_head: bool = False, mixed: bool = False
+) -> Any:
     """An Sft task around a random model, without a run: the same parts in the same order."""
     from peft import LoraConfig, get_peft_model
 
@@ -62,6 +65,9 @@ def task_of(config: Any, kind: str = "sdpa", packing: bool = True, dropout: floa
     without_attention_dropout(base)
     for parameter in base.parameters():
         nn.init.normal_(parameter, std=0.3) if parameter.dim() > 1 else None
+        parameter.data = parameter.data.bfloat16().float()
+    if mixed:
+        mix_precision(base, "cpu")
     lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
     task: Any = Sft.__new__(Sft)
     task.model = get_peft_model(base, lora).train()
@@ -69,9 +75,10 @@ def task_of(config: Any, kind: str = "sdpa", packing: bool = True, dropout: floa
         nn.init.normal_(parameter, std=0.1) if "lora_" in name else None
     task.context = StepContext(3)
     make_stateless(task.model, task.context)
-    use_lean_lora(task.model)
+    use_lean_lora(task.model, mixed)
     task.losses = LabelLoss(base, own_head)
-    task.base, task.tokens, task.device, task.dtype, task.packing = base, tokens_of(), torch.device("cpu"), torch.float32, packing
+    task.base, task.tokens, task.device, task.packing = base, tokens_of(), torch.device("cpu"), packing
+    task.dtype = torch.bfloat16 if mixed else torch.float32
     task.own_kind, task.keeping = "eager", nullcontext
     task.kind = packed_attention(kind, task.context) if packing else "eager"
     base.set_attn_implementation(task.kind)

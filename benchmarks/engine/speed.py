@@ -33,7 +33,18 @@ COLUMNS = (
     "whole run s",
     "loss: largest difference (steps)",
 )
-SAME_ROWS = ("holdfast", "hf-plain", "trl-plain", "trl-free", "trl-default", "torchtune-plain", "llamafactory-plain", "axolotl-plain")
+SAME_ROWS = (
+    "holdfast",
+    "hf-plain",
+    "hf-plain-bf16",
+    "trl-free-bf16",
+    "trl-plain",
+    "trl-free",
+    "trl-default",
+    "torchtune-plain",
+    "llamafactory-plain",
+    "axolotl-plain",
+)
 REFERENCE = "hf-plain"
 TOLERANCE = 2e-3
 
@@ -83,7 +94,7 @@ def rows_of(results: Rounds, ours: str = "holdfast") -> list[list[object]]:
 def verdict(results: Rounds) -> str:
     """Each aim with the number that was reached."""
     plain = [name for name in contenders.PLAIN if any(result.steady_steps for result in results.get(name, []))]
-    best = [name for name in contenders.BEST if any(result.steady_steps for result in results.get(name, []))]
+    best = [name for name in (*contenders.BEST, *contenders.BF16) if any(result.steady_steps for result in results.get(name, []))]
     lines = []
     for aim, names in ((4.0, [REFERENCE]), (3.0, plain), (2.0, best)):
         found = {name: ratio(results, "holdfast", name, lambda result: result.per_cpu_second) for name in names}

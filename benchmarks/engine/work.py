@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Work:
-    """One training task: LoRA on all linear layers, fp32, constant learning rate, dropout 0, gradient norm at most 1."""
+    """One training task: LoRA on all linear layers, constant learning rate, dropout 0, gradient norm at most 1."""
 
     model: str
     rows: str
@@ -24,9 +24,10 @@ class Work:
     seed: int = 0
     pad: int = 0
     option: str = ""  # what this contender's variant switches on
+    bf16: bool = False  # mixed precision, at the peers that are asked for it
 
-    def at(self, out: Path, option: str = "", rows: Path | None = None) -> Work:
-        return replace(self, out=str(out), option=option, rows=str(rows or self.rows))
+    def at(self, out: Path, option: str = "", rows: Path | None = None, bf16: bool = False) -> Work:
+        return replace(self, out=str(out), option=option, rows=str(rows or self.rows), bf16=bf16)
 
     def save(self, file: Path) -> Path:
         file.write_text(json.dumps(asdict(self), indent=1))

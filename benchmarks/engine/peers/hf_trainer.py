@@ -46,6 +46,7 @@ settings = TrainingArguments(
     save_strategy="no",
     report_to="none",
     use_cpu=True,
+    bf16=work["bf16"],
     disable_tqdm=True,
     seed=work["seed"],
 )

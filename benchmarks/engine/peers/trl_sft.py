@@ -39,7 +39,7 @@ settings = SFTConfig(
     packing=option == "pack",
     padding_free=option == "free",
     gradient_checkpointing=option == "default",
-    bf16=False,
+    bf16=work["bf16"],
     logging_steps=10,
     save_strategy="no",
     report_to="none",

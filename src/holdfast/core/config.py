@@ -83,7 +83,10 @@ class Train(Section):
     beta2: float = Field(0.999, ge=0, lt=1)
     epsilon: float = Field(1e-8, gt=0)
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="of the frozen weights and the arithmetic; trained weights are fp32")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models",
+    )
     attention: Literal["eager", "sdpa"] = "sdpa"
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
     packing: bool = Field(True, description="several samples share a row without padding, each attending to itself alone")

@@ -13,6 +13,8 @@ INTEGRATED = frozenset(
         *("gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"),
     )
 )
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # of /proc/cpuinfo: units that multiply bf16, the last one on ARM
+_AMD_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")
 VENDORS: tuple[Vendor, ...] = ("amd", "nvidia", "intel", "apple")
 
 
@@ -29,6 +31,15 @@ class Gpu:
 
     def words(self) -> str:
         return " ".join(part for part in (self.name or self.vendor or "a GPU", f"({self.arch})" if self.arch else "") if part)
+
+
+def has_bf16(arch: str | None) -> bool | None:
+    """Whether a GPU multiplies bf16 itself: NVIDIA's from sm_80 on, AMD's from MI100 and RDNA3 on. None: an unknown architecture."""
+    arch = arch or ""
+    number = arch.removeprefix("sm_").rstrip("af")
+    if arch.startswith("sm_") and number.isdecimal():
+        return int(number) >= 80
+    return arch.startswith(_AMD_BF16) if arch.startswith("gfx") else None
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,7 @@ class Machine:
     shm_bytes: int | None = None
     disk_free_bytes: int | None = None
     threads: int | None = None
+    bf16: bool | None = None  # whether the CPU multiplies it
     torch: Torch | None = None
     torch_known: bool = False
     torch_error: str | None = None

@@ -54,6 +54,7 @@ def read(facts: Mapping[str, Any]) -> Machine:
         shm_bytes=at.size("shm_bytes"),
         disk_free_bytes=at.size("disk_free_bytes"),
         threads=at.size("cpu", "threads"),
+        bf16=at.truth("cpu", "bf16"),
         torch=torch,
         torch_known=torch is not None or facts.get("torch", 0) is None,
         torch_error=at.text("torch_error"),

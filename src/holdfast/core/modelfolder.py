@@ -45,10 +45,14 @@ class ModelFacts:
 
     def linear(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the weights of linear layers by module name: every matrix but embeddings and the output layer."""
-        matrices = {
-            name.removesuffix(".weight"): shape for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == 2
-        }
-        return {name: shape for name, shape in matrices.items() if not any(part in name for part in _EMBEDDINGS)}
+        return {name: shape for name, shape in self.matrices().items() if not any(part in name for part in _EMBEDDINGS)}
+
+    def matrices(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all two-dimensional weights by module name."""
+        return {name.removesuffix(".weight"): shape for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == 2}
+
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes.values())
 
     def number(self, *names: str, default: int) -> int:
         """The first of these config keys that holds a whole number."""

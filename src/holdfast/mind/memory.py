@@ -8,9 +8,8 @@ from holdfast.core.config import Config
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.core.types import LOGITS_AT_ONCE
 
-WIDTHS = {"fp32": 4, "bf16": 2}
-_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
-_HIDDEN_KEPT, _MIDDLE_KEPT = 12, 4  # tensors of these two sizes a decoder layer keeps for backward, counted on Qwen2
+# Bytes a decoder layer keeps for backward, per token and unit of these two sizes: counted on Qwen2, with a third added to the first.
+_HIDDEN_KEPT, _MIDDLE_KEPT = {"fp32": 48, "bf16": 40}, {"fp32": 16, "bf16": 8}
 
 
 @dataclass(frozen=True)
@@ -33,23 +32,28 @@ class Footprint:
         return 2 * 4 * self.vocabulary * min(tokens, max(1, LOGITS_AT_ONCE // self.vocabulary))
 
 
-def footprint(config: Config, model: ModelFacts, longest: int) -> Footprint:
+def footprint(config: Config, model: ModelFacts, precision: str, longest: int) -> Footprint:
     """The footprint of a LoRA run; `longest`: tokens of its longest row, which matters where attention matrices exist (eager)."""
     hidden = model.number("hidden_size", "n_embd", default=768)
     middle = model.number("intermediate_size", "n_inner", default=4 * hidden)
     heads = model.number("num_attention_heads", "n_head", default=12)
-    width = WIDTHS[config.train.precision]
-    stored = 2 if model.stored in ("BF16", "F16") else width  # frozen halves stay halves, whatever the arithmetic
-    total = sum(_size(shape) for shape in model.shapes.values())
+    halves, mixed = model.stored in ("BF16", "F16"), precision == "bf16"
+    total = model.parameters()
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout else 0
-    attention = 3 * heads * longest * width if config.train.attention == "eager" else 0
+    attention = 3 * heads * longest * 4 if config.train.attention == "eager" else 0
+    weights = total * (2 if halves or mixed else 4)
     return Footprint(
-        fixed={"weights": total * stored, "adapter": trainable * 4, "gradients": trainable * 4, "optimizer": trainable * 8},
-        loading=total * width,
+        fixed={
+            "weights": weights,
+            "adapter": trainable * 4,
+            "gradients": trainable * 4,
+            "optimizer": trainable * 8,
+        },
+        loading=total * (2 if halves and mixed else 4),
         layers=model.number("num_hidden_layers", "n_layer", default=12),
-        kept=(_HIDDEN_KEPT * hidden + _MIDDLE_KEPT * middle) * width + masks + attention,
-        carried=hidden * width,
+        kept=_HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle + masks + attention,
+        carried=hidden * 4,
         vocabulary=model.number("vocab_size", default=32000),
     )
 
@@ -60,14 +64,6 @@ def trainable_parameters(config: Config, model: ModelFacts) -> int:
 
 def _adapted(model: ModelFacts, targets: str | list[str]) -> list[tuple[int, ...]]:
     """Shapes of the weights an adapter sits on: the named ones, or every matrix but embeddings and the output layer."""
-    matrices = {name.removesuffix(".weight"): shape for name, shape in model.shapes.items() if name.endswith(".weight") and len(shape) == 2}
     if isinstance(targets, list):
-        return [shape for name, shape in matrices.items() if name.rpartition(".")[2] in targets or name in targets]
-    return [shape for name, shape in matrices.items() if not any(part in name for part in _EMBEDDINGS)]
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for side in shape:
-        size *= side
-    return size
+        return [shape for name, shape in model.matrices().items() if name.rpartition(".")[2] in targets or name in targets]
+    return list(model.linear().values())

@@ -8,7 +8,8 @@ from holdfast.core.config import Config
 from holdfast.core.files import Json
 from holdfast.core.machinefile import training_devices
 from holdfast.core.modelfolder import ModelFacts
-from holdfast.mind.memory import WIDTHS, Footprint, footprint, trainable_parameters
+from holdfast.mind.memory import Footprint, footprint, trainable_parameters
+from holdfast.mind.precision import choose_precision
 
 USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
 _LIMIT_SHARE = 0.95
@@ -22,7 +23,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
     `lengths` in tokens: {max, mean, rows} of the training rows, `step`: all of the largest step. The capacity is the device's, never what
     happens to be free.
     """
-    need = footprint(config, model, int(lengths["max"]))
+    precision, why = choose_precision(config, model, machine)
+    need = footprint(config, model, precision, int(lengths["max"]))
     capacity = _capacity(machine)
     budget, checkpointed = _micro_batch(config, need, capacity, lengths, "gpu" if training_devices(machine) else "cpu")
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
@@ -36,11 +38,12 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
         "peak_bytes": peak,
         "capacity_bytes": capacity,
         "bytes": spent,
-        "params": {"total": need.loading // WIDTHS[config.train.precision], "trainable": trainable_parameters(config, model)},
+        "params": {"total": model.parameters(), "trainable": trainable_parameters(config, model)},
+        "precision": precision,
         "micro_batch_tokens": budget,
         "checkpointed_layers": checkpointed,
         "accumulation": min(config.train.effective_batch, max(1, round(per_step / budget))),
-        "reasons": _reasons(config, capacity, budget, checkpointed, peak, lengths),
+        "reasons": [*_reasons(config, capacity, budget, checkpointed, peak, lengths), why],
     }
 
 
@@ -90,7 +93,7 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
     chosen = config.train.deterministic
     return {
         "attention": config.train.attention,
-        "dtype": config.train.precision,
+        "dtype": plan["precision"],
         "packing": config.train.packing,
         "own_head": False,
         "micro_batch_tokens": plan["micro_batch_tokens"],

@@ -48,10 +48,13 @@ class _PackedAttention:
         scale = asked.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         window, softcap = asked.get("sliding_window"), asked.get("softcap")
+        kind = value.dtype if query.is_cuda else torch.float32  # in bf16 the CPU's kernel is compiled anew for each length
+        query, key, value = query.to(kind), key.to(kind), value.to(kind)
         if self.varlen and self.attend is _sdpa and query.is_cuda and query.dtype != torch.float32 and softcap is None:
             return self._all_at_once(query, key, value, lengths, scale, window), None
         parts = zip(*(torch.split(tensor, list(lengths), dim=2) for tensor in (query, key, value)), strict=True)
-        attended = [self.attend(q, k, v, scale, window, softcap) for q, k, v in parts]
+        with torch.autocast(query.device.type, enabled=False):  # mixed precision attends in the type chosen here
+            attended = [self.attend(q, k, v, scale, window, softcap) for q, k, v in parts]
         return torch.cat([part.transpose(1, 2) for part in attended], dim=1), None
 
     def _all_at_once(self, query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...], scale: float, window: int | None) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from holdfast.core.types import LOGITS_AT_ONCE
+from holdfast.trainer.mixed import HALF, padded
 
 WIDENED_ROWS = 1 << 14  # of a narrow weight, at once
 
@@ -98,7 +99,8 @@ class _FrozenHeadLoss(torch.autograd.Function):
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden weight' in fp32; a weight stored narrower than the arithmetic is widened block by block."""
     if weight.dtype == hidden.dtype:
-        return F.linear(hidden, weight).float()
+        narrow = hidden.dtype == HALF
+        return F.linear(padded(hidden) if narrow else hidden, weight)[: len(hidden)].float()
     logits = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32)
     for start in range(0, len(weight), WIDENED_ROWS):
         torch.mm(hidden, weight[start : start + WIDENED_ROWS].to(hidden.dtype).t(), out=logits[:, start : start + WIDENED_ROWS])
@@ -107,8 +109,11 @@ def _product(hidden: Tensor, weight: Tensor) -> Tensor:
 
 def _back(slopes: Tensor, weight: Tensor, grad: Tensor) -> None:
     """grad = slopes weight."""
+    if weight.dtype == HALF == grad.dtype:
+        grad.copy_((padded(slopes.to(HALF)) @ weight)[: len(slopes)])
+        return
     if weight.dtype == grad.dtype:
-        torch.mm(slopes.to(weight.dtype), weight, out=grad)
+        torch.mm(slopes, weight, out=grad)
         return
     grad.zero_()
     for start in range(0, len(weight), WIDENED_ROWS):

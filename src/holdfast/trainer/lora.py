@@ -15,13 +15,17 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
 from holdfast.trainer.dropout import StatelessDropout
+from holdfast.trainer.mixed import JoinedLinear, joined
 
 
-def use_lean_lora(model: nn.Module) -> int:
-    """Replace the forward pass of every plain LoRA linear layer; how many. Variants (DoRA, several adapters) keep PEFT's own."""
+def use_lean_lora(model: nn.Module, mixed: bool = False) -> int:
+    """Replace the forward pass of every plain LoRA linear layer; how many. Variants (DoRA, several adapters) keep PEFT's own.
+
+    mixed: the products are in bf16 (mixed.py).
+    """
     plain = [module for module in model.modules() if type(module) is LoraLinear and _is_plain(module)]
     for module in plain:
-        module.forward = partial(_forward, module)
+        module.forward = partial(_forward, module, joined(module) if mixed else None)
     return len(plain)
 
 
@@ -38,7 +42,7 @@ def _is_plain(module: Any) -> bool:
     )
 
 
-def _forward(module: Any, x: Tensor) -> Tensor:
+def _forward(module: Any, matrix: Tensor | None, x: Tensor) -> Tensor:
     base = module.base_layer
     if module.disable_adapters or module.merged:
         return F.linear(x, base.weight.to(x.dtype), base.bias)
@@ -47,6 +51,9 @@ def _forward(module: Any, x: Tensor) -> Tensor:
     keep = dropout.mask(x) if isinstance(dropout, StatelessDropout) else None
     scale = module.scaling[name] / (1.0 if keep is None else dropout.share)
     weights = (module.lora_A[name].weight, module.lora_B[name].weight)
+    if matrix is not None:
+        half: Tensor = JoinedLinear.apply(x.to(matrix.dtype), matrix, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
+        return half
     out: Tensor = _LoraLinear.apply(x, base.weight, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
     return out
 

@@ -20,6 +20,7 @@ from holdfast.core.files import Json
 from holdfast.core.modelfolder import read_model
 from holdfast.core.timeline import Settings
 from holdfast.trainer.frozen import keep_narrow
+from holdfast.trainer.mixed import mix_precision
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -40,24 +41,25 @@ def prepare_torch(settings: Settings) -> torch.device:
 def load_base(config: Config, settings: Settings, device: torch.device) -> tuple[nn.Module, list[str]]:
     """The frozen base model, and notes on what was changed in its configuration."""
     facts = read_model(config.model)
+    dtype = torch.bfloat16 if settings["dtype"] == "bf16" and facts.stored in HALVES else torch.float32
     notes = []
     try:
-        model = _from_folder(facts.folder, settings, settings["attention"])
+        model = _from_folder(facts.folder, dtype, settings["attention"])
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise
         notes.append(f"this architecture has no {settings['attention']} attention in transformers: its eager attention is the reference")
-        model = _from_folder(facts.folder, settings, "eager")
-    if settings["dtype"] == "fp32" and facts.stored in HALVES:
+        model = _from_folder(facts.folder, dtype, "eager")
+    if settings["dtype"] == "bf16":
+        mix_precision(model, device.type)
+    elif facts.stored in HALVES:
         keep_narrow(model, HALVES[facts.stored])
     model.config.use_cache = False
     return model.to(device), notes + without_attention_dropout(model)
 
 
-def _from_folder(folder: Path, settings: Settings, attention: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=DTYPES[settings["dtype"]], attn_implementation=attention, local_files_only=True
-    )
+def _from_folder(folder: Path, dtype: torch.dtype, attention: str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention, local_files_only=True)
 
 
 def without_attention_dropout(model: Any) -> list[str]:

@@ -5,6 +5,7 @@ What cannot be proven is not used: the run then pads, or lets the model compute 
 
 from __future__ import annotations
 
+import time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,8 +24,9 @@ Ids: TypeAlias = npt.NDArray[np.int32]
 
 _LENGTH = 40
 _LONGEST = 1056  # windows up to about a thousand tokens are crossed by the proof
-_SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2}  # of the largest logit: another order of additions
-_UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # the same additions
+_SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2}  # of the logits' norm: another order of additions
+_UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the largest logit: the same additions
+_TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
 def proven(bench: Bench) -> Bench:
@@ -32,6 +34,8 @@ def proven(bench: Bench) -> Bench:
     job = bench.job
     while True:
         changes, reason = disproof(bench.task)
+        if not changes and job.config.train.precision == "auto":
+            changes, reason = slower_in_halves(bench.task)
         if not changes:
             return bench
         job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
@@ -96,13 +100,36 @@ def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
             raise
         told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         return f"samples cannot share a row ({told}): they are padded in groups of like length"
-    moved, gap = _gap(again, once), _gap(once, alone)
-    if moved > _UNMOVED[task.dtype] or gap > _SAME[task.dtype]:
+    moved, gap = _gap(again, once), float((once - alone).norm() / alone.norm().clamp_min(1e-30))
+    if not (moved <= _UNMOVED[task.dtype] and gap <= _SAME[task.dtype]):
         return (
             f"samples that share a row see each other (another first sample moves the second's logits by {moved:.1e} of the largest, "
-            f"sharing by {gap:.1e}): they are padded in groups of like length"
+            f"sharing by {gap:.1e} of their norm): they are padded in groups of like length"
         )
     return None
+
+
+def slower_in_halves(task: Sft) -> tuple[Settings, str]:
+    """fp32, and why, where the CPU multiplies with the run's largest matrix no faster in bf16; nothing where it does."""
+    if task.dtype == torch.float32 or task.device.type != "cpu":
+        return {}, ""
+    matrix = max((weight for weight in task.base.parameters() if weight.ndim == 2), key=Tensor.numel)[: _TIMED[1]]
+    x = torch.ones(_TIMED[0], matrix.shape[1])
+    wide, narrow = (_seconds(x.to(kind), matrix.to(kind)) for kind in (torch.float32, task.dtype))
+    if narrow < wide:
+        return {}, ""
+    reason = f"products in bf16 take {narrow / wide:.1f} times as long as in fp32 here ({1e3 * narrow:.1f} and {1e3 * wide:.1f} ms)"
+    return {"dtype": "fp32"}, reason
+
+
+def _seconds(x: Tensor, matrix: Tensor) -> float:
+    """The shortest time of a few products."""
+    times = []
+    for _ in range(_TIMES + 1):
+        began = time.perf_counter()
+        torch.nn.functional.linear(x, matrix)
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
 
 
 def _packed_logits(task: Sft, first: Ids, second: Ids) -> Tensor:

@@ -31,6 +31,8 @@ def trainer_launch(run: RunFolder) -> Launch:
     if not any(name.startswith("MALLOC_") or name == "LD_PRELOAD" for name in os.environ):
         # glibc gives big freed blocks back and pays for each page again: up to half of a step (benchmarks/allocator.py)
         env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+    if "ONEDNN_PRIMITIVE_CACHE_CAPACITY" not in os.environ:
+        env["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "64"  # the CPU's compiled bf16 products, 0.6 MB each; a micro-batch has some 20 of them
     env |= settings.get("env", {})  # remedies that were seen to help
     if settings["deterministic"]:
         env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"

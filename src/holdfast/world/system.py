@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast.core.files import Json
 from holdfast.core.hostmemory import host_memory
+from holdfast.core.machine import BF16_FLAGS
 from holdfast.world.place import Place
 
 _DEVICES = ("/dev/kfd", "/dev/dxg", "/dev/nvidiactl")  # told whether they are there or not
@@ -51,7 +52,7 @@ def read_system(place: Place, run: Path | None) -> Json:
         "swap_bytes": memory.get("SwapTotal"),
         "shm_bytes": _total(place.path("/dev/shm")),
         "disk_free_bytes": _free(run or Path.cwd()),
-        "cpu": {"threads": usable_threads(), "name": _cpu_name(place)},
+        "cpu": _cpu(place),
         "devices": _devices(place),
         "env": steering(place),
     }
@@ -158,9 +159,17 @@ def _free(folder: Path) -> int | None:
         return None
 
 
-def _cpu_name(place: Place) -> str | None:
+def _cpu(place: Place) -> Json:
+    """bf16: whether there are units that multiply it, None where the CPU does not say."""
+    flags = _cpu_line(place, "flags", "Features")
+    name = _cpu_line(place, "model name") or platform.processor() or None
+    return {"threads": usable_threads(), "name": name, "bf16": None if flags is None else not BF16_FLAGS.isdisjoint(flags.split())}
+
+
+def _cpu_line(place: Place, *names: str) -> str | None:
+    """The first processor's entry of one of these names."""
     lines = (place.text("/proc/cpuinfo") or "").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or None)
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), None)
 
 
 def _devices(place: Place) -> Json:

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import capability
 from holdfast.core.check import Case, Check, info, warn
+from holdfast.core.machine import has_bf16
 from holdfast.core.types import Finding
-
-_EMULATED = ("gfx900", "gfx906", "gfx1010", "gfx1012", "gfx1030", "gfx1031", "gfx1032", "gfx1034", "gfx1035", "gfx1036")
 
 
 def look(case: Case) -> Iterator[Finding]:
     wanted = case.config is not None and case.config.train.precision == "bf16"
     for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
-        lacks = (0, 0) < capability(gpu.arch) < (8, 0) or gpu.arch in _EMULATED
+        lacks = has_bf16(gpu.arch) is False
         if lacks and wanted:
             yield warn(f"{gpu.words()} computes bf16 in software", "train.precision=fp32")
         elif lacks:
@@ -20,7 +18,7 @@ def look(case: Case) -> Iterator[Finding]:
                 f"{gpu.words()} has no bf16 arithmetic, whatever torch.cuda.is_bf16_supported() says (it counts emulation, "
                 "and is always true on ROCm)"
             )
-            yield info(message, "stay with train.precision=fp32")
+            yield info(message, "nothing to do: train.precision=auto takes fp32")
 
 
 CARD = Check(

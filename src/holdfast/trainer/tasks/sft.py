@@ -34,7 +34,7 @@ class Sft:
         make_stateless(self.model, self.context)
         self.artifact = artifact_tensors(self.model)
         self.adapter_config = adapter_config(self.model, config.model)
-        use_lean_lora(self.model)
+        use_lean_lora(self.model, mixed=settings["dtype"] == "bf16")
         self.losses = LabelLoss(base, own_head=settings["own_head"])
         self.packing: bool = settings["packing"]
         self.own_kind: str = base.config._attn_implementation
