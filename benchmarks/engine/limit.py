@@ -20,6 +20,7 @@ from tables import add_to, table
 from tokenizers import Tokenizer
 from work import Work, pad_token
 
+KINDS = {"fp32": "float32", "bf16": "bfloat16"}
 COLUMNS = ("part of a step", "ms", "CPU ms", "share of holdfast's step", "share of its CPU time")
 
 
@@ -44,11 +45,11 @@ def steps_of(work: Work, rows: Path, journal: Path) -> list[dict[str, object]]:
     return found
 
 
-def time_products(race: Race, work: Work, steps: list[dict[str, object]]) -> dict[str, tuple[float, float]]:
+def time_products(race: Race, work: Work, steps: list[dict[str, object]], precision: str) -> dict[str, tuple[float, float]]:
     """Mean seconds and CPU seconds of a step, by piece."""
     file = race.folder / "products.json"
     config = json.loads((Path(work.model) / "config.json").read_text())
-    file.write_text(json.dumps({"config": config, "rank": work.rank, "threads": work.threads, "steps": steps}))
+    file.write_text(json.dumps({"config": config, "rank": work.rank, "threads": work.threads, "steps": steps, "kind": KINDS[precision]}))
     command = [race.holdfast, str(Path(__file__).with_name("products.py")), str(file)]
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait for each other sleep, as in holdfast's trainer
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", choices=KINDS, default="fp32")
     add_arguments(parser)
     given = parser.parse_args()
     if given.smoke:
@@ -91,14 +93,16 @@ def main() -> None:
     work = Work(str(model), str(given.rows.resolve()), "", given.steps, threads=given.threads, pad=pad_token(model))
     runs, pieces = [], []
     for number in range(given.rounds):
-        runs.append(race.run("holdfast", work, number))
+        runs.append(race.run("holdfast", work, number, [f"train.precision={given.precision}"]))
         if runs[-1].code:
             raise SystemExit(f"holdfast ended with exit code {runs[-1].code}")
         rows = race.rows_of_peers[work.rows, work.steps * work.batch]
         journal = sorted(race.folder.glob("*-holdfast/run/steps.jsonl"))[-1]
-        pieces.append(time_products(race, work, steps_of(work, rows, journal)[given.warmup :]))
+        pieces.append(time_products(race, work, steps_of(work, rows, journal)[given.warmup :], given.precision))
     note = f"{given.steps} steps, the first {given.warmup} left out, medians of {given.rounds} rounds; {given.threads} threads."
-    add_to(given.out / "tables.md", f"The limit, {model.name} on {given.rows.stem}", f"{note}\n\n{report(runs, pieces)}")
+    add_to(
+        given.out / "tables.md", f"The limit in {given.precision}, {model.name} on {given.rows.stem}", f"{note}\n\n{report(runs, pieces)}"
+    )
 
 
 if __name__ == "__main__":

@@ -47,16 +47,20 @@ class Shape:
 class Pieces:
     """Weights of the whole model, and buffers for the longest step."""
 
-    def __init__(self, shape: Shape, longest: int, labels: int) -> None:
+    def __init__(self, shape: Shape, longest: int, labels: int, kind: torch.dtype) -> None:
         self.shape = shape
-        self.weights = [[torch.randn(outputs, inputs) * 0.02 for inputs, outputs, _ in shape.linears()] for _ in range(shape.layers)]
-        self.head = torch.randn(shape.vocabulary, shape.hidden) * 0.02
         widest = max(max(inputs, outputs) for inputs, outputs, _ in shape.linears())
-        self.left, self.right = torch.randn(longest * widest), torch.empty(longest * widest)
-        self.down, self.up = torch.randn(3 * shape.rank * widest), torch.randn(shape.rank * widest)
-        self.small, self.narrow = torch.randn(longest * 3 * shape.rank), torch.empty(max(longest, widest) * 3 * shape.rank)
-        self.logits = torch.empty(labels * shape.vocabulary)
-        self.hidden = torch.randn(labels * shape.hidden)
+
+        def made(*sizes: int) -> Tensor:
+            return (torch.randn(*sizes) * 0.02).to(kind)
+
+        self.weights = [[made(outputs, inputs) for inputs, outputs, _ in shape.linears()] for _ in range(shape.layers)]
+        self.head = made(shape.vocabulary, shape.hidden)
+        self.left, self.right = made(longest * widest), made(longest * widest)
+        self.down, self.up = made(3 * shape.rank * widest), made(shape.rank * widest)
+        self.small, self.narrow = made(longest * 3 * shape.rank), made(max(longest, widest) * 3 * shape.rank)
+        self.logits, self.hidden = made(labels * shape.vocabulary), made(labels * shape.hidden)
+        self.attended = torch.randn(longest * shape.hidden)  # attention is in fp32, whatever the products are in
 
     def frozen(self, tokens: int, backward: bool) -> None:
         for layer, weights in enumerate(self.weights):
@@ -88,7 +92,7 @@ class Pieces:
         """Per row and layer: scores and sums forward; the gradients of sums, scores, queries, keys and values backward."""
         heads, size = self.shape.heads, self.shape.head
         for length in lengths:
-            rows = self.left[: heads * length * size].view(heads, length, size)
+            rows = self.attended[: heads * length * size].view(heads, length, size)
             scores = torch.empty(heads, length, length)
             sums = torch.empty(heads, length, size)
             for _ in range(self.shape.layers):
@@ -159,14 +163,16 @@ def main() -> None:
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
     shape = Shape(*(config[name] for name in names), rank=asked["rank"])
     steps = asked["steps"]
-    pieces = Pieces(shape, max(sum(step["lengths"]) for step in steps), max(step["labels"] for step in steps))
+    pieces = Pieces(
+        shape, max(sum(step["lengths"]) for step in steps), max(step["labels"] for step in steps), getattr(torch, asked["kind"])
+    )
     found: dict[str, list[list[float]]] = {}
-    for number, step in enumerate([steps[0], *steps]):  # the first once more, to warm up
+    for step in steps:
         for name, work in pieces.of_step(step["lengths"], step["labels"]):
+            work()  # a library may prepare itself for these shapes
             began, cpu = time.perf_counter(), time.process_time()
             work()
-            if number:
-                found.setdefault(name, []).append([time.perf_counter() - began, time.process_time() - cpu])
+            found.setdefault(name, []).append([time.perf_counter() - began, time.process_time() - cpu])
     print(json.dumps(found))
 
 

@@ -109,10 +109,12 @@ def verdict(results: Rounds) -> str:
         worst = max(shares, key=lambda name: shares[name])
         trainers = f"**{shares[REFERENCE]:.2f}x** of the Trainer's, " if REFERENCE in shares else ""
         lines.append(f"* at most 0.5x the memory aimed at, {trainers}{shares[worst]:.2f}x of {worst}'s")
-    gap = loss_gap(results, "holdfast", REFERENCE)
-    if gap:
-        word = "agree" if gap[0] <= TOLERANCE else "DISAGREE"
-        lines.append(f"* the first {gap[1]} losses {word} with the Trainer's: largest difference {gap[0]:.1e}, tolerance {TOLERANCE:.0e}")
+    for name in ("holdfast-fp32", "holdfast", "hf-plain-bf16"):
+        gap = loss_gap(results, name, REFERENCE)
+        if gap:
+            word = "agree" if gap[0] <= TOLERANCE else "DISAGREE"
+            told = f"* the first {gap[1]} losses of {name} {word} with the Trainer's in fp32: largest difference {gap[0]:.1e}"
+            lines.append(f"{told}, tolerance {TOLERANCE:.0e}")
     return "\n".join(lines)
 
 

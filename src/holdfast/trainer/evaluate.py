@@ -18,6 +18,7 @@ from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Codec, load_codec
 from holdfast.rows.tokenset import TokenSet, load_tokens, split
 from holdfast.trainer.answer import answers
+from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.model import load_base, prepare_torch
 from holdfast.trainer.packing import grouped_batches
 from holdfast.trainer.tasks.sft import LabelLoss
@@ -33,7 +34,10 @@ def load_tuned(run: RunFolder, config: Config) -> tuple[Any, Settings, torch.dev
     settings = settings_of_process(timeline)
     device = prepare_torch(settings)
     base, _ = load_base(config, settings, device)
-    return PeftModel.from_pretrained(base, str(run.adapter)).eval(), settings, device
+    model = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+    if settings["dtype"] == "bf16":
+        use_lean_lora(model, mixed=True)  # what a product rounds away is no part of the adapter's worth
+    return model, settings, device
 
 
 def evaluate(path: Path) -> int:
