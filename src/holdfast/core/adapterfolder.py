@@ -14,6 +14,7 @@ from holdfast.core.config import Adapter
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, read_json, sha256
 from holdfast.core.modelfolder import ModelFacts, Stored, broken_tensor, stored_tensors
+from holdfast.core.units import counted
 
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")
 _PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here
@@ -118,7 +119,7 @@ def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> Non
         more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         listed = "\n".join([*problems[:_SHOWN], *more])
         base = start.config.get("base_model_name_or_path")
-        count = f"{len(problems)} difference{'s' if len(problems) > 1 else ''}"
+        count = counted(len(problems), "difference")
         text = f"{start.folder} does not fit {model.folder} ({count}); it was trained on {base}:\n{listed}"
         raise Stop(BLOCKED, text, "start from an adapter of this base model, or name its base under model")
     broken = [found for name, tensor in start.tensors.items() if (found := _nonfinite(start.file, name, tensor))]

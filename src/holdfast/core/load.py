@@ -13,6 +13,7 @@ from holdfast.core.config import Config
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.faults import Fault, FaultFile
 from holdfast.core.modelfolder import EMBEDDED
+from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
 
@@ -32,7 +33,7 @@ def load_config(file: Path, overrides: list[str] | None = None) -> Config:
         problems += _problems(error, tree, Config)
     problems += _missing_files(tree, file.parent)
     if problems or config is None:
-        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        count = counted(len(problems), "problem")
         raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), "`holdfast schema` lists every key")
     return _with_absolute_paths(config, file.parent)
 

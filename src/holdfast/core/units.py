@@ -1,4 +1,4 @@
-"""Sizes as people write them: 512MiB, 8 GB, 1073741824."""
+"""Sizes and counts as people write them: 512MiB, 8 GB; 1 row, 1,350 rows."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def parse_bytes(value: Any) -> Any:
     if not found or found[2].lower() not in _UNITS:
         raise ValueError(f"{value!r} is no size; write for example 8GiB, 500MB or a number of bytes")
     return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def counted(number: int, noun: str) -> str:
+    """1 row, 1,350 rows: for nouns that take an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

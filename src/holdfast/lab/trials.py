@@ -10,6 +10,7 @@ from holdfast.core.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.files import Json
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Verdict
+from holdfast.core.units import counted
 from holdfast.lab.replay import Change, Host, conclude, new_trial, with_env
 from holdfast.mind.course import FROM_THE_START
 
@@ -120,7 +121,7 @@ class Lab:
 
 
 def _words(change: Change) -> str:
-    parts = [f"{len(change.samples)} sample{'s' if len(change.samples) > 1 else ''}"] if change.samples else ["the step"]
+    parts = [counted(len(change.samples), "sample")] if change.samples else ["the step"]
     if change.until is not None:
         parts = [f"the steps {f'from {change.since} ' if change.since else ''}up to {change.until}"]
     parts += [f"{name} = {value}" for name, value in (change.settings | change.env).items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.evaluations import best_of
 from holdfast.core.files import Json
+from holdfast.core.units import counted
 
 
 def summarise(
@@ -99,7 +100,7 @@ def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {wreck['decision']['reason']}"
     if next_state is None:
         return story
-    again = "no step computed again" if not lost else f"{lost} step{'s' if lost > 1 else ''} computed again"
+    again = "no step computed again" if not lost else f"{counted(lost, 'step')} computed again"
     return f"{story}; went on from {next_state['state']}, {again}"
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from holdfast.core.files import Json
+from holdfast.core.units import counted
 
 _EXAMPLES = 2
 _WIDTH = 120
@@ -29,7 +30,7 @@ def show(answer: Json) -> None:
 
 def headline(answer: Json) -> str:
     """The law, in one line."""
-    counts = f"{answer['rows']:,} rows = {answer['kept']:,} kept + {answer['mended']:,} mended + {answer['rejected']:,} rejected"
+    counts = f"{counted(answer['rows'], 'row')} = {answer['kept']:,} kept + {answer['mended']:,} mended + {answer['rejected']:,} rejected"
     return f"{counts}  ({answer['seconds']:.1f} s, {answer['speed']['rows_per_s']:,.0f} rows/s)"
 
 
@@ -37,7 +38,7 @@ def facts(answer: Json) -> list[str]:
     """Forms, layouts and lengths in sentences."""
     forms = ", ".join(sorted({file["form"] for file in answer["files"]}))
     layouts = ", ".join(f"{layout} {count:,}" for layout, count in answer["layouts"].items()) or "none"
-    lines = [f"{len(answer['files'])} file{'s' if len(answer['files']) != 1 else ''} ({forms}); layouts: {layouts}"]
+    lines = [f"{counted(len(answer['files']), 'file')} ({forms}); layouts: {layouts}"]
     if answer["mixed_files"]:
         lines.append(f"! rows of different layouts in one file: {', '.join(answer['mixed_files'][:3])}")
     tokens = answer["tokens"]

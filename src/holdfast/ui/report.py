@@ -16,6 +16,7 @@ from holdfast.core.machinefile import training_devices
 from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline
+from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
 from holdfast.ui.words import artifact_origin, early_end
@@ -77,13 +78,14 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     if status == "interrupted":
         return f"Stopped by its user after step {summary['steps']:,}; the same command goes on from there."
     if status != "finished":
-        return f"Running: {run.committed():,} steps so far."
+        return f"Running: {counted(run.committed(), 'step')} so far."
     incidents = len(summary["incidents"])
-    survived = "without an incident" if not incidents else f"through {incidents} incident{'s' if incidents > 1 else ''}"
+    survived = "without an incident" if not incidents else f"through {counted(incidents, 'incident')}"
     lost = sum(incident["lost_steps"] or 0 for incident in summary["incidents"])
     early = early_end(summary)
-    text = f"{early[0].upper()}{early[1:]}, {survived}" if early else f"Finished all {summary['steps']:,} steps {survived}"
-    text += f", {lost} steps computed twice" if incidents else ""
+    steps = counted(summary["steps"], "step")
+    text = f"{early[0].upper()}{early[1:]}, {survived}" if early else f"Finished {steps} {survived}"
+    text += f", {counted(lost, 'step')} computed twice" if incidents else ""
     if origin := artifact_origin(summary):
         text += f". The adapter is that of {origin}"
     loss = summary["loss"]
@@ -104,7 +106,7 @@ def _tiles(summary: Json, steps: list[Json]) -> list[tuple[str, str]]:
         return []
     loss = summary["loss"]
     tiles = [
-        (f"{summary['steps']:,}", f"steps, {summary['samples_seen']:,} samples"),
+        (f"{summary['steps']:,}", f"steps, {counted(summary['samples_seen'], 'sample')}"),
         (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
     ]
     if loss["eval_tuned"] is not None:

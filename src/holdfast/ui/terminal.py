@@ -22,6 +22,7 @@ from holdfast.core.config import Config
 from holdfast.core.files import Json, Tail, last_line
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.units import counted
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.words import artifact_origin, early_end, evaluated
 from holdfast.world.process import Attempt
@@ -105,7 +106,7 @@ class Terminal:
         self._events = Tail(run.events_file, from_end=True)
         timeline = read_timeline(run.timeline_file)
         self._steps = settings_at(timeline, timeline[-1]["from_step"])["steps"]
-        self.say(f"run: {run.path}  ({config.model}, LoRA r={config.adapter.r}, {self._steps} steps)")
+        self.say(f"run: {run.path}  ({config.model}, LoRA r={config.adapter.r}, {counted(self._steps, 'step')})")
         if self.quiet or not self.console.is_terminal:
             return
         columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
@@ -198,7 +199,7 @@ class Terminal:
 
 def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     loss = summary["loss"]
-    facts = [("status", summary["status"]), ("steps", f"{summary['steps']:,} ({summary['samples_seen']:,} samples)")]
+    facts = [("status", summary["status"]), ("steps", f"{summary['steps']:,} ({counted(summary['samples_seen'], 'sample')})")]
     if loss["first"] is not None:
         facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
     if early := early_end(summary):

@@ -29,6 +29,7 @@ from holdfast.core.run import RunFolder, differences
 from holdfast.core.table import learning_rate, run_length
 from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
+from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.rows.cache import TokenCache, cache_key
 from holdfast.rows.check import Checked, check_rows, report
@@ -159,7 +160,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     add_entry(run.timeline_file, 1, settings_of(config, plan, machine, usable_threads()), "the config and the plan")
     run.write_config(config)
     run.event("run_created", steps=steps, rows=len(training))
-    terminal.say(f"plan: {steps} steps of {config.train.effective_batch} samples; {plan['reasons'][0]}")
+    terminal.say(f"plan: {counted(steps, 'step')} of {counted(min(config.train.effective_batch, samples), 'sample')}; {plan['reasons'][0]}")
 
 
 def _rows_per_epoch(config: Config, training: int) -> int:
@@ -218,7 +219,8 @@ def _refuse_token_numbers(largest: int, tokens: TokenSet, model: ModelFacts) -> 
 
 
 def _data_line(summary: Json, run: RunFolder) -> str:
-    line = f"data: {summary['rows']:,} rows = {summary['kept']:,} kept + {summary['mended']:,} mended + {summary['rejected']:,} rejected"
+    kinds = " + ".join(f"{summary[kind]:,} {kind}" for kind in ("kept", "mended", "rejected"))
+    line = f"data: {counted(summary['rows'], 'row')} = {kinds}"
     if summary["by_reason"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary["by_reason"].items(), key=lambda item: -item[1]))
         line += f" ({reasons})"

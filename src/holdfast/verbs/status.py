@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.core.run import RunFolder
+from holdfast.core.units import counted
 from holdfast.mind.summarise import incidents
 from holdfast.ui.words import shown
 from holdfast.world.standing import Standing, look
@@ -111,7 +112,7 @@ def _lines(one: Json, width: int) -> list[str]:
     """One run on a line, and what there is to say of it below."""
     of = "?" if one["steps"] is None else f"{one['steps']:,}"
     share = f" ({one['step'] / one['steps']:.0%})" if one["steps"] else ""
-    attempts = f"{one['attempts']} attempt{'' if one['attempts'] == 1 else 's'}"
+    attempts = counted(one["attempts"], "attempt")
     head = f"{shown(Path(one['run'])):<{width}}  {one['state']:<11}  step {one['step']:,} of {of}{share}, {attempts}"
     below = [*_living(one), *_incident(one), *_next(one), *(f"! {problem}" for problem in one["problems"])]
     return [head, *(f"  {line}" for line in below)]
