@@ -43,18 +43,23 @@ def test_losses_and_gradients_are_near_those_of_fp32_one_by_one(name: str) -> No
     assert apart(grads, reference) < 5e-3
 
 
-def test_matrices_are_bf16_and_all_else_is_fp32() -> None:
-    task = task_of(ARCHITECTURES["qwen3"](), mixed=True)
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+@pytest.mark.parametrize("name", ["qwen3", "gemma3", "gpt2"])
+def test_matrices_are_bf16_and_all_else_is_fp32(name: str) -> None:
+    task = task_of(ARCHITECTURES[name](), mixed=True)
     kinds = {name: parameter.dtype for name, parameter in task.model.named_parameters()}
     assert all(kind == (torch.bfloat16 if _frozen_matrix(name, task) else torch.float32) for name, kind in kinds.items()), kinds
     streams: list[torch.dtype] = []
-    task.base.model.layers[1].register_forward_pre_hook(lambda _module, given: streams.append(given[0].dtype))
+    layers = task.base.transformer.h if name == "gpt2" else task.base.model.layers
+    layers[1].register_forward_pre_hook(lambda _module, given: streams.append(given[0].dtype))
     gradients(task, task.batches([0], 64))
     assert set(streams) == {torch.float32}, "the residual stream"
 
 
 def _frozen_matrix(name: str, task: Any) -> bool:
-    return "lora_" not in name and task.model.get_parameter(name).ndim > 1
+    """A frozen matrix, or the bias beside one."""
+    beside = task.model.get_submodule(name.rpartition(".")[0]).parameters(recurse=False)
+    return "lora_" not in name and any(parameter.ndim > 1 for parameter in beside)
 
 
 def layer_of(b: float) -> tuple[Any, Tensor]:

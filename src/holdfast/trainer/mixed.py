@@ -5,7 +5,6 @@ What torch.autocast does, but the frozen matrices are bf16 once and for all rath
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,16 +22,17 @@ def mix_precision(model: Any, device: str) -> None:
         for _, parameter in own:
             parameter.requires_grad_(False)
             parameter.data = parameter.data.to(wanted)
-        if type(module) is nn.Embedding:
-            module.forward = partial(_embed, module)  # type: ignore[method-assign]
+        if isinstance(module, nn.Embedding):
+            module.register_forward_hook(_widened)
         elif "Norm" in type(module).__name__:
             module.register_forward_hook(_narrowed)
     inner: Any = getattr(model, model.base_model_prefix, None) or model
     inner.forward = torch.autocast(device, HALF)(inner.forward)
 
 
-def _embed(module: Any, ids: Tensor) -> Tensor:
-    return F.embedding(ids, module.weight, module.padding_idx).float()
+def _widened(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
+    """What comes from an embedding begins the residual stream."""
+    return out.float()
 
 
 def _narrowed(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
