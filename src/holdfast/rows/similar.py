@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 BINS = 64
 _RUN = 6  # bytes of text that are hashed together
+_NONE = 0xFFFFFFFF  # a bin without a run
+_AT_ONCE = 1 << 16  # bytes whose hashes are made together: more go beyond the caches of the processor
 _FEWEST_RUNS = 48  # shorter texts are too little to be called nearly equal
 _BANDS, _ROWS = 8, 6
 _ALIKE = 52  # bins of 64 that agree: an estimated likeness of 0.8
@@ -47,23 +49,38 @@ def signatures(texts: Sequence[str]) -> tuple[Signatures, Mask]:
     long_enough = sizes >= _FEWEST_RUNS + _RUN - 1
     if not long_enough.any():
         return np.zeros((len(texts), BINS), np.uint8), long_enough
-    flat = np.frombuffer(b"".join(data) + b"\0" * 8, np.uint8)
+    flat, ends = b"".join(data) + bytes(8), np.cumsum(sizes)
+    least = np.full((len(data), BINS), np.uint32(_NONE))
+    first = 0
+    while first < len(data):
+        begin = int(ends[first] - sizes[first])
+        last = max(first + 1, int(np.searchsorted(ends, begin + _AT_ONCE, "right")))
+        _least_hashes(flat, begin, sizes[first:last], least[first:last].reshape(-1))
+        first = last
+    return _filled(least).astype(np.uint8), long_enough
+
+
+def _least_hashes(flat: bytes, begin: int, sizes: npt.NDArray[np.int64], least: npt.NDArray[np.uint32]) -> None:
+    """Put into each bin of each text the least hash of its runs; the texts stand in `flat` from `begin` on. `least`: [texts * BINS]."""
     ends = np.cumsum(sizes)
-    hashes = np.ndarray(len(flat) - 8, "<u8", flat.tobytes(), strides=(1,)) & np.uint64((1 << 8 * _RUN) - 1)
+    if not ends[-1]:
+        return
+    hashes = np.ndarray(int(ends[-1]), "<u8", flat, begin, (1,)) & np.uint64((1 << 8 * _RUN) - 1)
     hashes *= np.uint64(0x9E3779B97F4A7C15)
     hashes ^= hashes >> np.uint64(32)
     hashes *= np.uint64(0xD6E8FEB86659FD93)
-    bins = (hashes >> np.uint64(58)).astype(np.int64) + np.repeat(np.arange(len(data)) * BINS, sizes)
-    inside = np.arange(len(bins)) + _RUN <= np.repeat(ends, sizes)
-    least = np.full(len(data) * BINS, np.uint32(0xFFFFFFFF))
-    np.minimum.at(least, bins[inside], hashes[inside].astype(np.uint32))
-    return _filled(least.reshape(len(data), BINS)).astype(np.uint8), long_enough
+    bins = (hashes >> np.uint64(58)).astype(np.int64)
+    bins += np.repeat(np.arange(len(sizes)) * BINS, sizes)
+    low = hashes.astype(np.uint32)
+    for back in range(1, _RUN):  # these runs reach into the next text
+        low[np.maximum(ends - back, 0)] = _NONE
+    np.minimum.at(least, bins, low)
 
 
 def _filled(least: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """Empty bins take what the next one to the right has, changed by the distance."""
     places = np.arange(2 * BINS, dtype=np.int16)
-    full = np.where(np.tile(least != 0xFFFFFFFF, 2), places, np.int16(2 * BINS - 1))
+    full = np.where(np.tile(least != _NONE, 2), places, np.int16(2 * BINS - 1))
     nearest = np.minimum.accumulate(full[:, ::-1], axis=1)[:, ::-1][:, :BINS]
     borrowed = np.take_along_axis(least, nearest % BINS, axis=1)
     return borrowed + ((nearest - places[:BINS]) * 37).astype(np.uint32)
