@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
-from holdfast.rows.lengths import outlook
+from holdfast.rows.lengths import Lengths
 from holdfast.rows.similar import Near, key_of, signatures
 
 Call = Callable[..., Json]
@@ -200,10 +201,29 @@ def test_the_page_and_the_table_escape_what_rows_hold(tmp_path: Path, capsys: py
 
 def test_what_training_makes_of_lengths() -> None:
     lengths = np.array([10, 20, 30, 40, 10, 10, 10, 10, 100], np.int32)
-    found = outlook(lengths, lengths)
+    found = lengths_of(lengths, lengths, 9).outlook()
     assert (found["tokens"], found["padding"]) == (240, round(1 - 240 / (8 * 40 + 100), 4))
     assert found["limits"] == [{"max_tokens": 32, "rows": 2, "tokens": 8 + 68}, {"max_tokens": 64, "rows": 1, "tokens": 36}]
-    assert outlook(lengths[:0], lengths[:0]) == {"tokens": 0, "padding": 0.0, "limits": []}
+    assert Lengths().outlook() == {"tokens": 0, "padding": 0.0, "limits": []}
+    assert (Lengths().spread()["p50"], Lengths().histogram()) == (None, {"counts": [], "edges": []})
+
+
+def lengths_of(trained: npt.NDArray[np.int32], whole: npt.NDArray[np.int32], at_once: int) -> Lengths:
+    found = Lengths()
+    for begin in range(0, len(trained), at_once):
+        found.add(trained[begin : begin + at_once], whole[begin : begin + at_once])
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 200_000) | st.integers(1, 50), min_size=1, max_size=80), st.integers(1, 20))
+def test_lengths_are_those_of_all_rows_however_they_come(tokens: list[int], at_once: int) -> None:
+    rows = np.array(tokens, np.int32)
+    found = lengths_of(rows, rows, at_once)
+    assert list(found.spread().values()) == [sum(tokens), *map(int, np.percentile(rows, [0, 50, 90, 99, 100]))]
+    assert found.histogram()["counts"] == np.histogram(rows, bins=min(40, max(tokens) + 1))[0].tolist()
+    padded = sum(max(tokens[at : at + 8]) * len(tokens[at : at + 8]) for at in range(0, len(tokens), 8))
+    assert found.outlook()["padding"] == round(1 - sum(tokens) / padded, 4)
 
 
 def test_scripts_and_categories_are_counted(call: Call, tmp_path: Path) -> None:

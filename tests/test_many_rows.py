@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.book import cards_of
 from holdfast.core.datacheck import DataCheck
+from holdfast.core.errors import Stop
 from holdfast.rows import read, similar
 from holdfast.rows.formats import example_of, parse_example, prompt_and_answer
+from holdfast.rows.seen import Seen
 from holdfast.rows.shard import blocks
 from holdfast.rows.similar import signatures
 
@@ -98,3 +102,25 @@ def test_blocks_reach_another_process_as_they_are(tmp_path: Path) -> None:
     table.write_bytes(b"text,x\na,1\n")
     for block in [*blocks(str(file)), *blocks(str(table))]:
         assert pickle.loads(pickle.dumps(block)) == block
+
+
+@pytest.mark.parametrize("in_memory", [1, 300, 5000, 1 << 22])
+def test_keys_in_files_are_known_like_those_in_memory(in_memory: int) -> None:
+    numbers = np.random.default_rng(0)
+    seen, known = Seen(in_memory), set[int]()
+    for _ in range(60):
+        keys = numbers.integers(-(1 << 63), 1 << 63, 500)
+        keys[::3] = numbers.integers(-4000, 4000, len(keys[::3]))
+        before = [key in known or key in keys[:at].tolist() for at, key in enumerate(keys.tolist())]
+        assert seen.of(keys).tolist() == [key in known for key in keys.tolist()]
+        assert seen.add(keys).tolist() == before
+        known.update(keys.tolist())
+    assert bool(seen._runs) == (in_memory <= 5000)
+    assert len(seen._runs) < 16
+
+
+def test_a_full_disk_is_told_by_what_repeats(monkeypatch: pytest.MonkeyPatch, small_disk: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    with pytest.raises(Stop, match=r"cannot be written \(No space left on device\); 4\.0 MB") as told:
+        Seen(in_memory=1000).add(np.arange(500_000))
+    assert "TMPDIR" in told.value.hint

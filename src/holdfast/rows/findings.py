@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.core.files import Json
-from holdfast.rows.lengths import histogram, outlook, spread
+from holdfast.rows.lengths import Lengths
 from holdfast.rows.rawrow import Reject, Source
+from holdfast.rows.seen import Mask, Seen
 from holdfast.rows.shard import BlockLike, Verdicts
-from holdfast.rows.similar import Mask, Near, Seen
+from holdfast.rows.similar import Near
 from holdfast.rows.survey import Survey
 
 EXAMPLES = 5  # rows quoted for one reason
@@ -65,8 +65,7 @@ class Findings:
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     scripts: Counter[str] = field(default_factory=Counter)
     categories: Counter[str] = field(default_factory=Counter)
-    lengths: list[npt.NDArray[np.int32]] = field(default_factory=list)
-    whole: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    lengths: Lengths = field(default_factory=Lengths)
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[Json]] = field(default_factory=dict)
@@ -97,8 +96,7 @@ class Findings:
             if kind in self.drop:
                 self._drop(kind, mask & left, survey, block)
                 left &= ~mask
-        self.lengths.append(survey.lengths[np.repeat(left, survey.parts)])
-        self.whole.append(survey.whole[left])
+        self.lengths.add(survey.lengths[np.repeat(left, survey.parts)], survey.whole[left])
         for entry in rejects:
             self._quote(entry)
         return sorted(rejects, key=lambda entry: int(entry["line"])), left
@@ -132,7 +130,7 @@ class Findings:
             "mended": self.verdicts.mended,
             "rejected": self.verdicts.rejected,
             "by_reason": counted,
-            "tokens": spread(_joined(self.lengths)),
+            "tokens": self.lengths.spread(),
             "duplicates": self.repeated["duplicate"],
             "near_duplicates": self.repeated["near_duplicate"],
             "conflicting_answers": self.repeated["conflicting_answer"],
@@ -142,11 +140,7 @@ class Findings:
             "scripts": dict(self.scripts.most_common()),
             "categories": dict(self.categories.most_common()),
             "mixed_files": [file for file, found in self.layouts.items() if len(found) > 1],
-            "histogram": histogram(_joined(self.whole)),
-            "outlook": outlook(_joined(self.lengths), _joined(self.whole)),
+            "histogram": self.lengths.histogram(),
+            "outlook": self.lengths.outlook(),
             "examples": self.examples,
         }
-
-
-def _joined(parts: list[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
