@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from hypothesis import strategies as st
 from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
+from holdfast.rows.languages import strays
 from holdfast.rows.lengths import Lengths
 from holdfast.rows.similar import Near, key_of, signatures
+from holdfast.ui.datatable import facts
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}
@@ -232,6 +235,42 @@ def test_scripts_and_categories_are_counted(call: Call, tmp_path: Path) -> None:
     answer = call("check", file)
     assert answer["scripts"] == {"Latin": 3, "Han": 2, "Cyrillic": 2, "Kana": 1, "Hangul": 1}
     assert answer["categories"] == {"c0": 4, "c1": 3}
+
+
+ENGLISH = "What does the {} say about the weather in the mountains today, and who wrote it?"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs py3langid")
+def test_rows_in_another_language_are_told_and_kept(call: Call, tmp_path: Path) -> None:
+    others = [
+        "Was sagt die Zeitung heute über das Wetter in den Bergen?",
+        "Que dit le journal sur la météo en montagne aujourd'hui ?",
+        "ls -la",
+    ]
+    asked = [*(ENGLISH.format(f"paper number {n}") for n in range(60)), *others, "¿Qué dice el periódico sobre el tiempo en las montañas?"]
+    file = write_rows(tmp_path / "rows.jsonl", [{"instruction": text, "output": f"answer {n}"} for n, text in enumerate(asked)])
+    answer, page = call("check", file, "--languages", "--html", tmp_path / "page.html"), tmp_path / "page.html"
+    assert answer["languages"] == {"en": 60, "de": 1, "fr": 1, "unclear": 1, "es": 1}
+    assert answer["stray_languages"] == {"de": 1, "fr": 1, "es": 1}
+    assert answer["kept"] == len(asked)
+    told = {reason: [found["line"] for found in shown] for reason, shown in answer["examples"].items() if reason.startswith("language_")}
+    assert told == {"language_de": [61], "language_fr": [62], "language_es": [64]}
+    assert "3 rows are in other languages than the rest (en)" in facts(answer)[-1]
+    assert "Was sagt die Zeitung" in page.read_text() and "<h2>Languages</h2>" in page.read_text()
+    assert call("check", file)["languages"] == {}
+    parts = [file, "--languages", "--out", tmp_path / "c.jsonl", "--rejects", tmp_path / "r.jsonl"]
+    assert call("clean", *parts)["languages"] == answer["languages"]
+
+
+def test_a_mix_of_languages_has_no_strays() -> None:
+    assert strays({"en": 40, "de": 35, "fr": 25, "it": 1}) == {}
+    assert strays({"en": 960, "unclear": 5000, "de": 40}) == {"de": 40}
+    assert (strays({"unclear": 4}), strays({})) == ({}, {})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("py3langid") is not None, reason="py3langid is installed")
+def test_languages_without_the_package_are_refused(call: Call, tmp_path: Path) -> None:
+    call("check", write_rows(tmp_path / "rows.jsonl", [GOOD]), "--languages", code=2)
 
 
 def test_the_memory_of_a_check_does_not_grow_with_the_rows(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.core.files import Json
+from holdfast.rows.languages import strays
 from holdfast.rows.lengths import Lengths
 from holdfast.rows.rawrow import Reject, Source
 from holdfast.rows.seen import Mask, Seen
@@ -64,6 +65,7 @@ class Findings:
     noted: Counter[str] = field(default_factory=Counter)
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     scripts: Counter[str] = field(default_factory=Counter)
+    languages: Counter[str] = field(default_factory=Counter)
     categories: Counter[str] = field(default_factory=Counter)
     lengths: Lengths = field(default_factory=Lengths)
     repetitions: Repetitions = field(default_factory=Repetitions)
@@ -76,6 +78,7 @@ class Findings:
         self.noted += survey.noted
         self.layouts.setdefault(file, Counter()).update(survey.layouts)
         self.scripts.update(survey.scripts)
+        self.languages.update(survey.languages)
         for category, count in survey.categories.items():
             self.categories[category if category in self.categories or len(self.categories) < _MOST_CATEGORIES else OTHERS] += count
         for name in ("mended", "notes"):
@@ -124,6 +127,8 @@ class Findings:
         """The counts and lengths as `data check --json` gives them, without times and names."""
         counted = {reason: count for reason, count in self.verdicts.by_reason.most_common() if count > 0}
         layouts = sum(self.layouts.values(), Counter[str]())
+        few = strays(dict(self.languages.most_common()))
+        told = {f"language_{language}" for language in self.languages if language not in few}  # as expected: not quoted
         return {
             "rows": self.verdicts.rows,
             "kept": self.verdicts.kept,
@@ -138,9 +143,11 @@ class Findings:
             "notes": dict(self.noted.most_common()),
             "layouts": dict(layouts.most_common()),
             "scripts": dict(self.scripts.most_common()),
+            "languages": dict(self.languages.most_common()),
+            "stray_languages": few,
             "categories": dict(self.categories.most_common()),
             "mixed_files": [file for file, found in self.layouts.items() if len(found) > 1],
             "histogram": self.lengths.histogram(),
             "outlook": self.lengths.outlook(),
-            "examples": self.examples,
+            "examples": {reason: shown for reason, shown in self.examples.items() if reason not in told},
         }

@@ -20,6 +20,7 @@ from holdfast.core.files import Json
 from holdfast.rows.arrays import Array, pack, unpack
 from holdfast.rows.formats import BadRow
 from holdfast.rows.judge import Judged, active, found_in, joined_text
+from holdfast.rows.languages import languages_of
 from holdfast.rows.rawrow import Reject, json_line, raw_json
 from holdfast.rows.read import json_of, line_of
 from holdfast.rows.rules import Rules, checks
@@ -33,7 +34,7 @@ from holdfast.rows.tokens import Codec
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
 _NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "prompts", "comparable", "signatures")
-_COUNTS = ("noted", "layouts", "scripts", "categories")
+_COUNTS = ("noted", "layouts", "scripts", "languages", "categories")
 _CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
 _LONGEST_CATEGORY = 60  # characters; longer ones are texts
 _ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
@@ -63,6 +64,7 @@ class Survey:
     noted: Counter[str]
     layouts: Counter[str]
     scripts: Counter[str]
+    languages: Counter[str]
     categories: Counter[str]
 
     def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
@@ -92,6 +94,9 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         verdicts.take(row, changes)
     verdicts.kept += len(rows) - len(mended)
     noted, notes = _notes(rows, sizes.whole, rules, codec)
+    languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
+    firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
+    notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]
     prompts = [normal(row.prompt) for row in rows]
     texts = [f"{prompt}\n{normal(row.answer)}" for prompt, row in zip(prompts, rows, strict=True)]
     compared, comparable = signatures(texts)
@@ -113,6 +118,7 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         noted=noted,
         layouts=Counter([row.layout for row in rows]),
         scripts=scripts_of([row.text for row in rows if not row.is_ascii], len(rows)),
+        languages=Counter(languages),
         categories=Counter(filter(None, [_category(row.value) for row in rows])),
     )
 
@@ -160,9 +166,12 @@ def _notes(rows: list[Judged], sizes: list[int], rules: Rules, codec: Codec) -> 
         for row, detail in found_in(card, rows):
             found[card.reason] += 1
             if found[card.reason] <= _QUOTED:
-                entry = {"line": row.line, "reason": card.reason, "detail": detail}
-                quoted.append(entry | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode()))
+                quoted.append(_quote(row, card.reason, detail))
     return found, quoted
+
+
+def _quote(row: Judged, reason: str, detail: str) -> Json:
+    return {"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode())
 
 
 def _category(value: Any) -> str:
