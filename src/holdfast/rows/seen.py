@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from holdfast.core.errors import BLOCKED, Stop
 
 Keys = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-_IN_MEMORY = 1 << 22  # keys: 32 MiB
+_IN_MEMORY = 1 << 21  # keys: 16 MiB
 _PAGE = 512  # keys of which one is held in memory
 _AT_ONCE = 256  # pages that are looked through together
 _RUNS = 4  # files of about one size that are made one
@@ -64,20 +64,23 @@ class Seen:
         """Put a file to the others; the newest ones of one size become one."""
         self._runs.append(run)
         while len(self._runs) >= _RUNS and self._runs[-_RUNS].size < 2 * self._runs[-1].size:
-            merged = _Run([each.keys for each in self._runs[-_RUNS:]])
-            self._runs[-_RUNS:] = [merged]
+            self._runs[-_RUNS:] = [_Run([each.keys for each in self._runs[-_RUNS:]], self._runs[-_RUNS:])]
 
 
 class _Run:
-    """Sorted keys in a temporary file: one of `_PAGE` is held, and tells which page to look at."""
+    """Sorted keys in a temporary file: one of `_PAGE` is held, and tells which page to look at. `of`: the files that the keys stand in."""
 
-    def __init__(self, sorted_keys: list[Keys]) -> None:
+    def __init__(self, sorted_keys: list[Keys], of: Sequence[_Run] = ()) -> None:
         self.size = sum(map(len, sorted_keys))
         try:
             with tempfile.TemporaryFile() as file:
+                written, firsts = 0, []
                 for part in _merged(sorted_keys):
-                    file.write(part.tobytes())
-                file.write(part[-1:].tobytes() * (-self.size % _PAGE))  # the last page is full, too
+                    firsts.append(part[-written % _PAGE :: _PAGE].copy())
+                    written += file.write(part.data) // part.itemsize
+                    for run in of:
+                        run.forget()
+                file.write(part[-1:].tobytes() * (-written % _PAGE))  # the last page is full, too
                 file.flush()
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
@@ -85,22 +88,25 @@ class _Run:
             hint = "make room, or name another folder: TMPDIR=/somewhere holdfast data ..."
             raise Stop(BLOCKED, f"{tempfile.gettempdir()} cannot be written ({error.strerror}); {needed}", hint) from None
         self._pages = np.frombuffer(self._map, np.int64).reshape(-1, _PAGE)
-        self._firsts = self._pages[:, 0].copy()
-        self._map.madvise(mmap.MADV_DONTNEED)
+        self._firsts = np.concatenate(firsts)
 
     @property
     def keys(self) -> Keys:
         return self._pages.reshape(-1)[: self.size]
 
     def has(self, keys: Keys) -> Mask:
-        """Which of these are among them. What was read is not kept in memory."""
+        """Which of these are among them."""
         at = np.searchsorted(self._firsts, keys, "right") - 1
         found = np.zeros(len(keys), np.bool_)
         for start in range(0, len(keys), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             found[part] = (self._pages[np.maximum(at[part], 0)] == keys[part, None]).any(axis=1)
-        self._map.madvise(mmap.MADV_DONTNEED)
+        self.forget()
         return found
+
+    def forget(self) -> None:
+        """Keep nothing in memory of what was read."""
+        self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def _merged(parts: list[Keys]) -> Iterator[Keys]:
