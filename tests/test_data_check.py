@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -18,8 +20,10 @@ from hypothesis import strategies as st
 from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
-from holdfast.rows.lengths import outlook
+from holdfast.rows.languages import strays
+from holdfast.rows.lengths import Lengths
 from holdfast.rows.similar import Near, key_of, signatures
+from holdfast.ui.datatable import facts
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}
@@ -200,10 +204,29 @@ def test_the_page_and_the_table_escape_what_rows_hold(tmp_path: Path, capsys: py
 
 def test_what_training_makes_of_lengths() -> None:
     lengths = np.array([10, 20, 30, 40, 10, 10, 10, 10, 100], np.int32)
-    found = outlook(lengths, lengths)
+    found = lengths_of(lengths, lengths, 9).outlook()
     assert (found["tokens"], found["padding"]) == (240, round(1 - 240 / (8 * 40 + 100), 4))
     assert found["limits"] == [{"max_tokens": 32, "rows": 2, "tokens": 8 + 68}, {"max_tokens": 64, "rows": 1, "tokens": 36}]
-    assert outlook(lengths[:0], lengths[:0]) == {"tokens": 0, "padding": 0.0, "limits": []}
+    assert Lengths().outlook() == {"tokens": 0, "padding": 0.0, "limits": []}
+    assert (Lengths().spread()["p50"], Lengths().histogram()) == (None, {"counts": [], "edges": []})
+
+
+def lengths_of(trained: npt.NDArray[np.int32], whole: npt.NDArray[np.int32], at_once: int) -> Lengths:
+    found = Lengths()
+    for begin in range(0, len(trained), at_once):
+        found.add(trained[begin : begin + at_once], whole[begin : begin + at_once])
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 200_000) | st.integers(1, 50), min_size=1, max_size=80), st.integers(1, 20))
+def test_lengths_are_those_of_all_rows_however_they_come(tokens: list[int], at_once: int) -> None:
+    rows = np.array(tokens, np.int32)
+    found = lengths_of(rows, rows, at_once)
+    assert list(found.spread().values()) == [sum(tokens), *map(int, np.percentile(rows, [0, 50, 90, 99, 100]))]
+    assert found.histogram()["counts"] == np.histogram(rows, bins=min(40, max(tokens) + 1))[0].tolist()
+    padded = sum(max(tokens[at : at + 8]) * len(tokens[at : at + 8]) for at in range(0, len(tokens), 8))
+    assert found.outlook()["padding"] == round(1 - sum(tokens) / padded, 4)
 
 
 def test_scripts_and_categories_are_counted(call: Call, tmp_path: Path) -> None:
@@ -212,6 +235,42 @@ def test_scripts_and_categories_are_counted(call: Call, tmp_path: Path) -> None:
     answer = call("check", file)
     assert answer["scripts"] == {"Latin": 3, "Han": 2, "Cyrillic": 2, "Kana": 1, "Hangul": 1}
     assert answer["categories"] == {"c0": 4, "c1": 3}
+
+
+ENGLISH = "What does the {} say about the weather in the mountains today, and who wrote it?"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs py3langid")
+def test_rows_in_another_language_are_told_and_kept(call: Call, tmp_path: Path) -> None:
+    others = [
+        "Was sagt die Zeitung heute über das Wetter in den Bergen?",
+        "Que dit le journal sur la météo en montagne aujourd'hui ?",
+        "ls -la",
+    ]
+    asked = [*(ENGLISH.format(f"paper number {n}") for n in range(60)), *others, "¿Qué dice el periódico sobre el tiempo en las montañas?"]
+    file = write_rows(tmp_path / "rows.jsonl", [{"instruction": text, "output": f"answer {n}"} for n, text in enumerate(asked)])
+    answer, page = call("check", file, "--languages", "--html", tmp_path / "page.html"), tmp_path / "page.html"
+    assert answer["languages"] == {"en": 60, "de": 1, "fr": 1, "unclear": 1, "es": 1}
+    assert answer["stray_languages"] == {"de": 1, "fr": 1, "es": 1}
+    assert answer["kept"] == len(asked)
+    told = {reason: [found["line"] for found in shown] for reason, shown in answer["examples"].items() if reason.startswith("language_")}
+    assert told == {"language_de": [61], "language_fr": [62], "language_es": [64]}
+    assert "3 rows are in other languages than the rest (en)" in facts(answer)[-1]
+    assert "Was sagt die Zeitung" in page.read_text() and "<h2>Languages</h2>" in page.read_text()
+    assert call("check", file)["languages"] == {}
+    parts = [file, "--languages", "--out", tmp_path / "c.jsonl", "--rejects", tmp_path / "r.jsonl"]
+    assert call("clean", *parts)["languages"] == answer["languages"]
+
+
+def test_a_mix_of_languages_has_no_strays() -> None:
+    assert strays({"en": 40, "de": 35, "fr": 25, "it": 1}) == {}
+    assert strays({"en": 960, "unclear": 5000, "de": 40}) == {"de": 40}
+    assert (strays({"unclear": 4}), strays({})) == ({}, {})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("py3langid") is not None, reason="py3langid is installed")
+def test_languages_without_the_package_are_refused(call: Call, tmp_path: Path) -> None:
+    call("check", write_rows(tmp_path / "rows.jsonl", [GOOD]), "--languages", code=2)
 
 
 def test_the_memory_of_a_check_does_not_grow_with_the_rows(tmp_path: Path) -> None:

@@ -111,6 +111,13 @@ def test_the_shipped_recipe_has_tasks_and_errors_in_every_category(call: Call, t
     assert not any("{" in row["instruction"] for row in rows)
 
 
+def test_ten_thousand_shipped_rows_hardly_repeat_each_other(call: Call, tmp_path: Path) -> None:
+    made = call("make", "--rows", 10_156, "--out", tmp_path / "rows.jsonl")
+    checked = call("check", tmp_path / "rows.jsonl", "--workers", 1)
+    assert (checked["rows"], checked["kept"], checked["duplicates"], checked["conflicting_answers"]) == (10_156, 10_156, 0, 0)
+    assert max(checked["near_duplicates"], made["near_duplicates"]) < 0.02 * 10_156
+
+
 def test_more_near_duplicates_than_allowed_are_refused_and_nothing_is_written(call: Call, tmp_path: Path) -> None:
     same = RECIPE.replace(
         "  errors:\n", "  again:\n    templates: {open: {wishes: ['open {port} for {unit}'], answer: 'open {unit} {port}'}}\n  errors:\n"

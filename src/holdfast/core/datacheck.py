@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -35,12 +35,21 @@ class RowView(NamedTuple):
     tokens: int | None = None
 
 
+class Columns(NamedTuple):
+    """Many rows at once, as a check sees them."""
+
+    prompts: Sequence[str]
+    answers: Sequence[str]
+    tokens: Sequence[int | None]
+
+
 def _anything(_: str) -> bool:
     return True
 
 
 class DataCheck(Card):
-    """One rule. `screen` is asked first, with the text of many rows at once: what it says no to, `look` never sees.
+    """One rule. `screen` is asked first, with the text of many rows at once, then `sift` for the places of the rows that are worth a
+    look: what these rule out, `look` never sees.
 
     `look` gives what is wrong, in words, or an empty text. A rejected row is not trained on; a mended one is, with `mend` applied to
     all its texts; a note changes nothing, unless it has a `mend` and redaction is asked for: then that is applied.
@@ -48,9 +57,11 @@ class DataCheck(Card):
 
     verdict: Verdict
     screen: Callable[[str], Any] = Field(_anything, exclude=True)
+    sift: Callable[[Columns], Iterable[int]] | None = Field(None, exclude=True)
     look: Callable[[RowView], str] = Field(exclude=True)
     mend: Callable[[str], str] | None = Field(None, exclude=True)
     conversations_only: bool = False
+    beyond_ascii: bool = False  # asked only of texts that are not ASCII alone
     specials_only: bool = False  # asked only where the tokenizer's special tokens stand in some text
 
     @property
@@ -64,9 +75,15 @@ class DataCheck(Card):
 
     def finds(self, row: RowView) -> str:
         """What is wrong with this row, or an empty text."""
-        if (self.conversations_only and not row.turns) or (self.is_screened and not self.screen(row.text)):
+        if (self.conversations_only and not row.turns) or (self.beyond_ascii and row.text.isascii()):
+            return ""
+        if (self.is_screened and not self.screen(row.text)) or not self.sifted([row.prompt], [row.answer], [row.tokens]):
             return ""
         return self.look(row)
+
+    def sifted(self, prompts: Sequence[str], answers: Sequence[str], tokens: Sequence[int | None]) -> list[int]:
+        """The places of the rows that are worth a look."""
+        return [*(range(len(answers)) if self.sift is None else self.sift(Columns(prompts, answers, tokens)))]
 
     def matches(self, evidence: Any) -> bool:
         """`evidence`: the fields of a RowView; turns as (role, content) or (role, content, calls)."""

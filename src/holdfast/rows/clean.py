@@ -18,7 +18,7 @@ import numpy as np
 from holdfast.core.files import Json, replacing, write_bytes
 from holdfast.rows.findings import Findings
 from holdfast.rows.rawrow import json_line
-from holdfast.rows.similar import Mask
+from holdfast.rows.seen import Mask
 from holdfast.rows.survey import Survey, read_survey
 from holdfast.rows.workers import B, Crew, Work
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.rows.keys import RowKeys
-from holdfast.rows.similar import Keys
+from holdfast.rows.seen import Keys
 
 
 class Difference(NamedTuple):

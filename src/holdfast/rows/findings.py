@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.core.files import Json
-from holdfast.rows.lengths import histogram, outlook, spread
+from holdfast.rows.languages import strays
+from holdfast.rows.lengths import Lengths
 from holdfast.rows.rawrow import Reject, Source
+from holdfast.rows.seen import Mask, Seen
 from holdfast.rows.shard import BlockLike, Verdicts
-from holdfast.rows.similar import Mask, Near, Seen
+from holdfast.rows.similar import Near
 from holdfast.rows.survey import Survey
 
 EXAMPLES = 5  # rows quoted for one reason
@@ -64,9 +65,9 @@ class Findings:
     noted: Counter[str] = field(default_factory=Counter)
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     scripts: Counter[str] = field(default_factory=Counter)
+    languages: Counter[str] = field(default_factory=Counter)
     categories: Counter[str] = field(default_factory=Counter)
-    lengths: list[npt.NDArray[np.int32]] = field(default_factory=list)
-    whole: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    lengths: Lengths = field(default_factory=Lengths)
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[Json]] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class Findings:
         self.noted += survey.noted
         self.layouts.setdefault(file, Counter()).update(survey.layouts)
         self.scripts.update(survey.scripts)
+        self.languages.update(survey.languages)
         for category, count in survey.categories.items():
             self.categories[category if category in self.categories or len(self.categories) < _MOST_CATEGORIES else OTHERS] += count
         for name in ("mended", "notes"):
@@ -97,8 +99,7 @@ class Findings:
             if kind in self.drop:
                 self._drop(kind, mask & left, survey, block)
                 left &= ~mask
-        self.lengths.append(survey.lengths[np.repeat(left, survey.parts)])
-        self.whole.append(survey.whole[left])
+        self.lengths.add(survey.lengths[np.repeat(left, survey.parts)], survey.whole[left])
         for entry in rejects:
             self._quote(entry)
         return sorted(rejects, key=lambda entry: int(entry["line"])), left
@@ -126,13 +127,15 @@ class Findings:
         """The counts and lengths as `data check --json` gives them, without times and names."""
         counted = {reason: count for reason, count in self.verdicts.by_reason.most_common() if count > 0}
         layouts = sum(self.layouts.values(), Counter[str]())
+        few = strays(dict(self.languages.most_common()))
+        told = {f"language_{language}" for language in self.languages if language not in few}  # as expected: not quoted
         return {
             "rows": self.verdicts.rows,
             "kept": self.verdicts.kept,
             "mended": self.verdicts.mended,
             "rejected": self.verdicts.rejected,
             "by_reason": counted,
-            "tokens": spread(_joined(self.lengths)),
+            "tokens": self.lengths.spread(),
             "duplicates": self.repeated["duplicate"],
             "near_duplicates": self.repeated["near_duplicate"],
             "conflicting_answers": self.repeated["conflicting_answer"],
@@ -140,13 +143,11 @@ class Findings:
             "notes": dict(self.noted.most_common()),
             "layouts": dict(layouts.most_common()),
             "scripts": dict(self.scripts.most_common()),
+            "languages": dict(self.languages.most_common()),
+            "stray_languages": few,
             "categories": dict(self.categories.most_common()),
             "mixed_files": [file for file, found in self.layouts.items() if len(found) > 1],
-            "histogram": histogram(_joined(self.whole)),
-            "outlook": outlook(_joined(self.lengths), _joined(self.whole)),
-            "examples": self.examples,
+            "histogram": self.lengths.histogram(),
+            "outlook": self.lengths.outlook(),
+            "examples": {reason: shown for reason, shown in self.examples.items() if reason not in told},
         }
-
-
-def _joined(parts: list[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int32)

@@ -25,6 +25,9 @@ _PAIRS = (
     _Pair("question-answer", "prompt", "", "response"),
     _Pair("question-answer", "input", "", "output"),
 )
+_PAIR_BY_NAMES: dict[tuple[str, ...], _Pair | None] = {}  # what rows of these fields are; None: no pair
+_MOST_NAMES = 1000  # lists of fields that are kept, and characters of one
+WITHOUT_TURNS = ("prompt-completion", "text")  # the layouts that no chat template is written around
 LAYOUTS = ("alpaca", "prompt-completion", "chat", "question-answer", "text")
 _KNOWN = (
     "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
@@ -73,6 +76,48 @@ class Example:
     learned: str = ""
     tools: tuple[Any, ...] = ()
     layout: str = field(default="", compare=False)
+
+
+def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
+    """Layout, prompt and answer of a row that holds them in fields of their own, as nearly all rows do; None where `parse_example` has to
+    look at it. The prompt of a text is empty."""
+    if type(value) is not dict:
+        return None
+    names = tuple(value)
+    pair = _PAIR_BY_NAMES[names] if names in _PAIR_BY_NAMES else _pair_by_names(value, names)
+    if pair is None:
+        return None
+    answer = value[pair.answer]
+    prompt = value[pair.question] if pair.question else ""
+    if type(prompt) is not str or type(answer) is not str or not answer or answer.isspace():
+        return None
+    if pair.question and (not prompt or prompt.isspace()):
+        return None
+    extra = value.get(pair.extra) if pair.extra else None
+    if extra is None or extra == "":
+        return pair.layout, prompt, answer
+    if type(extra) is not str:
+        return None
+    return pair.layout, prompt if extra.isspace() else f"{prompt}\n{extra}", answer
+
+
+def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> _Pair | None:
+    try:
+        layout, pair = _recognise(value)
+    except BadRow:
+        return None
+    if layout == "text":
+        pair = _Pair("text", "", "", "text")
+    if len(_PAIR_BY_NAMES) < _MOST_NAMES and sum(map(len, names)) < _MOST_NAMES:
+        _PAIR_BY_NAMES[names] = pair
+    return pair
+
+
+def example_of(layout: str, prompt: str, answer: str) -> Example:
+    """The example that `parse_example` makes of a row of which `prompt_and_answer` gives this."""
+    if layout in WITHOUT_TURNS:
+        return Example(given=prompt, learned=answer, layout=layout)
+    return Example(messages=(Message("user", prompt), Message("assistant", answer)), layout=layout)
 
 
 def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = None) -> Example:

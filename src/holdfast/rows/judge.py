@@ -9,32 +9,67 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from holdfast.core.datacheck import DataCheck, RowView, Turn
-from holdfast.rows.formats import BadRow, Example, parse_example
-from holdfast.rows.rawrow import RawRow, Reject, Source, Unparsed
+from holdfast.rows.formats import WITHOUT_TURNS, BadRow, Example, example_of, parse_example, prompt_and_answer
+from holdfast.rows.rawrow import Reject, Source, Unparsed
 from holdfast.rows.read import exact_value, parse
 from holdfast.rows.rules import Rules, checks
 
 _DEEPEST = 100
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Judged:
-    """A row that can be trained on, if its tokens fit; `at`: its place in the block.
+    """A row that can be trained on, if its tokens fit; `at`: its place in the block, `line`: from the block's first.
 
-    `mended`: (reason, detail) of each change that `value` and `example` show.
+    `mended`: (reason, detail) of each change that `value` and the texts show. `known`: its example, where that was needed already.
     """
 
     at: int
-    source: Source
+    line: int
     raw: bytes
     value: Any
-    example: Example
-    view: RowView
-    mended: list[tuple[str, str]] = field(default_factory=list)
+    layout: str
+    prompt: str
+    answer: str
+    mended: tuple[tuple[str, str], ...] = ()
+    known: Example | None = None
+    specials: tuple[str, ...] = ()
+    tokens: int | None = None
+
+    @property
+    def source(self) -> Source:
+        return Source("", self.line)
+
+    @property
+    def example(self) -> Example:
+        if self.known is None:
+            self.known = example_of(self.layout, self.prompt, self.answer)
+        return self.known
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether its turns are the prompt and the answer, and no more."""
+        return self.layout != "chat" and self.layout not in WITHOUT_TURNS
+
+    @property
+    def text(self) -> str:
+        return f"{self.prompt}\n{self.answer}"
+
+    @property
+    def is_ascii(self) -> bool:
+        return self.prompt.isascii() and self.answer.isascii()
+
+    @property
+    def view(self) -> RowView:
+        """What checks see of it."""
+        turns = _turns(self.example) if self.layout == "chat" else ()
+        return RowView(self.prompt, self.answer, self.text, turns, self.specials, self.tokens)
 
 
 def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tuple[str, ...]) -> tuple[list[Judged], list[Reject]]:
@@ -42,20 +77,35 @@ def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tup
     rejects: list[Reject] = []
     good: list[Judged] = []
     fields = dict(rules.fields)
+    by_names = rules.layout == "auto" and not fields
     for at, unparsed in enumerate(rows):
-        row = parse("", unparsed, first_line)
-        if isinstance(row, Reject):
-            rejects.append(row)
+        value, mended = _value(unparsed, first_line)
+        if isinstance(value, Reject):
+            rejects.append(value)
             continue
         try:
-            example = parse_example(row.value, rules.layout, fields)
+            example, texts = None, prompt_and_answer(value) if by_names else None
+            if texts is None:
+                example = parse_example(value, rules.layout, fields)
+                texts = _texts(example)
             if unparsed.json is None:
-                _refuse_double_keys(row, example.layout)
+                _refuse_double_keys(unparsed.raw, value, texts[0])
         except BadRow as bad:
-            rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
-        else:
-            good.append(Judged(at, row.source, row.raw, row.value, example, view_of(example), [row.mended] if row.mended else []))
+            rejects.append(Reject(Source("", unparsed.line - first_line), bad.reason, bad.detail, unparsed.raw))
+            continue
+        good.append(Judged(at, unparsed.line - first_line, unparsed.raw, value, *texts, mended, example))
     return _checked(good, rejects, rules, specials), rejects
+
+
+def _value(row: Unparsed, first_line: int) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    """The row's JSON value, or the Reject that stands for it; and what had to be changed to read it."""
+    if not row.damage:
+        try:
+            return orjson.loads(row.raw if row.json is None else row.json), ()
+        except orjson.JSONDecodeError:
+            pass
+    parsed = parse("", row, first_line)
+    return (parsed, ()) if isinstance(parsed, Reject) else (parsed.value, (parsed.mended,) if parsed.mended else ())
 
 
 def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: tuple[str, ...]) -> list[Judged]:
@@ -88,51 +138,68 @@ def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: 
 def _asked(cards: Iterable[DataCheck], rows: list[Judged], specials: tuple[str, ...]) -> list[DataCheck]:
     """The checks that can find something in the rows as they are now; they are told of the special tokens in them."""
     text = joined_text(rows)
-    present = tuple(token for token in specials if token in text)
+    may_be = any(beginning in text for beginning in {token[:2] for token in specials})  # most of them begin alike
+    present = tuple(token for token in specials if token in text) if may_be else ()
     for row in rows if present else ():
-        if row.example.messages:
-            row.view = row.view._replace(specials=present)
+        if row.layout not in WITHOUT_TURNS:
+            row.specials = present
     return active(cards, text, rows)
 
 
 def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[DataCheck]:
     """The checks that can find something in rows of this text."""
-    conversations = any(row.view.turns for row in rows)
-    specials = any(row.view.specials for row in rows)
+    conversations = any(row.layout == "chat" for row in rows)
+    specials = any(row.specials for row in rows)
+    foreign = "" if text.isascii() else joined_text([row for row in rows if not row.is_ascii])
     asked = (card for card in cards if (conversations or not card.conversations_only) and (specials or not card.specials_only))
-    return [card for card in asked if card.screen(text)]
+    return [card for card in asked if (foreign and card.screen(foreign) if card.beyond_ascii else card.screen(text))]
 
 
 def found_in(card: DataCheck, rows: list[Judged]) -> Iterator[tuple[Judged, str]]:
     """The rows in which a check finds something, and what; `card.finds` for many rows."""
-    look, screen, any_row = card.look, card.screen if card.is_screened else None, not card.conversations_only
+    if card.sift:
+        places = card.sifted([row.prompt for row in rows], [row.answer for row in rows], [row.tokens for row in rows])
+        rows = [rows[place] for place in places]
+    if card.conversations_only:
+        rows = [row for row in rows if row.layout == "chat"]
+    if card.beyond_ascii:
+        rows = [row for row in rows if not row.is_ascii]
+    look, screen = card.look, card.screen if card.is_screened else None
     for row in rows:
-        view = row.view
-        if (screen is None or screen(view.text)) and (any_row or view.turns) and (detail := look(view)):
+        if (screen is None or screen(row.text)) and (detail := look(row.view)):
             yield row, detail
 
 
 def joined_text(rows: list[Judged]) -> str:
     """The texts of many rows as one."""
-    return "\n".join([row.view.text for row in rows])
+    return "\n".join([part for row in rows for part in (row.prompt, row.answer)])
 
 
 def view_of(example: Example) -> RowView:
     """What checks see of an example."""
+    _, prompt, answer = _texts(example)
+    return RowView(prompt, answer, f"{prompt}\n{answer}", _turns(example) if example.layout == "chat" else ())
+
+
+def _texts(example: Example) -> tuple[str, str, str]:
+    """Layout, prompt and answer; of a conversation all that the assistant does not say, and all it says."""
     if example.layout != "chat":
         prompt, answer = [turn.content for turn in example.messages] or (example.given, example.learned)
-        return RowView(prompt, answer, f"{prompt}\n{answer}")
-    turns = tuple([Turn(message.role, message.content, bool(message.calls)) for message in example.messages])
-    answer = "\n".join([turn.content for turn in turns if turn.role == "assistant"])
-    prompt = "\n".join([turn.content for turn in turns if turn.role != "assistant"])
-    return RowView(prompt, answer, f"{prompt}\n{answer}", turns)
+        return example.layout, prompt, answer
+    answer = "\n".join([turn.content for turn in example.messages if turn.role == "assistant"])
+    prompt = "\n".join([turn.content for turn in example.messages if turn.role != "assistant"])
+    return example.layout, prompt, answer
+
+
+def _turns(example: Example) -> tuple[Turn, ...]:
+    return tuple([Turn(message.role, message.content, bool(message.calls)) for message in example.messages])
 
 
 def _mended(row: Judged, mend: Callable[[str], str], reason: str, detail: str, rules: Rules) -> Judged:
     value = _in_all_texts(row.value if row.mended else _exact(row), mend)
     example = parse_example(value, rules.layout, dict(rules.fields))
-    view = view_of(example)._replace(specials=row.view.specials)
-    return Judged(row.at, row.source, row.raw, value, example, view, [*row.mended, (reason, detail)])
+    mended = (*row.mended, (reason, detail))
+    return Judged(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials)
 
 
 def _exact(row: Judged) -> Any:
@@ -155,12 +222,12 @@ def _in_all_texts(value: Any, mend: Callable[[str], str], depth: int = 0) -> Any
     return {key: _in_all_texts(item, mend, depth + 1) for key, item in value.items()}
 
 
-def _refuse_double_keys(row: RawRow, layout: str) -> None:
+def _refuse_double_keys(raw: bytes, value: Any, layout: str) -> None:
     """Raise BadRow where one object names a field twice with different values; parsers take the last one without a word."""
     if layout == "chat":
-        suspicious = row.raw.count(b'"messages"') + row.raw.count(b'"conversations"') > 1
+        suspicious = raw.count(b'"messages"') + raw.count(b'"conversations"') > 1
     else:
-        suspicious = row.raw.count(b'":') + row.raw.count(b'" :') > len(row.value)
+        suspicious = raw.count(b'":') + raw.count(b'" :') > len(value)
     if not suspicious:
         return
 
@@ -173,4 +240,4 @@ def _refuse_double_keys(row: RawRow, layout: str) -> None:
         return found
 
     with contextlib.suppress(ValueError, RecursionError):  # beyond what Python reads: whole numbers of thousands of digits, deep nesting
-        json.loads(row.raw, object_pairs_hook=check)
+        json.loads(raw, object_pairs_hook=check)

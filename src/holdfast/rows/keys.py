@@ -15,7 +15,8 @@ from holdfast.rows.formats import BadRow, parse_example
 from holdfast.rows.judge import view_of
 from holdfast.rows.rawrow import Reject, Source
 from holdfast.rows.read import line_of, parse, read_unparsed
-from holdfast.rows.similar import BINS, Keys, Mask, Signatures, key_of, normal, signatures
+from holdfast.rows.seen import Keys, Mask
+from holdfast.rows.similar import BINS, Signatures, key_of, normal, signatures
 
 _AT_ONCE = 1024  # rows whose signatures are made together
 

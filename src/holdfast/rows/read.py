@@ -5,7 +5,6 @@ Constant memory: one row, or a window of a stream, is held at a time.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -18,11 +17,12 @@ import orjson
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.rows.jsonstream import JsonStream
 from holdfast.rows.rawrow import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
-from holdfast.rows.stream import HEAD, Head, bare_suffix, from_latin_1, open_stream, read_head
+from holdfast.rows.stream import Head, bare_suffix, from_latin_1, open_stream, read_head
 from holdfast.rows.tables import read_columns, read_csv
 
 _SUFFIX_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".md": "text"}
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+_CHUNK = 1 << 18  # bytes of lines that are read together
 _NEXT_OBJECT = re.compile(rb'\}[ \t]*\{[ \t]*["}]')
 _NO_ROWS = {  # (what a file is that holds no rows at all)
     b"PK\x03\x04": "a zip archive",
@@ -113,7 +113,7 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
         return
     by_row = form.head.encoding == "latin-1" and form.kind in ("lines", "array", "values")  # so that a row's bytes stay as they are
     stream, guarded = open_stream(handle, form.head._replace(encoding="") if by_row else form.head)
-    line = 0
+    row: Unparsed | None = None
     if form.kind in ("array", "values"):
         rows = JsonStream(stream, form.kind == "array").rows()
     elif form.kind == "csv":
@@ -121,35 +121,49 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
     else:
         rows = _lines(stream, form.kind == "text")
     for row in rows:
-        line = row.line
         yield row if not by_row or row.damage or row.raw.isascii() else row._replace(json=from_latin_1(row.raw))
     if guarded.damage:
-        yield Unparsed(line + 1, b"", ("damaged_file", f"the {form.head.compression} data is damaged: {guarded.damage}"))
+        yield Unparsed(row.line + 1 if row else 1, b"", ("damaged_file", f"the {form.head.compression} data is damaged: {guarded.damage}"))
 
 
 def _lines(handle: BinaryIO, is_text: bool) -> Iterator[Unparsed]:
-    for number, line in enumerate(iter(functools.partial(handle.readline, LARGEST_ROW + 1), b""), 1):
-        if len(line) > LARGEST_ROW and not line.endswith(b"\n"):
-            yield overlong(number, line, len(line) + _skip_line(handle))
-            continue
-        raw = line.rstrip(b"\r\n")
-        if not raw or raw.isspace():
-            continue
-        if is_text:
-            yield _text(number, raw)
-        elif (b"}{" in raw or b"} {" in raw) and _NEXT_OBJECT.search(raw) and len(parts := _several(raw)) > 1:
-            yield from (Unparsed(number, part) for part in parts)
-        else:
-            yield Unparsed(number, raw)
+    number, rest, several, ended = 0, b"", False, False
+    while not ended:
+        data = handle.read(_CHUNK)
+        ended = not data
+        joint = rest[-2:] + data
+        several = (several and rest != b"") or b"}{" in joint or b"} {" in joint  # whether a line may be of several objects
+        lines = (rest + data).split(b"\n")
+        rest = b"" if ended else lines.pop()
+        for line in lines:
+            number += 1
+            raw = line.rstrip(b"\r\n")
+            if len(line) > LARGEST_ROW:
+                yield overlong(number, line, len(line) + (not ended))
+            elif not raw or raw.isspace():
+                continue
+            elif is_text:
+                yield _text(number, raw)
+            elif several and _NEXT_OBJECT.search(raw) and len(parts := _several(raw)) > 1:
+                yield from (Unparsed(number, part) for part in parts)
+            else:
+                yield Unparsed(number, raw)
+        if len(rest) > LARGEST_ROW:
+            number += 1
+            skipped, behind = _skip_line(handle)
+            yield overlong(number, rest, len(rest) + skipped)
+            rest, several = behind, True
 
 
-def _skip_line(handle: BinaryIO) -> int:
+def _skip_line(handle: BinaryIO) -> tuple[int, bytes]:
+    """How many bytes the line that is too long still had, and those behind it."""
     size = 0
-    while part := handle.readline(HEAD):
-        size += len(part)
-        if part.endswith(b"\n"):
-            break
-    return size
+    while part := handle.read(_CHUNK):
+        line, end, behind = part.partition(b"\n")
+        size += len(line) + len(end)
+        if end:
+            return size, behind
+    return size, b""
 
 
 def _text(number: int, raw: bytes) -> Unparsed:

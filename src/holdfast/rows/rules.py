@@ -20,7 +20,7 @@ _VERSION = 4  # of everything that turns a row into tokens: reader, formats, tem
 class Rules:
     """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`.
 
-    `redact`: whether secrets and addresses are taken out of the texts.
+    `redact`: whether secrets and addresses are taken out of the texts. `languages`: whether the language of each row is looked for.
     """
 
     layout: str = "auto"
@@ -28,6 +28,7 @@ class Rules:
     fields: tuple[tuple[str, str], ...] = ()
     too_long: Literal["cut", "reject", "split"] = "cut"
     redact: bool = False
+    languages: bool = False
 
     def changes(self, card: DataCheck) -> bool:
         """Whether rows in which this check finds something are rejected or mended, and not only noted."""

@@ -50,10 +50,9 @@ _NAMES = sorted({name for _, name in _BLOCKS if name})
 _NAME_AT = np.array([len(_NAMES), *(_NAMES.index(name) if name else len(_NAMES) for _, name in _BLOCKS)], np.int64)
 
 
-def scripts_of(texts: Sequence[str]) -> Counter[str]:
-    """How many of the texts are written in each script, at least in part; a text of ASCII is taken for Latin."""
-    others = [text for text in texts if not text.isascii()]
-    found = Counter(Latin=len(texts) - len(others))
+def scripts_of(others: Sequence[str], count: int) -> Counter[str]:
+    """How many of `count` texts are written in each script, at least in part; `others`: those that are not ASCII, the rest is Latin."""
+    found = Counter(Latin=count - len(others))
     letters = np.frombuffer("".join(others).encode("utf-32-le", "surrogatepass"), "<u4")
     kinds = _NAME_AT[np.searchsorted(_STARTS, letters, "right")]
     row = np.repeat(np.arange(len(others)), [len(text) for text in others])

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from holdfast.rows.read import read_unparsed
 from holdfast.rows.rules import Rules
 from holdfast.rows.skeleton import Piece
 from holdfast.rows.split import Changes, fitted
-from holdfast.rows.template import pieces
+from holdfast.rows.template import pair_pieces, pieces
 from holdfast.rows.tokens import Codec, Tokens
 
 _VERSION = 1  # of a shard's form; what turns a row into tokens is part of the key of its cache
@@ -63,6 +63,16 @@ class Block:
             digest.update(row.raw)
             digest.update(row.json or b"")
         return digest.hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process as numbers and bytes, where that is all there is to the rows: named tuples take ten times as long."""
+        if any(row.damage or row.json is not None for row in self.rows):
+            return Block, (self.rows,)
+        return _block_of, ([row.line for row in self.rows], [row.raw for row in self.rows])
+
+
+def _block_of(lines: list[int], raws: list[bytes]) -> Block:
+    return Block(tuple(map(Unparsed, lines, raws)))
 
 
 def blocks(file: str) -> Iterator[Block]:
@@ -146,7 +156,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
             continue
-        kept += [(row.source.line, part) for part in parts.rows]
+        kept += [(row.line, part) for part in parts.rows]
         verdicts.take(row, parts.changes)
     verdicts.reject(rejects)
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
@@ -162,8 +172,9 @@ def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judge
     rows, rejects = judge(block.rows, block.first_line, rules, codec.specials)
     good = []
     for row in rows:
+        found = pair_pieces(row.prompt, row.answer, codec.template) if row.is_pair else None
         try:
-            good.append((row, pieces(row.example, codec.template)))
+            good.append((row, found or pieces(row.example, codec.template)))
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
     return good, rejects

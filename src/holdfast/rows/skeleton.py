@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -91,6 +92,13 @@ class Skeleton:
     absent: tuple[str, ...]
     stripped: bool
 
+    @cached_property
+    def frames(self) -> tuple[tuple[str, str, bool], ...] | None:
+        """What stands before and behind the content of each piece, and whether it is learned; None where one has not just one content."""
+        if any(len(constants) != 2 for constants, _ in self.parts):
+            return None
+        return tuple((constants[0], constants[1], learned) for constants, learned in self.parts)
+
     def fill(self, contents: Sequence[str]) -> list[Piece] | None:
         """The pieces with these contents in them; None for contents it does not hold for."""
         for text in contents:
@@ -99,6 +107,8 @@ class Skeleton:
             for literal in self.absent:
                 if literal in text:
                     return None
+        if self.frames is not None:
+            return [(before + text + behind, learned) for (before, behind, learned), text in zip(self.frames, contents, strict=True)]
         found = []
         at = 0
         for constants, learned in self.parts:

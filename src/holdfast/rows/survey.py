@@ -9,31 +9,32 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from holdfast.core.datacheck import RowView
 from holdfast.core.files import Json
 from holdfast.rows.arrays import Array, pack, unpack
 from holdfast.rows.formats import BadRow
 from holdfast.rows.judge import Judged, active, found_in, joined_text
+from holdfast.rows.languages import languages_of
 from holdfast.rows.rawrow import Reject, json_line, raw_json
 from holdfast.rows.read import json_of, line_of
 from holdfast.rows.rules import Rules, checks
 from holdfast.rows.scripts import scripts_of
 from holdfast.rows.shard import Block, Verdicts, as_lines, readable
 from holdfast.rows.similar import BINS, hashes, normal, signatures
-from holdfast.rows.split import Sizes, fitted_sizes
+from holdfast.rows.skeleton import Piece
+from holdfast.rows.split import Changes, Sizes, fitted_sizes
 from holdfast.rows.tokens import Codec
 
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
 _NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "prompts", "comparable", "signatures")
-_COUNTS = ("noted", "layouts", "scripts", "categories")
+_COUNTS = ("noted", "layouts", "scripts", "languages", "categories")
 _CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
 _LONGEST_CATEGORY = 60  # characters; longer ones are texts
 _ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
@@ -63,6 +64,7 @@ class Survey:
     noted: Counter[str]
     layouts: Counter[str]
     scripts: Counter[str]
+    languages: Counter[str]
     categories: Counter[str]
 
     def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
@@ -83,68 +85,93 @@ def clean_block(block: Block, rules: Rules, codec: Codec) -> bytes:
 
 
 def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Survey:
-    verdicts = Verdicts()
     good, rejects = readable(block, rules, codec)
-    kept: list[tuple[Judged, Sizes]] = []
-    mended: list[Json] = []
-    for (row, _), size in zip(good, codec.measure([text for _, text in good], rules), strict=True):
-        try:
-            sizes = fitted_sizes(row.example, size, codec, rules)
-        except BadRow as bad:
-            rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
-            continue
-        kept.append((row, sizes))
-        if row.mended or sizes.changes:
-            mended += _mends(row, sizes)
-        verdicts.take(row, sizes.changes)
+    rows, sizes = _fitting(good, rejects, rules, codec)
+    verdicts = Verdicts()
     verdicts.reject(rejects)
-    rows = [row for row, _ in kept]
-    noted, notes = _notes(kept, rules, codec)
-    prompts = [normal(row.view.prompt) for row in rows]
-    texts = [f"{prompt}\n{normal(row.view.answer)}" for prompt, row in zip(prompts, rows, strict=True)]
+    mended = [(row, changes) for row, changes in zip(rows, sizes.changes, strict=True) if row.mended or changes]
+    for row, changes in mended:
+        verdicts.take(row, changes)
+    verdicts.kept += len(rows) - len(mended)
+    noted, notes = _notes(rows, sizes.whole, rules, codec)
+    languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
+    firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
+    notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]
+    prompts = [normal(row.prompt) for row in rows]
+    texts = [f"{prompt}\n{normal(row.answer)}" for prompt, row in zip(prompts, rows, strict=True)]
     compared, comparable = signatures(texts)
     return Survey(
         at=np.array([row.at for row in rows], np.int32),
-        lines=np.array([row.source.line for row in rows], np.int32),
-        lengths=np.array([length for _, sizes in kept for length in sizes.lengths], np.int32),
-        parts=np.array([len(sizes.lengths) for _, sizes in kept], np.int32),
-        whole=np.array([sizes.whole for _, sizes in kept], np.int32),
+        lines=np.array([row.line for row in rows], np.int32),
+        lengths=np.array(sizes.lengths, np.int32),
+        parts=np.array(sizes.parts, np.int32),
+        whole=np.array(sizes.whole, np.int32),
         pairs=hashes(texts),
         prompts=hashes(prompts),
         comparable=comparable.astype(np.uint8),
         signatures=compared.reshape(-1),
         rejects=as_lines(rejects),
-        mended=_json_lines(mended),
+        mended=_json_lines([entry for row, changes in mended for entry in _mends(row, changes)]),
         notes=_json_lines(notes),
         clean=np.frombuffer(b"".join(_clean_line(row, block) for row in rows), np.uint8) if with_clean else np.zeros(0, np.uint8),
         verdicts=verdicts,
         noted=noted,
-        layouts=Counter(row.example.layout for row in rows),
-        scripts=scripts_of([row.view.text for row in rows]),
+        layouts=Counter([row.layout for row in rows]),
+        scripts=scripts_of([row.text for row in rows if not row.is_ascii], len(rows)),
+        languages=Counter(languages),
         categories=Counter(filter(None, [_category(row.value) for row in rows])),
     )
 
 
-def _mends(row: Judged, sizes: Sizes) -> list[Json]:
-    changes = (*row.mended, *sizes.changes)
-    return [{"line": row.source.line, "reason": reason, "detail": detail} | raw_json(row.raw) for reason, detail in changes]
+@dataclass
+class _Fitted:
+    """Of the rows that can be trained on: tokens of each part, how many parts, tokens of the whole row, what was changed to fit it in."""
+
+    lengths: list[int] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)
+    whole: list[int] = field(default_factory=list)
+    changes: list[Changes] = field(default_factory=list)
 
 
-def _notes(kept: list[tuple[Judged, Sizes]], rules: Rules, codec: Codec) -> tuple[Counter[str], list[Json]]:
+def _fitting(good: list[tuple[Judged, list[Piece]]], rejects: list[Reject], rules: Rules, codec: Codec) -> tuple[list[Judged], _Fitted]:
+    """The rows of which something can be learned, and their sizes; the others go to the rejects."""
+    rows: list[Judged] = []
+    found = _Fitted()
+    for (row, _), size in zip(good, codec.measure([text for _, text in good], rules), strict=True):
+        try:
+            fitted = Sizes((size,), size) if isinstance(size, int) else fitted_sizes(row.example, size, codec, rules)
+        except BadRow as bad:
+            rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
+            continue
+        rows.append(row)
+        found.lengths += fitted.lengths
+        found.parts.append(len(fitted.lengths))
+        found.whole.append(fitted.whole)
+        found.changes.append(fitted.changes)
+    return rows, found
+
+
+def _mends(row: Judged, fitted: Changes) -> list[Json]:
+    return [{"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw) for reason, detail in (*row.mended, *fitted)]
+
+
+def _notes(rows: list[Judged], sizes: list[int], rules: Rules, codec: Codec) -> tuple[Counter[str], list[Json]]:
     """How many rows each note was made of, and the first few of them."""
-    rows = [row for row, _ in kept]
-    for row, sizes in [] if codec.stands_in else kept:
-        tools = row.example.tools or (row.view.turns and any(turn.calls for turn in row.view.turns))  # their tokens are not in the text
-        row.view = RowView(*row.view[:-1], None if tools else sizes.whole)
+    for row, size in [] if codec.stands_in else zip(rows, sizes, strict=True):
+        if row.layout != "chat" or not (row.example.tools or any(message.calls for message in row.example.messages)):
+            row.tokens = size  # those of tools are not in the text
     found: Counter[str] = Counter()
     quoted: list[Json] = []
     for card in active(itertools.filterfalse(rules.changes, checks()), joined_text(rows), rows):
         for row, detail in found_in(card, rows):
             found[card.reason] += 1
             if found[card.reason] <= _QUOTED:
-                entry = {"line": row.source.line, "reason": card.reason, "detail": detail}
-                quoted.append(entry | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode()))
+                quoted.append(_quote(row, card.reason, detail))
     return found, quoted
+
+
+def _quote(row: Judged, reason: str, detail: str) -> Json:
+    return {"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode())
 
 
 def _category(value: Any) -> str:

@@ -22,6 +22,7 @@ from holdfast.rows.formats import BadRow, Example, Message
 from holdfast.rows.skeleton import Piece, Skeleton, followable, make_skeleton
 
 _MOST_SHAPES = 1000
+_PAIR = ("user", "assistant")
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,28 @@ def pieces(example: Example, template: Template) -> list[Piece]:
     return _by_shape(example, template) or _chat(example.messages, example.tools, template)
 
 
+def pair_pieces(prompt: str, answer: str, template: Template) -> list[Piece] | None:
+    """The pieces of a prompt and its answer by the skeleton of such conversations, where there is one that holds for these."""
+    if template.shapes is None:
+        return None
+    shape = template.shapes[_PAIR] if _PAIR in template.shapes else _shape(_PAIR, template)
+    return shape.fill((prompt, answer)) if shape else None
+
+
 def _by_shape(example: Example, template: Template) -> list[Piece] | None:
     """The pieces by the skeleton of the conversation's shape, where there is one that holds for it."""
     messages = example.messages
     if template.shapes is None or example.tools or any(message.calls for message in messages):
         return None
-    roles = tuple([message.role for message in messages])
+    shape = _shape(tuple([message.role for message in messages]), template)
+    return shape.fill([message.content for message in messages]) if shape else None
+
+
+def _shape(roles: tuple[str, ...], template: Template) -> Skeleton | None:
+    assert template.shapes is not None
     if roles not in template.shapes:
         template.shapes[roles] = _skeleton(roles, template) if len(template.shapes) < _MOST_SHAPES else None
-    shape = template.shapes[roles]
-    return shape.fill([message.content for message in messages]) if shape else None
+    return template.shapes[roles]
 
 
 def _skeleton(roles: tuple[str, ...], template: Template) -> Skeleton | None:

@@ -20,6 +20,7 @@ from holdfast.rows.skeleton import Piece
 from holdfast.rows.template import Template, load_template
 
 _QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_AT_ONCE = 256  # texts; the encodings of more at a time go beyond the caches of the processor
 
 
 @dataclass(frozen=True)
@@ -68,33 +69,46 @@ class Codec:
         """Tokenise rows of pieces; each piece on its own, as a prompt is tokenised on its own when the model is used."""
         return [self._join(row, parts, rules) for row, parts in zip(rows, self._encoded(rows), strict=True)]
 
-    def measure(self, rows: list[list[Piece]], rules: Rules) -> list[Fit | BadRow]:
-        """What `encode` would make of the rows, without the token numbers."""
-        found: list[Fit | BadRow] = []
+    def measure(self, rows: list[list[Piece]], rules: Rules) -> list[int | Fit | BadRow]:
+        """What `encode` would make of the rows, without the token numbers; of a row that fits whole, as nearly all do, its length alone."""
+        found: list[int | Fit | BadRow] = []
         at = 0
-        sizes = [*map(len, self._encodings(rows))]
+        sizes = self._sizes([text for row in rows for text, _ in row])
+        most = rules.max_tokens
         for row in rows:
+            if len(row) == 2 and row[1][1] and not row[0][1] and not self.bos:
+                given, learned = sizes[at], sizes[at + 1]
+                if given and learned and given + learned <= most:
+                    found.append(given + learned)
+                    at += 2
+                    continue
             found.append(self._fit(row, sizes[at : at + len(row)], rules))
             at += len(row)
         return found
 
     def _fit(self, row: list[Piece], sizes: list[int], rules: Rules) -> Fit | BadRow:
-        lead = self._lead(row)
-        if len(row) == 2 and row[1][1] and not row[0][1]:  # a prompt and its answer, as nearly always: short of asking `fit`
-            begin = len(lead) + sizes[0]
-            if begin and sizes[1] and begin + sizes[1] <= rules.max_tokens:
-                return Fit(begin + sizes[1], 0, sizes[1])
         try:
-            return fit(lead, [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
+            return fit(self._lead(row), [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
         except BadRow as bad:
             return bad
 
-    def _encodings(self, rows: list[list[Piece]]) -> list[Encoding]:
-        found: list[Encoding] = self.tokenizer.encode_batch_fast([text for row in rows for text, _ in row], add_special_tokens=False)
+    def _sizes(self, texts: list[str]) -> list[int]:
+        """Tokens of each text; what stands there more than once is counted once."""
+        once = [*dict.fromkeys(texts)]
+        counts: list[int] = []
+        for start in range(0, len(once), _AT_ONCE):
+            counts += map(len, self._encodings(once[start : start + _AT_ONCE]))
+        if len(once) == len(texts):
+            return counts
+        size_of = dict(zip(once, counts, strict=True))
+        return [size_of[text] for text in texts]
+
+    def _encodings(self, texts: list[str]) -> list[Encoding]:
+        found: list[Encoding] = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return found
 
     def _encoded(self, rows: list[list[Piece]]) -> Iterator[list[Encoding]]:
-        encoded = iter(self._encodings(rows))
+        encoded = iter(self._encodings([text for row in rows for text, _ in row]))
         return ([next(encoded) for _ in row] for row in rows)
 
     def _lead(self, row: list[Piece]) -> tuple[int, ...]:
@@ -132,7 +146,7 @@ def fit(lead: tuple[int, ...], parts: list[tuple[int, bool]], rules: Rules) -> F
 
 def load_codec(folder: Path) -> Codec:
     """Load tokenizer and template of a model folder. Raises Stop(1) when there is none or it is damaged."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # rows are shared out among threads and processes of ours
     tokenizer = _load_tokenizer(folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()

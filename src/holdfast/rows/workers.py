@@ -1,7 +1,8 @@
-"""Work on blocks in parallel: the first few here, further ones in processes of their own. Keeps nothing.
+"""Work on blocks in parallel: the first ones in threads, further ones in processes of their own. Keeps nothing.
 
-The tokenizer has threads itself, but reading JSON and rendering the template take a quarter of a row's time and hold the
-interpreter's lock; only processes spread those. They are worth their start from a few seconds of work on.
+Threads share the tokenizer's work, but reading JSON and rendering the template take a third of a row's time and hold the
+interpreter's lock; only processes spread those. They are worth their start from a few seconds of work on. The tokenizer's own threads
+are left alone: they cost more than they bring on rows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from holdfast.rows.shard import Block, BlockLike, blocks, shard_bytes, tokenise
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
 
 Make = Callable[[Block, Rules, Codec], bytes]
-_BLOCKS_HERE = 32  # two more processes cost two seconds to start
+_BLOCKS_HERE = 32  # until processes are started; as many more while these begin
+_MOST_THREADS = 4  # more wait for the interpreter's lock
 _MOST_WORKERS = 16  # each holds the tokenizer: some 100 MB
 
 
@@ -63,13 +65,15 @@ class Workers:
         self._begun = 0
         gc.freeze()  # what is there now stays; looking through it again and again costs a tenth of the time
         self._pool: ProcessPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(min(self.count + 1, _MOST_THREADS), "rows") if self.count > 1 else None
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._threads, self._pool):
+            if pool:
+                pool.shutdown(wait=True, cancel_futures=True)
 
     def blocks(self, files: list[str]) -> Iterator[tuple[str, Block]]:
         """Every block of the files in order, with its file. Raises what read_unparsed raises."""
@@ -78,18 +82,24 @@ class Workers:
     def begin(self, block: Block) -> Work:
         """Start on a block."""
         self._begun += 1
-        if self.count < 2 or self._begun <= _BLOCKS_HERE:
+        if self._threads is None:
             done: Future[bytes] = Future()
             done.set_result(self._make(block, self._rules, self._codec))
             return _Work(done)
-        if self._pool is None:
-            arguments = (self._codec.folder, self._codec.stands_in, self._rules, self._make)
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, context, _enter, arguments)
         try:
-            return _Work(self._pool.submit(_make, block))
+            if self._begun > _BLOCKS_HERE and self._pool is None:
+                self._pool = self._processes()
+            if self._begun > 2 * _BLOCKS_HERE and self._pool:
+                return _Work(self._pool.submit(_make, block))
         except BrokenProcessPool:
             raise _killed() from None
+        return _Work(self._threads.submit(self._make, block, self._rules, self._codec))
+
+    def _processes(self) -> ProcessPoolExecutor:
+        arguments = (self._codec.folder, self._codec.stands_in, self._rules, self._make)
+        pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _enter, arguments)
+        pool.submit(int)  # begins the processes
+        return pool
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from holdfast import __version__
 from holdfast.core.files import Json
-from holdfast.ui.datatable import facts, headline, repeated, visible
+from holdfast.ui.datatable import facts, headline, repeated, strays, visible
 from holdfast.ui.svg import histogram
 
 _MOST_CATEGORIES = 40  # rows of a table that is still read
@@ -46,8 +46,13 @@ def render(answer: Json) -> str:
         chart=Markup(histogram(shape["edges"], shape["counts"], "tokens", answer["max_tokens"])),
         cut=answer["by_reason"].get("answer_cut", 0),
         split=answer["by_reason"].get("row_split", 0),
-        tables=[("What is wrong", answer["by_reason"]), ("Notes: rows that are kept as they are", repeated(answer) | answer["notes"])],
+        tables=[
+            ("What is wrong", answer["by_reason"]),
+            ("Notes: rows that are kept as they are", repeated(answer) | answer["notes"]),
+            ("Rows in another language than the rest, kept as they are", strays(answer)),
+        ],
         limits=_limits(answer),
+        languages=list(answer["languages"].items())[:_MOST_CATEGORIES],
         categories=list(answer["categories"].items())[:_MOST_CATEGORIES],
         answer=answer,
         version=__version__,

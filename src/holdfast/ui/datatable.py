@@ -12,6 +12,7 @@ from holdfast.core.files import Json
 from holdfast.core.units import counted
 
 _EXAMPLES = 2
+_LANGUAGES = 12  # in one line
 _WIDTH = 120
 
 
@@ -22,6 +23,7 @@ def show(answer: Json) -> None:
         console.print(f"  {line}", markup=False)
     _reasons(console, "what is wrong", answer["by_reason"], answer)
     _reasons(console, "notes (rows that are kept as they are)", repeated(answer) | answer["notes"], answer)
+    _reasons(console, "rows in another language than the rest (kept as they are)", strays(answer), answer)
     if answer.get("out"):
         console.print(
             f"clean rows: {answer['out']}; rejects: {answer['rejects']}; mended as they were: {answer['originals_of_mended']}", markup=False
@@ -48,7 +50,18 @@ def facts(answer: Json) -> list[str]:
         lines.append(f"batches of 8 rows as they stand would be {answer['outlook']['padding']:.0%} padding; packed ones, the default, none")
     if len(answer["scripts"]) > 1:
         lines.append("scripts: " + ", ".join(f"{script} {count:,}" for script, count in answer["scripts"].items()))
+    if answer["languages"]:
+        lines.append("languages: " + ", ".join(f"{language} {count:,}" for language, count in [*answer["languages"].items()][:_LANGUAGES]))
+    if answer["stray_languages"]:
+        few = sum(answer["stray_languages"].values())
+        most = next(language for language in answer["languages"] if language != "unclear")
+        lines.append(f"! {few:,} rows are in other languages than the rest ({most}); about one row in a thousand is told wrongly")
     return lines
+
+
+def strays(answer: Json) -> dict[str, int]:
+    """Rows in another language than the rest, under the names of their examples."""
+    return {f"language_{language}": count for language, count in answer["stray_languages"].items()}
 
 
 def repeated(answer: Json) -> dict[str, int]:

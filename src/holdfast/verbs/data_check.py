@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -35,6 +36,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--format", default="auto", choices=("auto", "alpaca", "prompt-completion", "chat", "question-answer", "text"))
     check.add_argument("--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply")
     check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become mended)")
+    check.add_argument("--languages", action="store_true", help="tell the language of each row (about as slow as counting its tokens)")
     check.add_argument("--held-out", action="append", default=[], metavar="PATH", help="rows that must not be among these")
     check.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores); the result does not depend on it")
     check.add_argument(
@@ -65,8 +67,11 @@ def rules_of(arguments: argparse.Namespace) -> Rules:
         raise Stop(USAGE, f"--field {wrong[0][0]}: write NAME=THEIRS", "for example: --field instruction=question --field output=reply")
     if arguments.max_tokens is not None and arguments.max_tokens < 2:
         raise Stop(USAGE, f"--max-tokens {arguments.max_tokens}: at least 2 are needed", "for example: --max-tokens 512")
+    if arguments.languages and importlib.util.find_spec("py3langid") is None:
+        raise Stop(USAGE, "--languages needs the package py3langid", "pip install 'holdfast[languages]'")
     limit = NO_LIMIT if arguments.max_tokens is None else arguments.max_tokens
-    return Rules(arguments.format, limit, tuple((ours, theirs) for ours, theirs in fields), arguments.too_long, arguments.redact)
+    names = tuple((ours, theirs) for ours, theirs in fields)
+    return Rules(arguments.format, limit, names, arguments.too_long, arguments.redact, arguments.languages)
 
 
 def codec_of(arguments: argparse.Namespace) -> Codec:

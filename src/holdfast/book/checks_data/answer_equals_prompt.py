@@ -1,6 +1,12 @@
 """The answer is the prompt again."""
 
-from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.datacheck import Columns, DataCheck, RowView
+
+
+def sift(rows: Columns) -> list[int]:
+    """Where both begin with the same character, or one of them with white space."""
+    pairs = enumerate(zip(rows.prompts, rows.answers, strict=True))
+    return [at for at, (one, two) in pairs if one[:1] == two[:1] or one[:1].isspace() or two[:1].isspace()]
 
 
 def look(row: RowView) -> str:
@@ -13,6 +19,7 @@ CARD = DataCheck(
     why="A row whose answer is its prompt teaches a model to echo. It comes from a column that was exported twice.",
     source=["https://arxiv.org/abs/2307.08701"],
     verdict="reject",
+    sift=sift,
     look=look,
     hits=[{"prompt": "Say hello", "answer": "Say hello"}, {"prompt": "Sort the list", "answer": "Sort  the list\n"}],
     misses=[{"prompt": "Say hello", "answer": "hello"}, {"prompt": "", "answer": "a text to learn"}],

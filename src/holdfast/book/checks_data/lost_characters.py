@@ -14,6 +14,7 @@ CARD = DataCheck(
     source=["https://www.unicode.org/faq/utf_bom.html"],
     verdict="note",
     screen=lambda text: "\ufffd" in text,
+    beyond_ascii=True,
     look=look,
     hits=[{"answer": "na\ufffdve"}],
     misses=[{"answer": "naïve?"}],

@@ -2,15 +2,17 @@
 
 import zlib
 
-from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.datacheck import Columns, DataCheck, RowView
 
 _SHORTEST = 400  # characters; below, repeating is ordinary
 _SMALLEST_SHARE = 0.09  # of its size that a compressed text keeps; ordinary prose keeps 0.3 to 0.6
 
 
+def sift(rows: Columns) -> list[int]:
+    return [at for at, answer in enumerate(rows.answers) if len(answer) >= _SHORTEST]
+
+
 def look(row: RowView) -> str:
-    if len(row.answer) < _SHORTEST:
-        return ""
     data = row.answer[: 1 << 16].encode("utf-8", "replace")
     share = len(zlib.compress(data, 1)) / len(data)
     return f"the answer repeats itself: it compresses to {share:.1%} of its size" if share < _SMALLEST_SHARE else ""
@@ -24,6 +26,7 @@ CARD = DataCheck(
     ),
     source=["https://arxiv.org/abs/2112.11446"],
     verdict="note",
+    sift=sift,
     look=look,
     hits=[{"answer": "I am happy to help. " * 60}],
     misses=[{"answer": " ".join(f"Item {number} costs {number * number} coins in town {number * 7 % 31}." for number in range(20))}],

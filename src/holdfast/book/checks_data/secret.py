@@ -1,10 +1,22 @@
 """Keys and tokens that open something."""
 
+import re
+
 from holdfast.core.datacheck import DataCheck, RowView
 from holdfast.core.scrub import KEY_FORMS
 
-_CODE = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "npm_", "pypi-")
-_BEGINNINGS = (*_CODE, "-----BEGIN", "AKIA", "ASIA", "sk-", "k_live_", "hf_", "xox", "AIza", "eyJ", "SG.", "AGE-")
+# One of these stands in every key or token; the forms with "_" are told by one search, since each search goes through the whole text.
+_PARTS = ("PRIVATE KEY-----", "AGE-SECRET-KEY-1", "pypi-AgE", "glpat-", "AKIA", "ASIA", "AIza", ".eyJ", "xox", "SG.")
+_BEHIND_LINE = re.compile(
+    r"_(?:(?<=gh[pousr]_)[A-Za-z0-9]{36}|(?<=npm_)[A-Za-z0-9]{36}|(?<=hf_)[A-Za-z]{34}|(?<=k_live_)[A-Za-z0-9]{24}|(?<=hub_pat_)\w{60})"
+)
+_BEHIND_SK = re.compile(r"sk-(?<=\bsk-)[A-Za-z0-9_-]{32}")
+
+
+def _may_hold_one(text: str) -> bool:
+    if any(part in text for part in _PARTS) or _BEHIND_LINE.search(text):
+        return True
+    return "sk-" in text and _BEHIND_SK.search(text) is not None
 
 
 def look(row: RowView) -> str:
@@ -27,7 +39,7 @@ CARD = DataCheck(
         "https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns",
     ],
     verdict="note",
-    screen=lambda text: any(beginning in text for beginning in _BEGINNINGS),
+    screen=_may_hold_one,
     look=look,
     mend=redact,
     hits=[

@@ -2,11 +2,15 @@
 
 import re
 
-from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.datacheck import Columns, DataCheck, RowView
 
 _OPEN_END = re.compile(r"(?:[,(\[{]|\b(?:and|or|the|a|an|of|to|with|for|in|is|are|that|which|because))\s*\Z")
 _ENDED = re.compile(r"[.!?`)\]}。！？]\s*\Z")
 _SHORTEST = 200  # characters of an answer that is expected to be prose
+
+
+def sift(rows: Columns) -> list[int]:
+    return [at for at, answer in enumerate(rows.answers) if len(answer) >= _SHORTEST or "```" in answer]
 
 
 def look(row: RowView) -> str:
@@ -21,6 +25,7 @@ CARD = DataCheck(
     why=("Answers that were generated with a token limit stop in the middle of a sentence. A model that learns them learns to stop there."),
     source=["https://arxiv.org/abs/2305.11206"],
     verdict="note",
+    sift=sift,
     look=look,
     hits=[{"answer": "It is a long story " * 20 + "and then the"}, {"answer": "```python\nprint(1)\nx ="}],
     misses=[

@@ -18,7 +18,8 @@ from holdfast.rows.formats import BadRow, parse_example
 from holdfast.rows.judge import view_of
 from holdfast.rows.rawrow import RawRow, json_line
 from holdfast.rows.read import read_rows
-from holdfast.rows.similar import Seen, key_of, normal
+from holdfast.rows.seen import Seen
+from holdfast.rows.similar import key_of, normal
 
 _AT_ONCE = 4096  # keys that are sorted in together
 _NEWEST_BYTES = 1 << 20
