@@ -56,6 +56,20 @@ def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
             1,
             "unknown",
         ),
+        (
+            "frames after healthy steps are no health",
+            "{'loss': 1.3, 'epoch': 0.1}\n{'loss': 1.2, 'epoch': 0.2}\n"
+            '  File "/env/torch/serialization.py", line 379, in save\n    _save(obj, opened_zipfile)',
+            None,
+            "disk_full",
+        ),
+        (
+            "a loss that doubles at once and stays there is none",
+            "\n".join(f"lm_loss: {loss}" for loss in (2.27, 11.1, 10.9)),
+            None,
+            "divergence",
+        ),
+        ("a loss that went up and came back is one", "\n".join(f"lm_loss: {loss}" for loss in (2.27, 4.4, 2.2)), None, "healthy"),
         ("an exception nobody knows is unknown", "Traceback (most recent call last):\nValueError: the frobnicator is full", 1, "unknown"),
         ("nothing is unknown", "", None, "unknown"),
         ("rubbish is unknown", "\x00\x01\x02\ufffd\ufffd\x7f" * 50, None, "unknown"),
@@ -80,6 +94,19 @@ def test_a_log_that_no_card_knows_is_guessed_from_its_words() -> None:
     assert 0.3 < found.confidence < 0.7
     assert len(found.also) == 2
     assert found.clues[0].text == KIN
+
+
+def test_a_stack_without_a_word_of_trouble_is_guessed() -> None:
+    assert (
+        cause_of("#1  0x00007f in rocblas_gemm_ex_template() from librocblas.so\n#2  0x00007f in Tensile::hip::SolutionAdapter")
+        != "unknown"
+    )
+
+
+def test_the_same_fault_counts_by_the_card_it_is_met_on() -> None:
+    fault = "Memory access fault by GPU node-1 (Agent handle: 0x1b) on address 0x7f. Reason: Page not present or supervisor privilege."
+    assert cause_of(fault, gpus=[{"arch": "gfx1151"}]) == "driver_or_firmware"
+    assert cause_of(fault, gpus=[{"arch": "gfx1100"}]) == "gpu_kernel_fault"
 
 
 def test_a_log_without_any_trouble_is_not_guessed() -> None:

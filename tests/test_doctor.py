@@ -225,6 +225,23 @@ def test_two_machines_are_compared_by_fact_and_by_finding(tmp_path: Path) -> Non
     assert answer["verdicts"] == {"a": "ready", "b": "risky"}
 
 
+def test_what_was_measured_on_both_is_set_side_by_side(tmp_path: Path) -> None:
+    def measured(copied: object, product: object) -> dict[str, Any]:
+        speed = {"outcome": "ok", "copy_bytes_per_second": copied, "flops_per_second": {"float32": product}}
+        return machine("2.9.1+rocm6.4", "gfx1100", probes={"speed": speed})
+
+    for name, facts in (("host", measured(200, 4e12)), ("box", measured(190, 3e12)), ("old", measured(None, "fast"))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(facts))
+    done = holdfast("doctor", "--compare", tmp_path / "host.json", tmp_path / "box.json", "--json")
+    assert json.loads(done.stdout)["rates"] == [
+        {"what": "speed.copy_bytes_per_second", "a": 200, "b": 190, "b_over_a": 0.95},
+        {"what": "speed.flops_per_second.float32", "a": 4e12, "b": 3e12, "b_over_a": 0.75},
+    ]
+    told = holdfast("doctor", "--compare", tmp_path / "host.json", tmp_path / "box.json").stdout
+    assert "speed.flops_per_second.float32: the second has 0.75 times the speed of the first" in told
+    assert json.loads(holdfast("doctor", "--compare", tmp_path / "host.json", tmp_path / "old.json", "--json").stdout)["rates"] == []
+
+
 @pytest.mark.parametrize(("facts", "code", "judged"), [(machine("2.13.0+cpu"), 0, "ready"), (machine(None), 1, "blocked")])
 def test_a_machine_file_alone_is_judged(tmp_path: Path, facts: dict[str, Any], code: int, judged: str) -> None:
     file = tmp_path / "machine.json"

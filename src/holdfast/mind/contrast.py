@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,16 @@ def contrast(first: Json, second: Json) -> list[Json]:
     left, right = dict(_leaves(first)), dict(_leaves(second))
     keys = sorted(left.keys() | right.keys())
     return [{"key": key, "a": left.get(key), "b": right.get(key)} for key in keys if left.get(key) != right.get(key)]
+
+
+def rates(first: Json, second: Json) -> list[Json]:
+    """[{what, a, b, b_over_a}] of the rates that the probes measured on both: matrix products, copies in memory, writing."""
+    left, right = ({key: value for key, value in _leaves(facts.get("probes") or {}) if _is_rate(key, value)} for facts in (first, second))
+    return [{"what": key, "a": left[key], "b": right[key], "b_over_a": round(right[key] / left[key], 3)} for key in left if key in right]
+
+
+def _is_rate(key: str, value: Any) -> bool:
+    return "per_second" in key and isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _leaves(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:

@@ -25,6 +25,7 @@ _NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
 CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
+JUMPED = 2.0  # all later values against the first, where there are only three
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def _finite(course: list[Point]) -> Line:
     number = course[-1].line.number
     if median(losses) > HUGE:
         return Line(number, f"reading: loss is finite but absurdly large ({median(losses):.3g})")
-    steadily = len(losses) == 3 and losses == sorted(losses)
+    steadily = len(losses) == 3 and (losses == sorted(losses) or min(losses[1:]) > JUMPED * losses[0])
     if (len(losses) >= 4 or steadily) and last > best * CLIMBED and last - best > CLIMBED_BY:
         return Line(number, f"reading: loss climbs, from {best:.3g} to {last:.3g}")
     if min(losses) > HIGH and all(point.epoch is not None and point.epoch >= LATE for point in course):

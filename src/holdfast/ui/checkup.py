@@ -65,6 +65,8 @@ class Checkup:
     def contrast(self, answer: Json) -> None:
         for entry in answer["differences"]:
             self.console.print(f"{entry['key']}: {_shown(entry['a'])} | {_shown(entry['b'])}", markup=False)
+        for rate in answer["rates"]:
+            self.console.print(f"{rate['what']}: the second has {rate['b_over_a']:.2f} times the speed of the first", markup=False)
         for side in ("a", "b"):
             for finding in answer["findings"][f"only_{side}"]:
                 self._line(f"only {side}", f"{finding['severity']} {finding['id']}: {finding['message']}", _COLOURS[finding["severity"]])

@@ -17,7 +17,7 @@ from holdfast.core.files import Json, write_bytes
 from holdfast.core.load import load_config
 from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
-from holdfast.mind.contrast import contrast, only_in
+from holdfast.mind.contrast import contrast, only_in, rates
 from holdfast.ui.checkup import Checkup
 from holdfast.verbs.foresee import foresee
 from holdfast.world.machine import read_machine
@@ -131,6 +131,7 @@ def _compare(first: Path, second: Path, checkup: Checkup) -> tuple[int, Json]:
     found_a, found_b = examine(a), examine(b)
     answer = {
         "differences": contrast(a, b),
+        "rates": rates(a, b),
         "findings": {
             "only_a": [asdict(finding) for finding in only_in(found_a, found_b)],
             "only_b": [asdict(finding) for finding in only_in(found_b, found_a)],
