@@ -24,7 +24,8 @@ class RowView(NamedTuple):
     """What a check sees; `text` is prompt and answer. `turns` is empty for a row that is no conversation.
 
     `specials`: texts that the tokenizer takes for tokens of its own, where a chat template is written around the row.
-    `tokens` is None until they are counted.
+    `tokens` is None until they are counted. `loss`: the mean of the answer's tokens under a model, in nats; `deviation`: how far that
+    lies from the median of all rows; both None but in a second look.
     """
 
     prompt: str
@@ -33,6 +34,8 @@ class RowView(NamedTuple):
     turns: tuple[Turn, ...] = ()
     specials: tuple[str, ...] = ()
     tokens: int | None = None
+    loss: float | None = None
+    deviation: float | None = None
 
 
 class Columns(NamedTuple):
@@ -62,6 +65,7 @@ class DataCheck(Card):
     mend: Callable[[str], str] | None = Field(None, exclude=True)
     conversations_only: bool = False
     beyond_ascii: bool = False  # asked only of texts that are not ASCII alone
+    second_look: bool = False  # asked only of what `data check --second-look` measured
     specials_only: bool = False  # asked only where the tokenizer's special tokens stand in some text
 
     @property

@@ -151,7 +151,11 @@ def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[Da
     conversations = any(row.layout == "chat" for row in rows)
     specials = any(row.specials for row in rows)
     foreign = "" if text.isascii() else joined_text([row for row in rows if not row.is_ascii])
-    asked = (card for card in cards if (conversations or not card.conversations_only) and (specials or not card.specials_only))
+    asked = (
+        card
+        for card in cards
+        if not card.second_look and (conversations or not card.conversations_only) and (specials or not card.specials_only)
+    )
     return [card for card in asked if (foreign and card.screen(foreign) if card.beyond_ascii else card.screen(text))]
 
 

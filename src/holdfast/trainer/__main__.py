@@ -37,6 +37,10 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.chat import chat
 
         return chat(Path(rest[0]))
+    if job == "losses":
+        from holdfast.trainer.losses import losses
+
+        return losses(Path(rest[0]))
     if job == "probe":
         from holdfast.trainer.probe import probe
 

@@ -22,6 +22,7 @@ from holdfast.rows.tokens import Codec, load_codec, plain_codec
 from holdfast.rows.workers import Crew, Make, Workers
 from holdfast.ui.datapage import render
 from holdfast.ui.datatable import show
+from holdfast.verbs.second_look import look_again, refuse_second_look
 from holdfast.world.system import usable_threads
 
 EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024 --html rows.html"
@@ -29,6 +30,12 @@ REPEATED = ("duplicate", "near_duplicate", "conflicting_answer", "in_held_out")
 
 
 def add_arguments(check: argparse.ArgumentParser) -> None:
+    add_shared_arguments(check)
+    check.add_argument("--second-look", metavar="MODEL", help="note rows whose loss under this model is far from that of the others")
+
+
+def add_shared_arguments(check: argparse.ArgumentParser) -> None:
+    """What `data clean` takes, too."""
     check.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, or patterns in quotes")
     check.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the model or its tokenizer (default: the embedded one's)")
     check.add_argument("--max-tokens", type=int, metavar="N", help="longest row in tokens (default: no limit)")
@@ -50,12 +57,18 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
+    if arguments.second_look:
+        refuse_second_look(arguments.second_look)
     codec = codec_of(arguments)
     findings = Findings()
     began = time.perf_counter()
     with crew_of(arguments, codec, check_block) as crew:
         check_files(files, held_out, crew, findings)
     answer = answer_of(arguments, findings, files, codec, time.perf_counter() - began)
+    if arguments.second_look:
+        look, examples = look_again(arguments.second_look, files, rules_of(arguments))
+        answer["second_look"] = {"model": arguments.second_look} | look.as_json()
+        answer |= {"notes": answer["notes"] | look.counts, "examples": answer["examples"] | examples}
     tell(arguments, answer)
     return BLOCKED if answer["rejected"] else DONE, answer
 

@@ -25,7 +25,7 @@ _LINES_OF_JSON = {".jsonl", ".json", ".ndjson", ""}
 
 
 def add_arguments(clean: argparse.ArgumentParser) -> None:
-    data_check.add_arguments(clean)
+    data_check.add_shared_arguments(clean)
     clean.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the clean rows go (JSON Lines)")
     clean.add_argument("--rejects", type=Path, required=True, metavar="FILE", help="where the others go, each with its reason and bytes")
     clean.add_argument(
