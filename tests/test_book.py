@@ -130,5 +130,11 @@ def test_the_pages_are_what_the_cards_say() -> None:
     assert written == pages(), "python scripts/card_pages.py"
 
 
+def test_no_pattern_runs_on_over_lines_that_hold_no_word() -> None:
+    """`^\\W*` does, from each line anew: a screen of drawn bars would cost its square."""
+    patterns = [(card.id, one.pattern) for card in cards_of("failures").values() for one in (*card.patterns, *card.needs, *card.unless)]
+    assert not [(name, pattern) for name, pattern in patterns if r"^\W" in pattern], r"begin with ^[^\w\n]* instead"
+
+
 def test_every_cause_has_cards() -> None:
     assert {card.cause for card in cards_of("failures").values()} == set(CAUSES)

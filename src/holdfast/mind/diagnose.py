@@ -36,7 +36,7 @@ _SOURCE = re.compile(r"^│ +(?:❱ *)?\d+ │[ │]*(.*?)[ │]*$")  # and a li
 _TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
 _SIGNS = re.compile(  # of a failure, in a log that is nothing but a piece of one
     r"traceback|^\s*File \"|❱|invalid|not found|no such|missing|unsupported|undefined|refused|illegal|mismatch|hang|stuck|lost|crash"
-    r"|assert|^\W*#\d+ +0x[0-9a-f]+ in |is_available\(\)\S*\s+False",
+    r"|assert|^[^\w\n]*#\d+ +0x[0-9a-f]+ in |is_available\(\)\S*\s+False",
     re.I | re.M,
 )
 _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from holdfast.core.failure import Failure
 
 _BOILERPLATE = re.compile(  # of tracebacks
-    r"Traceback \(most recent call last\):?|File \"|, line \d+(?:, in)?|^\W*\[?(?:rank|default)\d+\]?:|https?://\S+"
+    r"Traceback \(most recent call last\):?|File \"|, line \d+(?:, in)?|^[^\w\n]*\[?(?:rank|default)\d+\]?:|https?://\S+"
     r"|During handling of the above exception, another exception occurred|The above exception was the direct cause of the following"
     r"|\b(?:site|dist)-packages\b|/(?:usr|path|home|opt|root|env)\b|\bpython[\d.]*\b",
     re.M,
