@@ -80,6 +80,17 @@ def test_unreadable_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch, 
     assert kernel_messages(0.0, tmp_path / "none") == ("NVRM: Xid (PCI:0000:3b:00): 79",)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W socket.cpp:697] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 97 - Address family not supported).",
+        "wandb: Network error (ConnectTimeout), entering retry loop.",
+    ],
+)
+def test_a_run_of_our_own_is_not_steered_by_what_healthy_programs_print(line: str) -> None:
+    assert diagnose_wreck(replace(wreck(), ending=Ending("error", 1), lines=(line,)), cards_of("failures")).cause == "unknown"
+
+
 def test_a_run_of_our_own_is_not_steered_by_a_guess() -> None:
     log = "Tensile could not satisfy the hipblaslt matmul heuristic, kernel solution missing"
     cards = {name: card for name, card in cards_of("failures").items() if name != "topic-blas"}

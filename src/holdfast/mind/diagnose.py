@@ -99,7 +99,8 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
         return Diagnosis.plain("unknown", 0.0, ending.words())  # anybody may have sent it
     lines = log or tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
     told = tuple(line for text in _kernels_words(wreck) if (line := clean(text)).text)
-    found = _by_cards(Evidence((*told, *lines), ending.code), cards)
+    serious, _ = without_passing((*told, *lines))
+    found = _by_cards(Evidence(tuple(serious), ending.code), cards)
     if found.confidence < ENOUGH_TO_ACT:
         found = Diagnosis("unknown", 0.0, found.clues, found.also)
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
