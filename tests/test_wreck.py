@@ -83,7 +83,7 @@ def test_unreadable_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     "line",
     [
-        "[W socket.cpp:697] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 97 - Address family not supported).",
+        "[W socket.cpp:697] [c10d] The socket has failed to connect to [localhost]:29500 (errno: 97 - Address family not supported).",
         "wandb: Network error (ConnectTimeout), entering retry loop.",
     ],
 )
