@@ -65,14 +65,15 @@ def _expandable(case: Case, name: str, chosen: dict[str, str]) -> Iterator[Findi
     elif case.machine.wsl:
         yield warn("expandable_segments:True is not supported under WSL", without, _WSL, "reported")
     if active and "max_split_size_mb" in chosen:
-        yield info("max_split_size_mb is not looked at while expandable_segments is active", "leave max_split_size_mb out", _SPLIT)
+        message = "max_split_size_mb beside expandable_segments keeps large free blocks unused: reserved memory was seen to fill the card"
+        yield warn(message, "leave max_split_size_mb out", _SPLIT, "reported")
 
 
 _READER = "https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDAAllocatorConfig.h"
 _OUT = "https://github.com/pytorch/pytorch/blob/v2.11.0/c10/cuda/CUDAAllocatorConfig.h"
 _NAN = "https://github.com/pytorch/pytorch/issues/195202"
 _WSL = "https://github.com/unslothai/unsloth-zoo"
-_SPLIT = "https://github.com/pytorch/pytorch/blob/v2.9.1/c10/cuda/CUDACachingAllocator.cpp"
+_SPLIT = "https://github.com/pytorch/pytorch/issues/123548"
 _CONF = "expandable_segments:True,max_split_size_mb:256"
 CARD = Check(
     title="Options of torch's allocator",

@@ -32,12 +32,16 @@ def look(case: Case) -> Iterator[Finding]:
 CARD = Check(
     title="The AMD driver and torch's ROCm are far apart",
     why=(
-        "A wheel brings its own user space; the kernel driver is the machine's. AMD tests them within two "
-        "releases of each other, later drivers list their own range."
+        "A wheel brings its own user space; the kernel driver is the machine's. AMD supports them within two "
+        "releases of each other, from ROCm 6.4 on up to a year apart."
     ),
-    source=["https://rocm.docs.amd.com/projects/install-on-linux/en/docs-6.3.0/reference/user-kernel-space-compat-matrix.html"],
+    source=[
+        "https://rocm.docs.amd.com/projects/install-on-linux/en/docs-6.3.0/reference/user-kernel-space-compat-matrix.html",
+        "https://github.com/ROCm/rocm-install-on-linux/blob/0802f804a1f559fc090666f9ffc44e36d684a83a/docs/reference/user-kernel-space-compat-matrix.rst",
+    ],
     hits=[
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.8.5"}},
+        {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.12.12"}},
         {"torch": {"version": "2.3.0+rocm5.7"}, "rocm": {"driver": "30.30.3"}},
     ],
     misses=[

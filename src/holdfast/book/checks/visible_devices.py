@@ -41,7 +41,7 @@ CARD = Check(
         "ROCR_VISIBLE_DEVICES filters below HIP, HIP_VISIBLE_DEVICES counts what is left, and "
         "CUDA_VISIBLE_DEVICES is its stand-in. Contradictions hide cards or raise errors."
     ),
-    source=["https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"],
+    source=["https://rocm.docs.amd.com/en/docs-6.1.2/conceptual/gpu-isolation.html"],
     hits=[
         {
             "torch": {"version": "2.9.1+rocm6.4"},

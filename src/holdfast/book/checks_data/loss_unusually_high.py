@@ -17,7 +17,7 @@ CARD = DataCheck(
         "An answer that fits nothing the model knows is often a wrong one, of another row, in another language, or damaged. "
         "Such rows make the largest gradients of the set."
     ),
-    source=["https://arxiv.org/abs/2309.04564", "https://arxiv.org/abs/1911.12590"],
+    source=["https://arxiv.org/abs/2309.04564"],
     verdict="note",
     second_look=True,
     look=look,

@@ -17,7 +17,7 @@ CARD = DataCheck(
         "The tokenizer makes its end-of-turn token of this text, so the turn ends there and what follows is learned as another turn. "
         "It comes from rows that were rendered with a chat template before."
     ),
-    source=["https://huggingface.co/docs/transformers/chat_templating#template-writing-tips"],
+    source=["https://huggingface.co/docs/transformers/chat_templating"],
     verdict="reject",
     specials_only=True,
     look=look,
