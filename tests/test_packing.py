@@ -18,7 +18,7 @@ from holdfast.trainer.attention import packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.mixed import mix_precision
-from holdfast.trainer.model import without_attention_dropout
+from holdfast.trainer.model import artifact_tensors, without_attention_dropout
 from holdfast.trainer.packing import grouped_batches
 from holdfast.trainer.proof import disproof
 from holdfast.trainer.tasks.sft import LabelLoss, Sft
@@ -79,6 +79,7 @@ def task_of(
     task.losses = LabelLoss(base, own_head)
     task.base, task.tokens, task.device, task.packing = base, tokens_of(), torch.device("cpu"), packing
     task.dtype = torch.bfloat16 if mixed else torch.float32
+    task.artifact, task.liger = artifact_tensors(task.model), None
     task.own_kind, task.keeping = "eager", nullcontext
     task.kind = packed_attention(kind, task.context) if packing else "eager"
     base.set_attn_implementation(task.kind)

@@ -89,6 +89,11 @@ class Train(Section):
     )
     attention: Literal["eager", "sdpa"] = "sdpa"
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
+    liger: bool | None = Field(
+        None,
+        description="Liger's Triton kernels for norms, activations and rotary positions, once proven to give the model's own results; "
+        "by default on a GPU where liger-kernel is installed",
+    )
     packing: bool = Field(True, description="several samples share a row without padding, each attending to itself alone")
     micro_batch_tokens: int | None = Field(None, ge=1, description="tokens per forward pass; the plan chooses when not given")
     checkpointed_layers: int | None = Field(

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
-from holdfast.core.machinefile import training_devices
+from holdfast.core.machinefile import read, training_devices
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.mind.memory import Footprint, footprint, trainable_parameters
 from holdfast.mind.precision import choose_precision
@@ -90,10 +90,11 @@ def _gib(value: float) -> str:
 
 def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict[str, Any]:
     """The settings a run begins with: the first entry of its timeline. `threads`: CPU threads this process may use."""
-    chosen = config.train.deterministic
+    chosen, liger = config.train.deterministic, config.train.liger
     return {
         "attention": config.train.attention,
         "dtype": plan["precision"],
+        "liger": bool(training_devices(machine)) and read(machine).package("liger-kernel") is not None if liger is None else liger,
         "packing": config.train.packing,
         "own_head": False,
         "micro_batch_tokens": plan["micro_batch_tokens"],

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from holdfast.core.timeline import Settings, add_entry
 from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.liger import Liger, told
 from holdfast.trainer.packing import assemble
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.tasks.base import Batch
@@ -33,7 +34,9 @@ def proven(bench: Bench) -> Bench:
     """The bench whose layout and output layer are proven: this one, or another built with what had to change. Moves no weight."""
     job = bench.job
     while True:
-        changes, reason = disproof(bench.task)
+        changes, reason = kernels_differ(bench.task)
+        if not changes:
+            changes, reason = disproof(bench.task)
         if not changes and job.config.train.precision == "auto":
             changes, reason = slower_in_halves(bench.task)
         if not changes:
@@ -41,6 +44,38 @@ def proven(bench: Bench) -> Bench:
         job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
         job.event("setting_changed", what=", ".join(f"{name} -> {value}" for name, value in changes.items()), reason=reason)
         bench = build(job, job.settings(1))
+
+
+def kernels_differ(task: Sft) -> tuple[Settings, str]:
+    """No Liger, and why, where its kernels give another loss or other gradients than the model's own code; nothing where they do not."""
+    if task.liger is None:
+        return {}, ""
+    reason = task.liger.refused
+    if not reason:
+        task.model.eval()
+        sample = _two_samples(task)[0]
+        with task.liger.off():
+            own = _loss_and_gradients(task, sample)
+        try:
+            ours = _loss_and_gradients(task, sample)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            reason = told(error)
+        else:
+            gap = float((ours - own).norm() / own.norm())
+            reason = "" if gap <= _SAME[task.dtype] else f"loss and gradients differ by {gap:.1e} of their norm"
+        task.model.train()
+        Liger.use(None if reason else task.liger)
+    return ({"liger": False}, f"Liger's kernels are left out: {reason}") if reason else ({}, "")
+
+
+def _loss_and_gradients(task: Sft, ids: Ids) -> Tensor:
+    """Of one sample, whose every token is learned, with respect to the adapter: all in one row of numbers."""
+    with torch.enable_grad():
+        loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
+        gradients = torch.autograd.grad(loss, list(task.artifact.values()), materialize_grads=True)
+    return torch.cat([loss.detach()[None], *(gradient.flatten().float() for gradient in gradients)])
 
 
 def disproof(task: Sft) -> tuple[Settings, str]:
@@ -98,8 +133,7 @@ def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
     except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
         if is_out_of_memory(error):
             raise
-        told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        return f"samples cannot share a row ({told}): they are padded in groups of like length"
+        return f"samples cannot share a row ({told(error)}): they are padded in groups of like length"
     moved, gap = _gap(again, once), float((once - alone).norm() / alone.norm().clamp_min(1e-30))
     if not (moved <= _UNMOVED[task.dtype] and gap <= _SAME[task.dtype]):
         return (

@@ -19,6 +19,7 @@ EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
 _CHANGEABLE: dict[str, tuple[object, ...] | None] = {
     "attention": ("eager", "sdpa"),
     "dtype": ("fp32", "bf16"),
+    "liger": (True, False),
     "packing": (True, False),
     "own_head": (True, False),
     "micro_batch_tokens": None,

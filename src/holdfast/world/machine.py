@@ -24,6 +24,7 @@ _PACKAGES = (
         "pytorch-triton-rocm",
         "rocm-sdk-core",
         "deepspeed",
+        "liger-kernel",
         "trl",
         "torch-c-dlpack-ext",
     ),

@@ -15,6 +15,7 @@ from holdfast.rows.tokenset import TokenSet
 from holdfast.trainer.attention import packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
 from holdfast.trainer.head import Head, summed_loss
+from holdfast.trainer.liger import Liger
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.model import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
 from holdfast.trainer.offload import HostActivations
@@ -29,6 +30,7 @@ class Sft:
         base: Any
         base, self.notes = load_base(config, settings, device)
         self.base = base
+        self.liger = Liger(base) if settings.get("liger") else None
         self.model: nn.Module = add_adapter(base, config)
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
@@ -65,7 +67,8 @@ class Sft:
             return self.losses(batch)
 
     def enter(self, batch: Batch, step: int) -> None:
-        """Tell dropout and attention which samples and positions the next forward pass is about."""
+        """Tell dropout, attention and kernels which model, samples and positions the next forward pass is about."""
+        Liger.use(self.liger)
         self.context.enter(step, batch.samples, batch.positions, batch.lengths if batch.packed else None)
 
     def state(self) -> dict[str, Tensor]:
