@@ -15,11 +15,15 @@ import pytest
 import torch
 
 from conftest import events, fill, holdfast, kill, lines, processes_of, start, wait_until
+from holdfast.core.config import Train
 from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.pace import checkpoint_interval, mean_time_between_failures, snapshot_interval
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Launch
+from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.standby import _warm_up
 from holdfast.world.standby import Standby
+from test_packing import ARCHITECTURES, task_of, tokens_of
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -136,6 +140,16 @@ def test_a_standby_serves_its_own_launch_alone(tmp_path: Path) -> None:
         nurse = standby.nurse
         assert standby.take_over(tmp_path / "attempts/001", Launch(launch.argv, {"A": "2"}, {})) is None
         assert nurse is not None and nurse.poll() is not None, "one of another environment is thrown away"
+
+
+def test_a_standby_warms_up_with_a_few_tokens_however_long_the_rows_are() -> None:
+    task = task_of(ARCHITECTURES["llama"]())
+    task.tokens, seen = tokens_of((5000, 4000)), []
+    task.base.model.register_forward_pre_hook(lambda _module, _given, named: seen.append(named["input_ids"].shape), with_kwargs=True)
+    optimizer = AdamW(task.artifact, Train())
+    _warm_up(SimpleNamespace(task=task, optimizer=optimizer))  # type: ignore[arg-type]
+    assert seen == [(1, 32)]
+    assert not optimizer.gradient.any()
 
 
 def test_a_standby_has_to_pay(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from holdfast.book import cards_of
 from holdfast.core.failure import Failure
 from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.run import RunFolder
-from holdfast.core.timeline import add_entry, read_timeline, settings_at
+from holdfast.core.timeline import add_entry, read_timeline, settings_at, unlearned
 from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.course import investigate_course, state_before
 from holdfast.lab.health import HealthWatch
@@ -213,10 +213,11 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, d
     if verdict.kind not in ("rows", "setting") or verdict.to is not None:
         return False
     assert wreck.step is not None
-    before = settings_at(read_timeline(run.timeline_file), wreck.step)
+    timeline = read_timeline(run.timeline_file)
+    before = settings_at(timeline, wreck.step)
     settings: dict[str, Any] = dict(verdict.settings)
     if verdict.kind == "rows":
-        settings = {"quarantine": [*before.get("quarantine", []), *verdict.rows]}
+        settings = unlearned(timeline, wreck.step) | {"quarantine": [*before.get("quarantine", []), *verdict.rows]}
         for entry in _entries(verdict, wreck.ending.words(), wreck.step):
             append_line(run.quarantine_file, entry, durable=True)
     if verdict.env:

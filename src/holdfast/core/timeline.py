@@ -27,6 +27,19 @@ def settings_of_process(entries: list[dict[str, Any]]) -> Settings:
     return settings_at(entries, max((entry["from_step"] for entry in entries), default=1))
 
 
+_MEMORY = {"micro_batch_tokens", "checkpointed_layers"}
+
+
+def unlearned(entries: list[dict[str, Any]], step: int) -> Settings:
+    """Micro-batches and layers computed again as they were before `step` ran out of memory; nothing where it did not.
+
+    For when a row was the reason: what was learned from it says nothing about the rest.
+    """
+    now = settings_at(entries, step)
+    was = settings_at([entry for entry in entries if entry["from_step"] != step or set(entry["settings"]) - _MEMORY], step)
+    return {name: was[name] for name in _MEMORY & set(was) if was[name] != now[name]}
+
+
 def read_timeline(file: Path) -> list[dict[str, Any]]:
     return list(read_lines(file))
 

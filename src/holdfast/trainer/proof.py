@@ -114,7 +114,7 @@ def _own_logits(task: Sft, ids: Ids) -> Tensor:
 def _head_differs(task: Sft, ids: Ids, own: Tensor) -> str | None:
     assert task.losses.head is not None
     with task.own_attention():
-        hidden = task.losses.hidden(_batch(task, [ids], packed=False))
+        hidden = task.losses.hidden(batch_of(task, [ids], packed=False))
         ours = task.losses.head.logits(hidden)
         wanted = torch.from_numpy(ids[1:]).long().to(task.device)
         loss, _ = task.losses.head.loss_sum(hidden[:-1], wanted)
@@ -167,14 +167,15 @@ def _seconds(x: Tensor, matrix: Tensor) -> float:
 
 
 def _packed_logits(task: Sft, first: Ids, second: Ids) -> Tensor:
-    batch = _batch(task, [first, second], packed=True)
+    batch = batch_of(task, [first, second], packed=True)
     task.enter(batch, 1)
     logits: Any = task.base(**inputs(batch), use_cache=False).logits
     second_logits: Tensor = logits[0, len(first) :].float()
     return second_logits
 
 
-def _batch(task: Sft, samples: list[Ids], packed: bool) -> Batch:
+def batch_of(task: Sft, samples: list[Ids], packed: bool) -> Batch:
+    """A micro-batch of these samples, `packed` into one row or padded; each learns all of its tokens."""
     rows = [(ids, np.ones(len(ids), np.uint8)) for ids in samples]
     return assemble(rows, tuple(range(len(rows))), ("",) * len(rows), task.tokens.pad, packed, task.device)
 

@@ -6,17 +6,17 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from holdfast.core.errors import DONE
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import settings_of_process
 from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
+from holdfast.trainer.proof import batch_of
 from holdfast.trainer.refuse import refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
-from holdfast.trainer.step import compute_gradients, unannounced
+
+_WARMING = 32  # tokens
 
 
 def stand_by(path: Path, with_model: bool) -> int:
@@ -46,9 +46,10 @@ def _bench(run: RunFolder) -> Bench:
 
 
 def _warm_up(bench: Bench) -> None:
-    """Pass the shortest row through the model and back, so that what libraries do at their first call is done. Moves no weight."""
-    shortest = int(bench.table.rows[np.argmin(np.diff(bench.task.tokens.starts)[bench.table.rows])])
-    compute_gradients(bench.task, bench.optimizer, 1, [shortest], bench.longest, unannounced)
+    """Pass a few tokens through the model and back, so that what libraries do at their first call is done. Moves no weight."""
+    task = bench.task
+    loss, _ = task.loss_sum(batch_of(task, [task.tokens.ids[:_WARMING]], task.packing), 1)
+    loss.backward()  # type: ignore[no-untyped-call]
     bench.optimizer.clear()
 
 

@@ -19,11 +19,6 @@ from holdfast.trainer.tasks.base import Batch, Task
 Announce = Callable[[str, int, Batch], float]
 
 
-def unannounced(_phase: str, _number: int, _batch: Batch) -> float:
-    """For a step nobody watches and no fault meets."""
-    return 1.0
-
-
 @dataclass(frozen=True)
 class Gradients:
     """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite.
