@@ -55,7 +55,13 @@ def tokens_of(lengths: tuple[int, ...] = LENGTHS) -> TokenSet:
 
 
 def task_of(
-    config: Any, kind: str = "sdpa", packing: bool = True, dropout: float = 0.0, own_head: bool = False, mixed: bool = False
+    config: Any,
+    kind: str = "sdpa",
+    packing: bool = True,
+    dropout: float = 0.0,
+    own_head: bool = False,
+    mixed: bool = False,
+    varlen: bool = False,
 ) -> Any:
     """An Sft task around a random model, without a run: the same parts in the same order."""
     from peft import LoraConfig, get_peft_model
@@ -81,7 +87,8 @@ def task_of(
     task.dtype = torch.bfloat16 if mixed else torch.float32
     task.artifact, task.liger = artifact_tensors(task.model), None
     task.own_kind, task.keeping = "eager", nullcontext
-    task.kind = packed_attention(kind, task.context) if packing else "eager"
+    task.varlen = varlen
+    task.kind = packed_attention(kind, task.context, varlen) if packing else "eager"
     base.set_attn_implementation(task.kind)
     return task
 

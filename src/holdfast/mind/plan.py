@@ -96,6 +96,7 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
         "dtype": plan["precision"],
         "liger": bool(training_devices(machine)) and read(machine).package("liger-kernel") is not None if liger is None else liger,
         "packing": config.train.packing,
+        "varlen": bool(training_devices(machine)),
         "own_head": False,
         "micro_batch_tokens": plan["micro_batch_tokens"],
         "checkpointed_layers": plan["checkpointed_layers"],

@@ -21,20 +21,23 @@ _NUMBERS = count(1)
 _UNSUPPORTED = ("position_bias", "s_aux", "cache")  # biases, sinks, paged caches
 
 
-def packed_attention(kind: str, context: StepContext) -> str:
-    """The name under which a model attends within the sequences `context` names. kind: eager (the reference) or sdpa."""
+def packed_attention(kind: str, context: StepContext, varlen: bool = False) -> str:
+    """The name under which a model attends within the sequences `context` names. kind: eager (the reference) or sdpa.
+
+    varlen: with sdpa in 16 bits, all sequences in one kernel where this torch has one.
+    """
     name = f"holdfast_{next(_NUMBERS)}"  # the interface's names are global, a context belongs to one model
-    AttentionInterface.register(name, _PackedAttention(_KINDS[kind], context))
+    AttentionInterface.register(name, _PackedAttention(_KINDS[kind], context, _varlen() if varlen and kind == "sdpa" else None))
     return name
 
 
 class _PackedAttention:
     """What transformers calls in place of its own attention, for queries [1, heads, tokens, size] and keys, values of as many tokens."""
 
-    def __init__(self, attend: _Attend, context: StepContext) -> None:
+    def __init__(self, attend: _Attend, context: StepContext, varlen: Callable[..., Tensor] | None) -> None:
         self.attend = attend
         self.context = context
-        self.varlen = _varlen()
+        self.varlen = varlen
 
     def __call__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **asked: Any
@@ -48,9 +51,9 @@ class _PackedAttention:
         scale = asked.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         window, softcap = asked.get("sliding_window"), asked.get("softcap")
-        kind = value.dtype if query.is_cuda else torch.float32  # in bf16 the CPU's kernel is compiled anew for each length
+        kind = _arithmetic(value)
         query, key, value = query.to(kind), key.to(kind), value.to(kind)
-        if self.varlen and self.attend is _sdpa and query.is_cuda and query.dtype != torch.float32 and softcap is None:
+        if self.varlen and kind != torch.float32 and softcap is None:
             return self._all_at_once(query, key, value, lengths, scale, window), None
         parts = zip(*(torch.split(tensor, list(lengths), dim=2) for tensor in (query, key, value)), strict=True)
         with torch.autocast(query.device.type, enabled=False):  # mixed precision attends in the type chosen here
@@ -67,6 +70,11 @@ class _PackedAttention:
         longest = max(lengths)
         out = self.varlen(q, k, v, ends, ends, longest, longest, scale=scale, window_size=reach, enable_gqa=grouped)
         return out.unsqueeze(0)
+
+
+def _arithmetic(value: Tensor) -> torch.dtype:
+    """What to attend in: on a CPU fp32, because its kernel for bf16 is compiled anew for each length."""
+    return value.dtype if value.is_cuda else torch.float32
 
 
 def _varlen() -> Callable[..., Tensor] | None:

@@ -89,7 +89,8 @@ def disproof(task: Sft) -> tuple[Settings, str]:
         if reason:
             changes = {"own_head": True}
         elif task.packing and (reason := _leaks(task, first, second, alone)):
-            changes = {"packing": False}
+            changes = {"varlen": False} if task.varlen else {"packing": False}
+            reason += ": each attends by itself" if task.varlen else ": they are padded in groups of like length"
     task.model.train()
     return changes, reason or ""
 
@@ -127,18 +128,18 @@ def _head_differs(task: Sft, ids: Ids, own: Tensor) -> str | None:
 def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
     limit = getattr(task.base.config.get_text_config(), "attention_chunk_size", None)
     if limit:
-        return f"attention in chunks of {limit} tokens: samples are padded in groups of like length"
+        return f"attention in chunks of {limit} tokens"
     try:
         once, again = (_packed_logits(task, one, second) for one in (first, first[::-1].copy()))
     except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
         if is_out_of_memory(error):
             raise
-        return f"samples cannot share a row ({told(error)}): they are padded in groups of like length"
+        return f"samples cannot share a row ({told(error)})"
     moved, gap = _gap(again, once), float((once - alone).norm() / alone.norm().clamp_min(1e-30))
     if not (moved <= _UNMOVED[task.dtype] and gap <= _SAME[task.dtype]):
         return (
             f"samples that share a row see each other (another first sample moves the second's logits by {moved:.1e} of the largest, "
-            f"sharing by {gap:.1e} of their norm): they are padded in groups of like length"
+            f"sharing by {gap:.1e} of their norm)"
         )
     return None
 

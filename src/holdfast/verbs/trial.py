@@ -21,6 +21,7 @@ _CHANGEABLE: dict[str, tuple[object, ...] | None] = {
     "dtype": ("fp32", "bf16"),
     "liger": (True, False),
     "packing": (True, False),
+    "varlen": (True, False),
     "own_head": (True, False),
     "micro_batch_tokens": None,
     "checkpointed_layers": None,

@@ -40,7 +40,8 @@ class Sft:
         self.losses = LabelLoss(base, own_head=settings["own_head"])
         self.packing: bool = settings["packing"]
         self.own_kind: str = base.config._attn_implementation
-        self.kind = packed_attention(settings["attention"], self.context) if self.packing else self.own_kind
+        self.varlen: bool = self.packing and settings.get("varlen", False)
+        self.kind = packed_attention(settings["attention"], self.context, self.varlen) if self.packing else self.own_kind
         base.set_attn_implementation(self.kind)
         self.tokens, self.device = tokens, device
         self.dtype = DTYPES[settings["dtype"]]
