@@ -39,6 +39,7 @@ _FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")
 _TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|{_SIZE} total capacity)")
 _HELD = re.compile(rf"(?:of the allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated)", re.I)
 _IDLE = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_RESERVED = re.compile(rf"{_SIZE} (?:reserved in total|cached)")  # held and idle, as torch said before 2.1
 _OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use", re.I)
 _ROOM = 256 << 20  # the driver and the runtime keep some for themselves, and segments are rounded up
 _CARVE_OUT = 9 << 28  # bytes; what a GPU without memory of its own is left with, and no card sold for computing
@@ -83,7 +84,7 @@ def _memory(line: Line) -> Iterator[Line]:
     others, cap = _bytes(_OTHERS, line.text), _bytes(_CAP, line.text)
     if free is not None and free - asked >= _ROOM:
         yield Line(line.number, f"reading: {_gib(asked)} asked for while {_gib(free)} are free", line.rank)
-    elif free is not None and held is not None and idle is not None and total and held + idle < total * 0.05:
+    elif free is not None and held is not None and total and _unused(line.text, held, idle, total):
         yield Line(line.number, f"reading: nothing is held by this process, and {_gib(asked)} are refused", line.rank)
     if idle is not None and held is not None and idle >= asked and idle >= held / 4:
         yield Line(line.number, f"reading: {_gib(idle)} reserved in pieces too small for the {_gib(asked)} asked for", line.rank)
@@ -93,6 +94,12 @@ def _memory(line: Line) -> Iterator[Line]:
         yield Line(line.number, f"reading: the GPU offers {_gib(total)} in all", line.rank)
     if cap is not None and total is not None and cap < total * 0.9:
         yield Line(line.number, f"reading: memory is capped at {_gib(cap)} of {_gib(total)}", line.rank)
+
+
+def _unused(text: str, held: float, idle: float | None, total: float) -> bool:
+    if idle is None:
+        return held == 0 == _bytes(_RESERVED, text)
+    return held + idle < total * 0.05
 
 
 def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
