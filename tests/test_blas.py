@@ -1,0 +1,26 @@
+"""Which BLAS library the trainer asks torch for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_CHILD = """
+import torch
+asked = []
+torch.backends.cuda.preferred_blas_library = asked.append
+from holdfast.trainer.model import prepare_torch
+prepare_torch({"threads": 1, "deterministic": False})
+print(*asked)
+"""
+
+
+@pytest.mark.parametrize(("value", "asked"), [("0", "cublas"), ("1", ""), (None, "")])
+def test_hipblaslt_is_switched_off_by_the_variable_whatever_torch_reads(value: str | None, asked: str) -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "TORCH_BLAS_PREFER_HIPBLASLT"}
+    environment |= {"TORCH_BLAS_PREFER_HIPBLASLT": value} if value else {}
+    child = subprocess.run([sys.executable, "-c", _CHILD], env=environment, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == asked
