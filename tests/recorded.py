@@ -176,6 +176,8 @@ AMD: list[Row] = [
     ),
     ("RX 7900 XTX, CUDA torch", machine("2.13.0+cu130", "gfx1100"), "risky", {"torch-build"}, set(), {}),
     ("RX 7900 XTX, driver far behind", machine("2.11.0+rocm7.2", "gfx1100", rocm={"driver": "6.7.0"}), "risky", {"amd-driver"}, set(), {}),
+    ("RX 7900 XTX, driver far ahead", machine("2.5.1+rocm6.2", "gfx1100", rocm={"driver": "6.16.13"}), "risky", {"amd-driver"}, set(), {}),
+    ("RX 7900 XTX, driver 30.30", machine("2.11.0+rocm7.2", "gfx1100", rocm={"driver": "6.16.13"}), "ready", set(), set(), {}),
     (
         "RX 7900 XTX, ROCm 7.11 on 7.12",
         machine("2.10.0+rocm7.11", "gfx1100", rocm={"version": "7.12.0"}),

@@ -42,11 +42,12 @@ CARD = Check(
     hits=[
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.8.5"}},
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.12.12"}},
-        {"torch": {"version": "2.3.0+rocm5.7"}, "rocm": {"driver": "30.30.3"}},
+        {"torch": {"version": "2.3.0+rocm5.7"}, "rocm": {"driver": "6.16.13"}},
     ],
     misses=[
         {"torch": {"version": "2.5.1+rocm6.2"}, "rocm": {"driver": "6.8.5"}},
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": None}},
+        {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.16.13"}},
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "99.1"}},
     ],
     look=look,
