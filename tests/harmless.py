@@ -101,6 +101,9 @@ UserWarning: Attempting to use hipBLASLt on an unsupported architecture! Overrid
 expandable_segments not supported on this platform
 max memory allocated: 21.3 GiB, reserved 22.9 GiB, alloc retries 0, ooms 0
 ECC errors: volatile single bit 0, double bit 0, aggregate 0
+[1/4] /usr/local/cuda/bin/nvcc --generate-dependencies-with-compile --dependency-output custom_cuda_kernel.cuda.o.d
+resource_tracker: There appear to be 1 leaked semaphore objects to clean up at shutdown
+transformers_modules/glm-4/modeling_chatglm.py: a new version of the following files was downloaded
 """.strip("\n").split("\n")
 )
 
