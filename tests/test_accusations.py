@@ -52,6 +52,9 @@ class SimulatedLab(Lab):
         self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
         self.began = time.monotonic()
 
+    def losses(self) -> list[tuple[int, float]]:
+        return []
+
     def _replay(self, change: Change) -> Json:
         if self.trials >= self.most_trials:
             raise Spent

@@ -27,9 +27,9 @@ from holdfast.core.memoryfile import MemoryFile, memory_places
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import Change
-from holdfast.lab.state import blame_the_state
+from holdfast.lab.state import blame_the_rate, blame_the_state
 from holdfast.lab.trials import Lab
-from holdfast.mind.course import FROM_THE_START
+from holdfast.mind.course import FROM_THE_START, left_level
 from holdfast.mind.decide import ROLLBACKS, Past, decide, decide_after
 from holdfast.trainer.images import Image
 from holdfast.trainer.optimizer import AdamW
@@ -257,6 +257,9 @@ class StubLab(Lab):
         assert at == 7
         return [6, 3, 0]
 
+    def losses(self) -> list[tuple[int, float]]:
+        return []
+
     def _replay(self, change: Change) -> Json:
         self.trials += 1
         return self.answer(change)
@@ -267,16 +270,86 @@ GROSS: Json = {"tensor": "t", "at": [1], "stored": 1e30, "again": 0.1, "times": 
 
 
 def blamed(answer: Callable[[Change], Json]) -> Verdict | None:
-    return blame_the_state(StubLab(answer), FAILED)
+    return blame_the_state(StubLab(answer), FAILED, rates=True)
 
 
 def test_state_rate_and_neither_are_told_apart() -> None:
     state = blamed(lambda change: {"finite": not change.settings and change.since == 4, "differs": GROSS})
     assert state and (state.kind, state.to, state.remedy, state.settings) == ("state", 3, "rollback", {})
     assert "t holds 1e+30 at [1], where the same steps give 0.1 again" in state.evidence
-    rate = blamed(lambda change: {"finite": change.settings == {"lr_factor": 0.5}})
+    rate = blamed(lambda change: {"finite": "lr_factor" in change.settings, "loss": 2.0})
     assert rate and (rate.kind, rate.to, rate.settings, rate.cause) == ("setting", 6, {"lr_factor": 0.5}, "divergence")
     assert blamed(lambda change: {"finite": False}) is None, "data or a kernel"
+
+
+def test_the_largest_rate_is_taken_that_keeps_the_loss_down() -> None:
+    def answer(change: Change) -> Json:
+        factor = change.settings.get("lr_factor", 1.0)
+        return {"finite": factor < 0.5 and change.since == 1, "loss": {0.05: 9.0, 0.005: 2.5, 0.0005: 2.0}.get(round(factor, 5))}
+
+    found = blame_the_rate(StubLab(answer), 3, 3.0)
+    assert found and (found.to, found.settings, found.remedy, found.cause) == (0, {"lr_factor": 0.005}, "rollback", "divergence")
+    assert blame_the_rate(StubLab(answer), 3, 1.9) is None, "finite, but still above the level"
+    assert blame_the_rate(StubLab(answer), 1, 3.0) is None, "no state from before"
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        ([5.0, 16.6, 16.3], (2, 7.0)),
+        ([2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 8.0, 9.0, 8.5], (7, pytest.approx(2.24))),
+        ([2.0, 1.9, 1.8, 1.7, 8.0], None),  # one loss is no course
+        ([5.0, 16.6, 4.0, 4.1], None),
+        ([5.0, 5.1, 4.9, 5.0, 4.8], None),
+        ([5.0], None),
+        ([], None),
+    ],
+)
+def test_a_course_that_has_left_its_level_is_seen_early(losses: list[float], found: Any) -> None:
+    assert left_level(list(enumerate(losses, 1))) == found
+
+
+class SpoiltLab(StubLab):
+    """Step 8 fails with row 3 alone; the loss has been far above its level since step 3 at every rate, and rows are out already."""
+
+    def __init__(self, accused: int) -> None:
+        super().__init__(self._fails)
+        self.quarantined = accused
+
+    def _fails(self, change: Change) -> Json:
+        samples = list(change.samples) or [1, 2, 3, 4]
+        ended: Json = {"ending": "finished", "finite": 3 not in samples, "loss": 9.0, "grad_norm": None, "samples": samples}
+        return ended | {"lengths": [9] * len(samples), "sources": ["rows.jsonl:1"] * len(samples), "recomputed": 0}
+
+    def losses(self) -> list[tuple[int, float]]:
+        return [(1, 2.0), (2, 1.9), *((step, 9.0) for step in range(3, 8))]
+
+    def accused(self) -> int:
+        return self.quarantined
+
+
+def test_rows_are_accused_no_more_where_the_loss_has_left_its_level() -> None:
+    assert investigate(SpoiltLab(1), [], 2, []).kind == "rows"
+    verdict = investigate(SpoiltLab(2), [], 2, [])
+    assert (verdict.kind, verdict.rows, verdict.cause) == ("uncertain", (), "divergence")
+    assert "above 2.73 since step 3" in verdict.evidence
+
+
+def test_a_trial_that_died_before_it_knew_its_rows_is_survived() -> None:
+    died: Json = {"ending": "killed by SIGTERM", "finite": None, "loss": None, "grad_norm": None, "samples": None}
+    assert investigate(StubLab(lambda change: died), [], 2, []).kind == "uncertain"
+
+
+def test_a_rate_that_spoils_the_weights_is_lowered_from_before_it_did(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    train = {"steps": 24, "lr": 30.0, "max_grad_norm": 1000.0}
+    config = config_of(model="tiny", train=train, evaluate={"generate": 0}, run={"standby": False})
+    done = holdfast("train", config, "--run", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["quarantined"] == [] and not events(tmp_path / "run", "remedy_applied"), "neither a row nor a kernel is accused"
+    back = events(tmp_path / "run", "rolled_back")
+    assert back and back[0]["settings"]["lr_factor"] < 0.1, back
+    assert summary["loss"]["eval_tuned"] < summary["loss"]["eval_base"], "the adapter is of use"
 
 
 @pytest.mark.parametrize("differs", [None, GROSS | {"times": 0.01}], ids=["to the bit", "by rounding"])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import comb
+from math import comb, isfinite
 
 from holdfast.core.files import Json
 from holdfast.core.remedy import RemedyCard
 from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
 from holdfast.lab.search import guilty, smallest_failing, twins
-from holdfast.lab.state import blame_the_state
+from holdfast.lab.state import blame_the_rate, blame_the_state
 from holdfast.lab.trials import Lab, Spent, failure
+from holdfast.mind.course import left_level
 
 _CULPRITS = 4  # rows of one step that are searched for
 _TRANSIENT = 3  # passes in a row after which a failure counts as gone
+_ACCUSED = 2  # steps in whose rows were accused lately: where the loss has left its level, it is not the rows
 _AGAIN = 2  # more failures of a culprit, and more passes of what is left, before a row is accused
 ACCIDENT = 0.004  # how likely a change may look like a cure by accident; five failures without it and five passes with it
 _CHANCES = 8  # times as rare where the failure comes and goes: then many changes get their chance of an accident
@@ -50,8 +52,16 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
         return lab.verdict("transient", f"the same step went through in {len(lab.unchanged)} of {len(lab.unchanged)} trials")
     certain = all(lab.unchanged)
     everything = Change(tuple(suspects))
-    suspects = suspects or lab.outcome(everything).get("samples", [])
+    suspects = suspects or lab.outcome(everything).get("samples") or []
     lab.known.setdefault(Change(tuple(suspects)).key(), lab.outcome(everything))
+    ill = left_level([*lab.losses(), *_loss(lab, everything)]) if certain else None
+    if ill:
+        found = blame_the_rate(lab, *ill)
+        if found is not None:
+            return found
+        if lab.accused() >= _ACCUSED:
+            text = f"the loss is above {ill[1]:.3g} since step {ill[0]}, and no lower rate keeps it down; rows are accused no more"
+            return lab.verdict("uncertain", text, cause="divergence")
     if certain and suspects:
         found = _rows(lab, suspects)
         if found is not None:
@@ -60,7 +70,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
     traced = {} if outcome["finite"] else _traced(lab, suspects, outcome)
     first = traced.get("first_nonfinite")
     if certain and outcome["ending"] == "finished" and (first is None or first["cause"] != "nonfinite_kernel"):
-        found = blame_the_state(lab, outcome)
+        found = blame_the_state(lab, outcome, rates=not ill)
         if found is not None:
             return found
     tried: list[str] = []
@@ -81,6 +91,12 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
         return lab.verdict("weights", text, cause="nonfinite_numerics")
     helped = f"none of these was seen to help: {', '.join(tried)}" if tried else "nothing was left to try"
     return lab.verdict("uncertain", f"{helped}{_told(lab)}{_where(first)}", cause=first["cause"] if first else None)
+
+
+def _loss(lab: Lab, change: Change) -> list[tuple[int, float]]:
+    """(step, loss) of a trial whose loss is finite though its gradients are not; nothing else."""
+    loss = lab.outcome(change)["loss"] if lab.outcome(change)["ending"] == "finished" else None
+    return [(lab.step, float(loss))] if loss is not None and isfinite(loss) else []
 
 
 def _told(lab: Lab) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from holdfast.core.files import Json
 from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
@@ -9,13 +11,15 @@ from holdfast.lab.trials import Lab
 from holdfast.mind.course import SLOWER
 
 _GROSS = 1.0  # a stored value that is off by as much as the largest of its tensor is no rounding
+_RATES = tuple(SLOWER / 10**at for at in range(4))
+_NEAR = 1.4  # times the loss at the best of these rates: beyond it the weights are spoilt, if finite
 
 
-def blame_the_state(lab: Lab, failed: Json) -> Verdict | None:
-    """What training to the step again from older states shows; None where it fails from there, too, at half the rate as well.
+def blame_the_state(lab: Lab, failed: Json, rates: bool) -> Verdict | None:
+    """What training to the step again from older states shows; None where it fails from there, too, at lower rates as well.
 
-    `failed` is the outcome of the step as it was. A state is accused only where training gives another one, by far: rounding and chance
-    accuse none.
+    `failed` is the outcome of the step as it was; `rates`: try lower rates as well. A state is accused only where training gives another
+    one, by far: rounding and chance accuse none.
     """
     before = lab.step - 1 - int(failed.get("recomputed", 0))
     older = lab.older_states(before)
@@ -28,13 +32,37 @@ def blame_the_state(lab: Lab, failed: Json) -> Verdict | None:
             return None  # from the same state it went through: a failure that comes and goes
         text = f"the state after step {before} is damaged: {_words(differs)}; trained again from step {to}, step {lab.step} goes through"
         return lab.verdict("state", text, remedy="rollback", cause="hardware_fault", to=to)
-    rate = {"lr_factor": float(lab.settings.get("lr_factor", 1.0)) * SLOWER}
-    for to in older[:1] + older[1:][-1:]:
-        change = Change(settings=rate, since=to + 1, until=lab.step)
-        if not lab.fails(change) and not lab.fails(change, anew=True):
-            text = f"trained again from step {to}, step {lab.step} fails as it is and goes through at {SLOWER:g} times the learning rate"
+    return _first_rate(lab, older[:1] + older[1:][-1:]) if rates else None
+
+
+def blame_the_rate(lab: Lab, onset: int, limit: float) -> Verdict | None:
+    """Whether a lower rate from before step `onset`, since when the loss is above `limit`, keeps it below; None where none does.
+
+    The loss of step `onset` is that of weights which the step before it has made: the state before both is sound.
+    """
+    sound = [to for to in lab.older_states(lab.step - 1) if to <= onset - 2]
+    return _first_rate(lab, sound[:1], limit)
+
+
+def _first_rate(lab: Lab, states: list[int], limit: float = math.inf) -> Verdict | None:
+    for to in states:
+        if (factor := _rate_that_holds(lab, to, limit)) is not None:
+            text = f"trained again from step {to}, step {lab.step} fails as it is and goes through at {factor:g} times the learning rate"
+            rate = {"lr_factor": _in_force(lab) * factor}
             return lab.verdict("setting", text, remedy="rollback", settings=rate, cause="divergence", to=to)
     return None
+
+
+def _rate_that_holds(lab: Lab, to: int, limit: float) -> float | None:
+    """The largest share of the learning rate at which the step goes through, twice, with a loss near the best of them; None: none does."""
+    tried = {factor: Change(settings={"lr_factor": _in_force(lab) * factor}, since=to + 1, until=lab.step) for factor in _RATES}
+    losses = {factor: float(outcome["loss"]) for factor, change in tried.items() if (outcome := lab.outcome(change))["finite"]}
+    near = [factor for factor, loss in losses.items() if loss <= min(limit, _NEAR * min(losses.values()))]
+    return max(near) if near and not lab.fails(tried[max(near)], anew=True) else None
+
+
+def _in_force(lab: Lab) -> float:
+    return float(lab.settings.get("lr_factor", 1.0))
 
 
 def _words(differs: Json) -> str:

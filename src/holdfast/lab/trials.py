@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.checkpoint import checkpoint_steps, next_valid
-from holdfast.core.files import Json
+from holdfast.core.files import Json, read_lines
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.core.units import counted
 from holdfast.lab.replay import Change, Host, conclude, new_trial, with_env
-from holdfast.mind.course import FROM_THE_START
+from holdfast.mind.course import FROM_THE_START, WIDTH
 
 MOST_SECONDS = 3600.0
 _START_S = 900.0
@@ -81,6 +81,14 @@ class Lab:
             found.append(checkpoint.step)
             steps = [step for step in steps if step < checkpoint.step]
         return [*found, *([0] if 0 < at <= FROM_THE_START else [])]
+
+    def losses(self) -> list[tuple[int, float]]:
+        """(step, loss) of the steps committed before this one."""
+        return [(row["step"], row["loss"]) for row in self.run.steps() if row["step"] < self.step and row["loss"] is not None]
+
+    def accused(self) -> int:
+        """Steps, among the last before this one, whose rows were put in quarantine."""
+        return len({row["step"] for row in read_lines(self.run.quarantine_file) if self.step - WIDTH < row["step"] < self.step})
 
     def verdict(self, kind: str, evidence: str, **facts: Any) -> Verdict:
         """What the trials so far have shown."""

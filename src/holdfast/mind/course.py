@@ -17,6 +17,7 @@ FROM_THE_START = 240  # steps a run may have made for its beginning to count as 
 _SHORT = 5  # steps whose median tells a raised level early
 _TIMES, _BY = 1.4, 0.5  # a raised level against the best one: factor and difference
 _FALLING = 0.95  # of its level earlier in the trouble: it is on its way back
+_ILL = 2  # newest losses above the limit that say so, beside a failure
 _SUDDEN = 5  # steps a spike takes to rise
 
 
@@ -58,6 +59,19 @@ def trouble(steps: Sequence[Json]) -> Trouble | None:
     half = len(ill) // 2
     lasting = len(ill) >= PATIENCE and now > limit and median(ill[half:]) >= _FALLING * median(ill[:half])
     return Trouble("spike" if sudden else "divergence", rows[onset]["step"], rows[-1]["step"], usual, limit, now, lasting)
+
+
+def left_level(losses: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
+    """(first step, limit) where the newest losses are all above the limit of the best level before; None where they are not.
+
+    For a step that failed, in a course that may be too short and too young for `trouble`. losses: (step, loss), in order.
+    """
+    width = max(1, min(_SHORT, len(losses) // 3))
+    values = [loss for _, loss in losses]
+    best = min((median(values[at : at + width]) for at in range(len(values) - width + 1)), default=0.0)
+    limit = max(_TIMES * best, best + _BY)
+    calm = max((at for at, value in enumerate(values) if value <= limit), default=-1)
+    return (losses[calm + 1][0], limit) if 0 <= calm < len(losses) - _ILL else None
 
 
 def _onset(losses: list[float], calm: float, limit: float) -> int:
