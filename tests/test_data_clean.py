@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,18 @@ def many_rows(file: Path, count: int) -> Path:
 def test_workers_change_nothing(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = many_rows(tmp_path / "rows.jsonl", 5000)
     results = []
-    for tag, count in (("one", 1), ("two", 2)):
-        monkeypatch.setattr(workers, "_BLOCKS_HERE", 1)
+    monkeypatch.setattr(workers, "_BLOCKS_HERE", 1)
+    for tag, count, threads in (("one", 1, 0), ("copies", 2, 0), ("new processes", 2, 1)):
         out, rejects = tmp_path / f"{tag}.jsonl", tmp_path / f"{tag}-rejects.jsonl"
-        answer = call("clean", file, "--out", out, "--rejects", rejects, "--workers", count)
+        with ThreadPoolExecutor(1) as beside:
+            for _ in range(threads):
+                beside.submit(int)
+            answer = call("clean", file, "--out", out, "--rejects", rejects, "--workers", count)
         counts = {
             key: answer[key] for key in ("rows", "kept", "mended", "rejected", "by_reason", "tokens", "duplicates", "near_duplicates")
         }
         results.append((counts, out.read_bytes(), rejects.read_bytes(), Path(f"{out}.mended.jsonl").read_bytes()))
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
 
 
 def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
