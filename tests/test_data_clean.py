@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,7 +48,8 @@ def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
     file = many_rows(tmp_path / "rows.jsonl", 120_000)
     arguments = (file, "--out", tmp_path / "c.jsonl", "--rejects", tmp_path / "r.jsonl")
     child = start("data", "clean", *arguments, "--workers", 1)
-    work = tmp_path / ".c.jsonl.unfinished"
+    work, others = tmp_path / ".c.jsonl.unfinished", tmp_path / f".c.jsonl.{os.getppid()}.tmp"
+    others.write_text("of a process that lives")
     wait_until(lambda: work.is_dir() and len(list(work.iterdir())) > 10)
     kill(child.pid)
     child.communicate()
@@ -55,6 +57,7 @@ def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
     answer = call("clean", *arguments)
     assert answer["blocks_reused"] >= 10, "the eleventh may have been half written"
     assert not work.exists()
+    assert [file for file in tmp_path.iterdir() if file.suffix == ".tmp"] == [others]
     assert_law(answer, (tmp_path / "c.jsonl").read_bytes(), lines(tmp_path / "r.jsonl"))
     order = [int(json.loads(line)["instruction"].rsplit(" ", 1)[1]) for line in (tmp_path / "c.jsonl").read_bytes().splitlines()]
     assert order == sorted(order)
