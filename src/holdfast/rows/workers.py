@@ -132,8 +132,10 @@ class Copies:
         if self.count > 1:
             self._first.append(later)
         if len(self._first) > _BLOCKS_ALONE:
+            first, *others = self._first
+            first.done = first.result()  # what this loads and learns, the copies have as well
             self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("fork"), _enter_copy, self._here)
-            for waiting in self._first:
+            for waiting in others:
                 waiting.work = _submitted(self._pool, waiting.block)
             self._first.clear()
         return later
@@ -141,15 +143,16 @@ class Copies:
 
 @dataclass
 class _Later:
-    """A block that whoever asks for it works on, unless `work` has begun."""
+    """A block that whoever asks for it works on, unless that is `done` or `work` has begun."""
 
     block: Block
     here: tuple[Codec, Rules, Make]
     work: Work | None = None
+    done: bytes = b""
 
     def result(self) -> bytes:
         codec, rules, make = self.here
-        return self.work.result() if self.work else make(self.block, rules, codec)
+        return self.done or (self.work.result() if self.work else make(self.block, rules, codec))
 
 
 def _submitted(pool: ProcessPoolExecutor, block: Block) -> Work:
