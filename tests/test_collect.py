@@ -330,6 +330,7 @@ def test_two_commands_do_not_write_to_one_file(call: Call, tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (("nowhere.jsonl",), "nowhere.jsonl: no such file"),
+        (("{loop}",), "loop.jsonl is a link to loop.jsonl, which leads to no file"),
         (("redis://127.0.0.1:1",), "a Redis server needs --stream NAME"),
         (("{log}", "--stream", "x"), "--stream and --follow are for a Redis stream"),
         (("{log}", "--out", "{log}"), "is one of the inputs, which are never overwritten"),
@@ -338,7 +339,8 @@ def test_two_commands_do_not_write_to_one_file(call: Call, tmp_path: Path) -> No
 )
 def test_a_wrong_command_is_told(call: Call, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     log = write_rows(tmp_path / "log.jsonl", [pair("a", "b")])
-    given = [argument.replace("{log}", str(log)) for argument in arguments]
+    (loop := tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    given = [argument.replace("{log}", str(log)).replace("{loop}", str(loop)) for argument in arguments]
     answer = call("collect", *(given if "--out" in given else [*given, "--out", tmp_path / "out.jsonl"]), code=2)
     assert said in answer["error"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +30,26 @@ def many_rows(file: Path, count: int) -> Path:
 def test_workers_change_nothing(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = many_rows(tmp_path / "rows.jsonl", 5000)
     results = []
-    for tag, count in (("one", 1), ("two", 2)):
-        monkeypatch.setattr(workers, "_BLOCKS_HERE", 1)
+    monkeypatch.setattr(workers, "_BLOCKS_HERE", 1)
+    for tag, count, threads in (("one", 1, 0), ("copies", 2, 0), ("new processes", 2, 1)):
         out, rejects = tmp_path / f"{tag}.jsonl", tmp_path / f"{tag}-rejects.jsonl"
-        answer = call("clean", file, "--out", out, "--rejects", rejects, "--workers", count)
+        with ThreadPoolExecutor(1) as beside:
+            for _ in range(threads):
+                beside.submit(int)
+            answer = call("clean", file, "--out", out, "--rejects", rejects, "--workers", count)
         counts = {
             key: answer[key] for key in ("rows", "kept", "mended", "rejected", "by_reason", "tokens", "duplicates", "near_duplicates")
         }
         results.append((counts, out.read_bytes(), rejects.read_bytes(), Path(f"{out}.mended.jsonl").read_bytes()))
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
 
 
 def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
     file = many_rows(tmp_path / "rows.jsonl", 120_000)
     arguments = (file, "--out", tmp_path / "c.jsonl", "--rejects", tmp_path / "r.jsonl")
     child = start("data", "clean", *arguments, "--workers", 1)
-    work = tmp_path / ".c.jsonl.unfinished"
+    work, others = tmp_path / ".c.jsonl.unfinished", tmp_path / f".c.jsonl.{os.getppid()}.tmp"
+    others.write_text("of a process that lives")
     wait_until(lambda: work.is_dir() and len(list(work.iterdir())) > 10)
     kill(child.pid)
     child.communicate()
@@ -51,6 +57,7 @@ def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
     answer = call("clean", *arguments)
     assert answer["blocks_reused"] >= 10, "the eleventh may have been half written"
     assert not work.exists()
+    assert [file for file in tmp_path.iterdir() if file.suffix == ".tmp"] == [others]
     assert_law(answer, (tmp_path / "c.jsonl").read_bytes(), lines(tmp_path / "r.jsonl"))
     order = [int(json.loads(line)["instruction"].rsplit(" ", 1)[1]) for line in (tmp_path / "c.jsonl").read_bytes().splitlines()]
     assert order == sorted(order)

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,19 +83,29 @@ def test_columns_are_read(tmp_path: Path, kind: str, call: Call) -> None:
     assert call("check", file, code=1)["by_reason"]["damaged_file"] == 1
 
 
-@pytest.mark.parametrize("name", ["gzip", "bz2", "zstd"])
-def test_a_torn_archive_gives_what_stands_before_the_tear(tmp_path: Path, name: str) -> None:
+UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda data: zlib.decompressobj(31).decompress(data),
+    "bz2": lambda data: bz2.BZ2Decompressor().decompress(data),
+    "zstd": lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
+}
+
+
+@pytest.mark.parametrize("name", UNPACK)
+@pytest.mark.parametrize("count", [200, 2000])
+def test_a_torn_archive_gives_what_stands_before_the_tear(tmp_path: Path, name: str, count: int) -> None:
     import random
 
     draw = random.Random(0)
-    rows = [{"text": "".join(draw.choices("abcdefghijklmnop ", k=900))} for _ in range(2000)]
+    rows = [{"text": "".join(draw.choices("abcdefghijklmnop ", k=900))} for _ in range(count)]
     packed = FORMS[name]("\n".join(map(json.dumps, rows)).encode())
+    torn = packed[: len(packed) // 2]
     file = tmp_path / "rows.jsonl.packed"
-    file.write_bytes(packed[: len(packed) // 2])
+    file.write_bytes(torn)
     found = list(read_rows(str(file)))
     good = [row.value for row in found if not hasattr(row, "reason")]
+    assert len(good) == UNPACK[name](torn).count(b"\n")
     assert good == rows[: len(good)]
-    assert len(good) > 100
+    assert len(good) > 100 or count == 200
     assert found[-1].reason == "damaged_file"
 
 

@@ -29,9 +29,10 @@ from holdfast.rows.check import Checked, check_rows, report
 from holdfast.rows.read import read_rows, read_unparsed
 from holdfast.rows.rules import Rules
 from holdfast.rows.shard import blocks, shard_bytes, tokenise
+from holdfast.rows.survey import check_block
 from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import join_parts, load_tokens
-from holdfast.rows.workers import Workers
+from holdfast.rows.workers import Copies, Workers
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.prepare import check_data
 
@@ -123,9 +124,12 @@ def test_processes_give_the_same_bytes_as_one(assets: SimpleNamespace, rows: Pat
     assert [path.read_bytes() for path in shards_in(tmp_path / "a")] == [path.read_bytes() for path in shards_in(tmp_path / "b")]
 
 
-def test_a_killed_worker_is_told(assets: SimpleNamespace, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Workers, Copies])
+def test_a_killed_worker_is_told(
+    assets: SimpleNamespace, rows: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Workers | Copies]
+) -> None:
     monkeypatch.setattr(workers, "_BLOCKS_HERE", 0)
-    with Workers(load_codec(assets.model), Rules(max_tokens=96), 2) as hands:
+    with kind(load_codec(assets.model), Rules(max_tokens=96), 2, check_block) as hands:
         begun = [hands.begin(block) for block in blocks(str(rows))]
         for process in multiprocessing.active_children():
             kill(process.pid)

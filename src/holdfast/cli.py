@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import importlib
 import os
-import re
 import sys
 import traceback
-from typing import Any, NoReturn
 
 import orjson
 
 from holdfast import __version__
 from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.core.parser import Parser, add_verbs
 
 VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what mends it",
@@ -33,37 +30,10 @@ VERBS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse, but its errors name the nearest verb or option and the next command."""
-
-    def error(self, message: str) -> NoReturn:
-        wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
-        known = [*(str(choice) for action in self._actions for choice in action.choices or ()), *self._option_string_actions]
-        near = difflib.get_close_matches((wrong[1] or wrong[2] or "").partition("=")[0], known, n=1) if wrong else []
-        if wrong and wrong[1] is not None:
-            message = f"there is no verb {wrong[1]!r}"
-        message = message.replace("required: CONFIG, key=value", "required: CONFIG")
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, but words nobody takes are told by the verb they were given to."""
-        found, rest = self.parse_known_args(args, namespace)
-        if rest:
-            found.parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found
-
-
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="holdfast", description="holdfast makes fine-tuning runs finish.")
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, summary in VERBS.items():
-        module = importlib.import_module(f"holdfast.verbs.{name}")
-        form, example = argparse.RawDescriptionHelpFormatter, f"example:\n  {module.EXAMPLE}"
-        child = verbs.add_parser(name, help=summary, description=module.__doc__, epilog=example, formatter_class=form)
-        module.add_arguments(child)
-        child.set_defaults(module=module, parser=child)
+    add_verbs(parser, "verb", VERBS, "holdfast.verbs.")
     return parser
 
 
@@ -73,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
         as_json = getattr(arguments, "json", False)
-        code, answer = arguments.module.run(arguments)
+        code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
         print(f"holdfast: {stop}", file=sys.stderr)
         code, answer = stop.code, stop.answer or {"error": stop.message, "hint": stop.hint, "code": stop.code}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 from collections.abc import Iterator
@@ -31,6 +32,18 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         fsync_folder(path.parent)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove what killed processes of this machine had written of `path` by `replacing`."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        writer = temporary.name.split(".")[-2]
+        try:
+            os.kill(int(writer), 0)
+        except (ValueError, PermissionError):
+            continue
+        except ProcessLookupError:
+            temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:

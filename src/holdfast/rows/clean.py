@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from holdfast.core.files import Json, replacing, write_bytes
+from holdfast.core.files import Json, remove_abandoned, replacing, write_bytes
 from holdfast.rows.findings import Findings
 from holdfast.rows.rawrow import json_line
 from holdfast.rows.seen import Mask
@@ -64,6 +64,8 @@ def clean_files(
     unfinished = Unfinished(out, key)
     _hold_out(held_out, crew, findings)
     with ExitStack() as stack:
+        for path in (out, rejects, mended):
+            remove_abandoned(path)
         handles = [stack.enter_context(replacing(path)) for path in (out, rejects, mended)]
         for file, block, survey in _surveys(files, crew, unfinished):
             rejected, left = findings.take(file, block, survey)

@@ -29,6 +29,8 @@ def expand(paths: Iterable[str]) -> list[str]:
         else:
             anchor = Path(place.anchor)  # "" for a path from here
             matching = sorted(str(file) for file in anchor.glob(str(place.relative_to(anchor))) if file.is_file())
+            if not matching and place.is_symlink():
+                raise Stop(USAGE, f"{path} is a link to {place.readlink()}, which leads to no file", f"look at it with: ls -l {path}")
             if not matching:
                 raise Stop(USAGE, f"{path}: no such file", _near(place))
             found += matching

@@ -12,7 +12,7 @@ import io
 import re
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import zstandard
 
@@ -42,10 +42,16 @@ class Head(NamedTuple):
     encoding: str
 
 
+class _Source(Protocol):
+    """A stream that gives what it has before it says what is wrong."""
+
+    def read1(self, size: int, /) -> bytes: ...
+
+
 class Guarded(io.RawIOBase):
     """A raw stream that ends where its source is damaged, and says so; recodes to UTF-8 on the way where `encoding` is another."""
 
-    def __init__(self, source: BinaryIO, encoding: str) -> None:
+    def __init__(self, source: _Source, encoding: str) -> None:
         self.damage = ""
         self._source, self._rest = source, b""
         self._decoder: Any = None if encoding in ("", "utf-8-sig") else codecs.getincrementaldecoder(_decoding(encoding))(_errors(encoding))
@@ -65,7 +71,7 @@ class Guarded(io.RawIOBase):
 
     def _next(self) -> bytes:
         try:
-            data = self._source.read(_CHUNK)
+            data = self._source.read1(_CHUNK)  # what a damaged stream still gives is not lost with what it does not
         except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
             self.damage, data = str(error), b""
         self._ended = not data
@@ -104,7 +110,7 @@ def read_head(file: str) -> Head:
             compression = next((name for magic, name in _COMPRESSED.items() if raw.startswith(magic)), "")
             if compression:
                 handle.seek(0)
-                raw = Guarded(_decompressed(handle, compression), "").read(HEAD) or b""
+                raw = io.BufferedReader(Guarded(_decompressed(handle, compression), ""), HEAD).read(HEAD)
     except IsADirectoryError:
         raise Stop(BLOCKED, f"{file} is a folder", "name the files in it under data.files") from None
     except OSError as error:
@@ -119,7 +125,7 @@ def open_stream(handle: BinaryIO, head: Head) -> tuple[io.BufferedReader, Guarde
     return io.BufferedReader(guarded, _CHUNK), guarded
 
 
-def _decompressed(handle: BinaryIO, compression: str) -> BinaryIO:
+def _decompressed(handle: BinaryIO, compression: str) -> _Source:
     opened: Any = handle
     if compression == "gzip":
         opened = gzip.GzipFile(fileobj=handle)
@@ -127,7 +133,7 @@ def _decompressed(handle: BinaryIO, compression: str) -> BinaryIO:
         opened = bz2.BZ2File(handle)
     elif compression == "zstd":
         opened = _Zstd(handle)
-    return cast(BinaryIO, opened)
+    return cast(_Source, opened)
 
 
 class _Zstd:
@@ -136,7 +142,7 @@ class _Zstd:
     def __init__(self, handle: BinaryIO) -> None:
         self._handle, self._frame, self._begun = handle, _frame(), False
 
-    def read(self, _: int) -> bytes:
+    def read1(self, _: int) -> bytes:
         while packed := self._handle.read(_PACKED_AT_ONCE):
             found = []
             while packed:

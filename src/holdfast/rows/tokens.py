@@ -18,9 +18,7 @@ from holdfast.rows.formats import BadRow
 from holdfast.rows.rules import Rules
 from holdfast.rows.skeleton import Piece
 from holdfast.rows.template import Template, load_template
-
-_QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_AT_ONCE = 256  # texts; the encodings of more at a time go beyond the caches of the processor
+from holdfast.rows.words import QWEN2_WORDS, WordCounts, tokens_of, word_counts
 
 
 @dataclass(frozen=True)
@@ -92,12 +90,14 @@ class Codec:
         except BadRow as bad:
             return bad
 
+    @functools.cached_property
+    def _words(self) -> WordCounts | None:
+        return word_counts(self.tokenizer, self.template.eos)
+
     def _sizes(self, texts: list[str]) -> list[int]:
         """Tokens of each text; what stands there more than once is counted once."""
         once = [*dict.fromkeys(texts)]
-        counts: list[int] = []
-        for start in range(0, len(once), _AT_ONCE):
-            counts += map(len, self._encodings(once[start : start + _AT_ONCE]))
+        counts = self._words.of(once) if self._words is not None else tokens_of(self.tokenizer, once)
         if len(once) == len(texts):
             return counts
         size_of = dict(zip(once, counts, strict=True))
@@ -182,7 +182,7 @@ def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
     """The tokenizer of a Qwen2 folder that has vocabulary and merges only, put together as transformers does."""
     tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     tokenizer.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(Regex(_QWEN2_WORDS), "isolated")
+    split = pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     added = sorted((int(number), token) for number, token in settings.get("added_tokens_decoder", {}).items())

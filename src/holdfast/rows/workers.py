@@ -1,8 +1,8 @@
-"""Work on blocks in parallel: the first ones in threads, further ones in processes of their own. Keeps nothing.
+"""Work on blocks in parallel, in threads and in processes. Keeps nothing.
 
-Threads share the tokenizer's work, but reading JSON and rendering the template take a third of a row's time and hold the
-interpreter's lock; only processes spread those. They are worth their start from a few seconds of work on. The tokenizer's own threads
-are left alone: they cost more than they bring on rows.
+Threads share the tokenizer's work, but all else holds the interpreter's lock; only processes spread that. A copy of this process begins
+at once, but may be made of one that has no threads and holds no lock alone; a new one is worth its start from a few seconds of work on.
+The tokenizer's own threads are left alone: they cost more than they bring on rows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from holdfast.rows.shard import Block, BlockLike, blocks, shard_bytes, tokenise
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
 
 Make = Callable[[Block, Rules, Codec], bytes]
+_BLOCKS_ALONE = 2  # are done before a copy of this process would have begun
 _BLOCKS_HERE = 32  # until processes are started; as many more while these begin
 _MOST_THREADS = 4  # more wait for the interpreter's lock
 _MOST_WORKERS = 16  # each holds the tokenizer: some 100 MB
@@ -102,6 +103,65 @@ class Workers:
         return pool
 
 
+class Copies:
+    """Makes surveys of blocks in copies of this process. For a command that has no thread but its own and holds no lock."""
+
+    def __init__(self, codec: Codec, rules: Rules, count: int, make: Make) -> None:
+        self._here = codec, rules, make
+        self.count = min(count, _MOST_WORKERS)
+        self._first: list[_Later] = []
+        gc.freeze()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Copies:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def blocks(self, files: list[str]) -> Iterator[tuple[str, Block]]:
+        """Every block of the files in order, with its file. Raises what read_unparsed raises."""
+        return ((file, block) for file in files for block in blocks(file))
+
+    def begin(self, block: Block) -> Work:
+        """Start on a block; the first ones wait until it is known that there are more, or that they are asked for."""
+        if self._pool:
+            return _submitted(self._pool, block)
+        later = _Later(block, self._here)
+        if self.count > 1:
+            self._first.append(later)
+        if len(self._first) > _BLOCKS_ALONE:
+            first, *others = self._first
+            first.done = first.result()  # what this loads and learns, the copies have as well
+            self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("fork"), _enter_copy, self._here)
+            for waiting in others:
+                waiting.work = _submitted(self._pool, waiting.block)
+            self._first.clear()
+        return later
+
+
+@dataclass
+class _Later:
+    """A block that whoever asks for it works on, unless that is `done` or `work` has begun."""
+
+    block: Block
+    here: tuple[Codec, Rules, Make]
+    work: Work | None = None
+    done: bytes = b""
+
+    def result(self) -> bytes:
+        codec, rules, make = self.here
+        return self.done or (self.work.result() if self.work else make(self.block, rules, codec))
+
+
+def _submitted(pool: ProcessPoolExecutor, block: Block) -> Work:
+    try:
+        return _Work(pool.submit(_make, block))
+    except BrokenProcessPool:
+        raise _killed() from None
+
+
 @dataclass(frozen=True)
 class _Work:
     future: Future[bytes]
@@ -123,15 +183,27 @@ _here: tuple[Codec, Rules, Make] | None = None  # what this worker process works
 
 
 def _enter(folder: Path, plain: bool, rules: Rules, make: Make) -> None:
-    """Prepare a worker: it leaves Ctrl-C and a closed terminal to its parent and does not outlive it."""
+    """Prepare a worker that is a new process."""
     global _here
-    for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    _follow_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     codec = load_codec(folder)
     gc.freeze()
     _here = plain_codec(codec) if plain else codec, rules, make
+
+
+def _enter_copy(codec: Codec, rules: Rules, make: Make) -> None:
+    """Prepare a worker that is a copy of its parent."""
+    global _here
+    _follow_parent()
+    _here = codec, rules, make
+
+
+def _follow_parent() -> None:
+    """Leave Ctrl-C and a closed terminal to the parent, and do not outlive it."""
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

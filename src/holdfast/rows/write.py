@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,14 +16,15 @@ from holdfast.rows.keys import Line, lines_of
 
 def refuse_outputs(outputs: list[Path], inputs: list[str]) -> None:
     """Raise Stop(2) where an output would replace an input or another output, or is a folder."""
-    taken = {Path(file).resolve(): file for file in inputs}
+    taken = {os.path.realpath(file): file for file in inputs}
     for output in outputs:
         if output.is_dir():
             raise Stop(USAGE, f"{output} is a folder", "name a file in it")
-        if output.resolve() in taken:
-            what = "one of the inputs, which are never overwritten" if taken[output.resolve()] in inputs else "named twice"
+        place = os.path.realpath(output)
+        if place in taken:
+            what = "one of the inputs, which are never overwritten" if taken[place] in inputs else "named twice"
             raise Stop(USAGE, f"{output} is {what}", "choose another name")
-        taken[output.resolve()] = str(output)
+        taken[place] = str(output)
 
 
 def write_lines(files: list[str], count: int, outputs: list[Path], part_of: Callable[[int, Line], int]) -> list[int]:

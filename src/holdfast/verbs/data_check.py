@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
+import threading
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,10 +21,7 @@ from holdfast.rows.rules import NO_LIMIT, Rules
 from holdfast.rows.sources import expand
 from holdfast.rows.survey import check_block
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
-from holdfast.rows.workers import Crew, Make, Workers
-from holdfast.ui.datapage import render
-from holdfast.ui.datatable import show
-from holdfast.verbs.second_look import look_again, refuse_second_look
+from holdfast.rows.workers import Copies, Crew, Make, Workers
 from holdfast.world.system import usable_threads
 
 EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024 --html rows.html"
@@ -58,6 +57,8 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
     if arguments.second_look:
+        from holdfast.verbs.second_look import look_again, refuse_second_look
+
         refuse_second_look(arguments.second_look)
     codec = codec_of(arguments)
     findings = Findings()
@@ -108,7 +109,8 @@ def crew_of(arguments: argparse.Namespace, codec: Codec, make: Make) -> Abstract
     """Who does the work: processes of this machine, or the cluster asked for. Raises Stop(2) without Ray."""
     rules, count = rules_of(arguments), workers_of(arguments)
     if arguments.ray is None:
-        return Workers(codec, rules, count, make)
+        alone = sys.platform == "linux" and threading.active_count() == 1
+        return (Copies if alone else Workers)(codec, rules, count, make)
     if arguments.workers is not None:
         raise Stop(USAGE, "--workers counts processes of this machine, --ray uses the CPUs of a cluster", "give one of the two")
     try:
@@ -136,9 +138,13 @@ def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str
 def tell(arguments: argparse.Namespace, answer: Json) -> None:
     """Print the table and write the page, as far as they are wanted."""
     if arguments.html:
+        from holdfast.ui.datapage import render
+
         try:
             write_bytes(arguments.html, render(answer).encode("utf-8", "replace"), durable=False)
         except OSError as error:
             raise Stop(BLOCKED, f"{arguments.html} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None
     if not arguments.json:
+        from holdfast.ui.datatable import show
+
         show(answer)

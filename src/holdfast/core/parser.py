@@ -1,0 +1,62 @@
+"""A command line whose errors name the next command, and which imports what a verb needs only when that is used."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from holdfast.core.errors import USAGE, Stop
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but its errors name the nearest verb or option and the next command, and `fill` adds what it takes once it is asked to."""
+
+    fill: Callable[[], None] | None = None
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
+        known = [*(str(choice) for action in self._actions for choice in action.choices or ()), *self._option_string_actions]
+        near = difflib.get_close_matches((wrong[1] or wrong[2] or "").partition("=")[0], known, n=1) if wrong else []
+        if wrong and wrong[1] is not None:
+            message = f"there is no verb {wrong[1]!r}"
+        message = message.replace("required: CONFIG, key=value", "required: CONFIG")
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but words nobody takes are told by the verb they were given to."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            found.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, after filling it."""
+        fill, self.fill = self.fill, None
+        if fill:
+            fill()
+        return super().parse_known_args(args, namespace)
+
+
+def add_verbs(parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str, str], module_of: str) -> None:
+    """Give the parser a word for each summary; `dest` is to hold the word that is used, `dest`_module its module.
+
+    `module_of` and the word name the module, which is imported only then. It has EXAMPLE, add_arguments and run.
+    """
+    words = parser.add_subparsers(dest=dest, metavar=dest.upper(), required=True)
+    for word, summary in summaries.items():
+        child = words.add_parser(word, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        assert isinstance(child, Parser)
+        child.fill = functools.partial(_fill, child, f"{module_of}{word}", f"{dest}_module")
+
+
+def _fill(parser: Parser, name: str, dest: str) -> None:
+    module = importlib.import_module(name)
+    parser.description, parser.epilog = module.__doc__, f"example:\n  {module.EXAMPLE}"
+    parser.set_defaults(**{dest: module, "parser": parser})
+    module.add_arguments(parser)
