@@ -16,6 +16,7 @@ from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.core.run import RunFolder
 from holdfast.ui.report import render
 from holdfast.ui.svg import Marker, histogram, line_chart
+from holdfast.ui.terminal import Terminal
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,17 @@ def test_the_page_tells_the_run(run: Path) -> None:
     assert text.count("<svg") == 6
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "PeftModel.from_pretrained" in text
+
+
+@pytest.mark.parametrize(("tuned", "worse"), [(1.0, False), (2.0, True), (2.5, True), (math.nan, True)])
+def test_an_adapter_that_is_no_better_than_the_base_is_called_that(
+    run: Path, tuned: float, worse: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    summary["loss"] |= {"eval_base": 2.0, "eval_tuned": tuned}
+    Terminal(to_stderr=False, quiet=False).summary(summary, RunFolder(run))
+    told = capsys.readouterr().out
+    assert "(tuned)" in told and ("NO better than the base" in told) == worse
 
 
 def test_the_verb_writes_it_again_anywhere(run: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("ended early", early.removeprefix("ended early ")))
     if loss["eval_base"] is not None:
         facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned)"))
-        if loss["eval_tuned"] >= loss["eval_base"]:
+        if not loss["eval_tuned"] < loss["eval_base"]:  # NaN is no better either
             facts.append(
                 (
                     "",
