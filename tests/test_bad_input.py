@@ -213,9 +213,11 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
         (["trian", "c.yaml"], "there is no verb 'trian'\n  -> did you mean trial?"),
         (["train"], "required: CONFIG\n  -> `holdfast train --help`"),
         (["train", "c.yaml", "--extnd"], "unrecognized arguments: --extnd\n  -> did you mean --extend?"),
+        (["train", "c.yaml", "--set", "train.lr=1"], "settings are given without dashes, as in train.lr=1e-4; `holdfast train --help`"),
+        (["train", "c.yaml", "--learning_rate", "1"], "settings are given without dashes"),
         (["data", "mak"], "there is no verb 'mak'\n  -> did you mean make? `holdfast data --help`"),
     ],
-    ids=["verb", "nothing", "option", "verb of a verb"],
+    ids=["verb", "nothing", "option", "a setting as an option", "a setting as an option of its own", "verb of a verb"],
 )
 def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: str) -> None:
     done = holdfast(*words)
