@@ -26,12 +26,8 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no verb {wrong[1]!r}"
         message = message.replace("required: CONFIG, key=value", "required: CONFIG")
         hint = f"did you mean {near[0]}? " if near else ""
-        if (
-            wrong
-            and wrong[2]
-            and (not near or wrong[2].startswith("--set"))
-            and any(action.metavar == "key=value" for action in self._actions)
-        ):
+        takes_settings = any(action.metavar == "key=value" for action in self._actions)
+        if takes_settings and wrong and wrong[2] and (not near or wrong[2].startswith("--set")):
             hint = "settings are given without dashes, as in train.lr=1e-4; "
         raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
 
