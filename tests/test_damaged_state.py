@@ -333,6 +333,9 @@ def test_rows_are_accused_no_more_where_the_loss_has_left_its_level() -> None:
     verdict = investigate(SpoiltLab(2), [], 2, [])
     assert (verdict.kind, verdict.rows, verdict.cause) == ("uncertain", (), "divergence")
     assert "above 2.73 since step 3" in verdict.evidence
+    forbidden = SpoiltLab(2)
+    forbidden.goes_back = False
+    assert investigate(forbidden, [], 2, []).kind == "rows", "run.rollback is off"
 
 
 def test_a_trial_that_died_before_it_knew_its_rows_is_survived() -> None:

@@ -54,7 +54,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
     everything = Change(tuple(suspects))
     suspects = suspects or lab.outcome(everything).get("samples") or []
     lab.known.setdefault(Change(tuple(suspects)).key(), lab.outcome(everything))
-    ill = left_level([*lab.losses(), *_loss(lab, everything)]) if certain else None
+    ill = left_level([*lab.losses(), *_loss(lab, everything)]) if certain and lab.goes_back else None
     if ill:
         found = blame_the_rate(lab, *ill)
         if found is not None:
@@ -70,7 +70,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
     traced = {} if outcome["finite"] else _traced(lab, suspects, outcome)
     first = traced.get("first_nonfinite")
     if certain and outcome["ending"] == "finished" and (first is None or first["cause"] != "nonfinite_kernel"):
-        found = blame_the_state(lab, outcome, rates=not ill)
+        found = blame_the_state(lab, outcome, rates=lab.goes_back and not ill)
         if found is not None:
             return found
     tried: list[str] = []
