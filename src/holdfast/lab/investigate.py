@@ -54,7 +54,8 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
     everything = Change(tuple(suspects))
     suspects = suspects or lab.outcome(everything).get("samples") or []
     lab.known.setdefault(Change(tuple(suspects)).key(), lab.outcome(everything))
-    ill = left_level([*lab.losses(), *_loss(lab, everything)]) if certain and lab.goes_back else None
+    numbers = certain and lab.outcome(everything)["ending"] == "finished"  # not finite, where others crash or hang
+    ill = left_level([*lab.losses(), *_loss(lab, everything)]) if numbers and lab.goes_back else None
     if ill:
         found = blame_the_rate(lab, *ill)
         if found is not None:
@@ -95,7 +96,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
 
 def _loss(lab: Lab, change: Change) -> list[tuple[int, float]]:
     """(step, loss) of a trial whose loss is finite though its gradients are not; nothing else."""
-    loss = lab.outcome(change)["loss"] if lab.outcome(change)["ending"] == "finished" else None
+    loss = lab.outcome(change)["loss"]
     return [(lab.step, float(loss))] if loss is not None and isfinite(loss) else []
 
 
