@@ -50,7 +50,7 @@ class SimulatedLab(Lab):
         self.fault, self.lengths, self.chance = fault, lengths, chance
         self.step, self.settings, self.environment = 5, dict(SETTINGS), {}
         self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
-        self.began = time.monotonic()
+        self.began, self.goes_back = time.monotonic(), True
 
     def losses(self) -> list[tuple[int, float]]:
         return []

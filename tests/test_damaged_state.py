@@ -251,7 +251,7 @@ class StubLab(Lab):
 
     def __init__(self, answer: Callable[[Change], Json]) -> None:
         self.answer, self.step, self.settings = answer, 8, {}
-        self.trials, self.unchanged, self.known, self.began = 0, [True], {}, 0.0
+        self.trials, self.unchanged, self.known, self.began, self.goes_back = 0, [True], {}, 0.0, True
 
     def older_states(self, at: int) -> list[int]:
         assert at == 7

@@ -28,9 +28,9 @@ from holdfast.rows.cache import TokenCache, cache_key
 from holdfast.rows.check import Checked, check_rows, report
 from holdfast.rows.read import read_rows, read_unparsed
 from holdfast.rows.rules import Rules
-from holdfast.rows.shard import blocks, shard_bytes, tokenise
+from holdfast.rows.shard import Block, blocks, shard_bytes, tokenise
 from holdfast.rows.survey import check_block
-from holdfast.rows.tokens import load_codec
+from holdfast.rows.tokens import Codec, load_codec
 from holdfast.rows.tokenset import join_parts, load_tokens
 from holdfast.rows.workers import Copies, Workers
 from holdfast.ui.terminal import Terminal
@@ -135,6 +135,23 @@ def test_a_killed_worker_is_told(
             kill(process.pid)
         with pytest.raises(Stop, match="a process that tokenises rows was killed"):
             [work.result() for work in begun]
+
+
+def test_no_block_is_worked_on_twice(assets: SimpleNamespace, rows: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    def make(block: Block, _rules: Rules, _codec: Codec) -> bytes:
+        with made.open("a") as file:
+            file.write(f"{block.name}\n")
+        return block.name.encode()
+
+    several = [*blocks(str(rows))]
+    assert len(several) == 5
+    with Copies(load_codec(assets.model), Rules(max_tokens=96), 2, make) as hands:
+        results = [hands.begin(block).result() for block in several[:2]]  # as for held-out rows, before the others
+        results += [work.result() for work in [hands.begin(block) for block in several[2:]]]
+    assert results == [block.name.encode() for block in several]
+    assert sorted(made.read_text().split()) == sorted(block.name for block in several)
 
 
 def test_rows_are_tokenised_once_whatever_their_file_is_called(assets: SimpleNamespace, rows: Path, tmp_path: Path) -> None:

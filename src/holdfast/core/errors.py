@@ -27,3 +27,8 @@ class Stop(Exception):
 
     def __str__(self) -> str:
         return self.message if not self.hint else f"{self.message}\n  -> {self.hint}"
+
+
+def told(error: Exception) -> str:
+    """Kind and first line of an error that another package raised."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:500]

@@ -26,8 +26,6 @@ class Spent(Exception):
 class Lab:
     """The trials of one failing step: counted, cached by what they ask, kept under RUN/trials."""
 
-    goes_back = True  # whether committed steps may be trained again at a lower rate
-
     def __init__(
         self,
         run: RunFolder,
@@ -41,7 +39,7 @@ class Lab:
         self.run, self.step, self.environment, self.settings = run, step, environment, settings
         self.deadline_s, self.tell, self.stop = deadline_s, tell, stop
         self.trials, self.most_trials = 0, run.config().run.trials
-        self.goes_back = run.config().run.rollback
+        self.goes_back = run.config().run.rollback  # whether committed steps may be trained again at a lower rate
         self.unchanged: list[bool] = []  # whether the step failed, each time it was tried as it was
         self.began = time.monotonic()
         self.known: dict[str, Json] = {}

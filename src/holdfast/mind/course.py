@@ -49,7 +49,7 @@ def trouble(steps: Sequence[Json]) -> Trouble | None:
         return None
     levels = [median(losses[at : at + WIDTH]) for at in range(0, len(losses) - WIDTH - _SHORT + 1, _SHORT)]
     usual = min(levels)
-    limit = max(_TIMES * usual, usual + _BY)
+    limit = _limit(usual)
     if median(losses[-_SHORT:]) <= limit:
         return None
     onset = _onset(losses, (usual + limit) / 2, limit)
@@ -69,9 +69,14 @@ def left_level(losses: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
     width = max(1, min(_SHORT, len(losses) // 3))
     values = [loss for _, loss in losses]
     best = min((median(values[at : at + width]) for at in range(len(values) - width + 1)), default=0.0)
-    limit = max(_TIMES * best, best + _BY)
+    limit = _limit(best)
     calm = max((at for at, value in enumerate(values) if value <= limit), default=-1)
     return (losses[calm + 1][0], limit) if 0 <= calm < len(losses) - _ILL else None
+
+
+def _limit(level: float) -> float:
+    """Above it the loss has left this level."""
+    return max(_TIMES * level, level + _BY)
 
 
 def _onset(losses: list[float], calm: float, limit: float) -> int:

@@ -90,19 +90,19 @@ def _gib(value: float) -> str:
 
 def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict[str, Any]:
     """The settings a run begins with: the first entry of its timeline. `threads`: CPU threads this process may use."""
-    chosen, liger = config.train.deterministic, config.train.liger
+    chosen, liger, on_gpu = config.train.deterministic, config.train.liger, bool(training_devices(machine))
     return {
         "attention": config.train.attention,
         "dtype": plan["precision"],
-        "liger": bool(training_devices(machine)) and read(machine).package("liger-kernel") is not None if liger is None else liger,
+        "liger": on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
         "packing": config.train.packing,
-        "varlen": bool(training_devices(machine)),
+        "varlen": on_gpu,
         "own_head": False,
         "micro_batch_tokens": plan["micro_batch_tokens"],
         "checkpointed_layers": plan["checkpointed_layers"],
         "memory_limit_bytes": config.train.memory_limit or _memory_limit(machine),
         "threads": config.train.threads or threads,
-        "deterministic": not training_devices(machine) if chosen is None else chosen,
+        "deterministic": not on_gpu if chosen is None else chosen,
         "steps": plan["steps"],
         "samples": plan["samples"],
     }

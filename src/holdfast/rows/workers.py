@@ -57,63 +57,18 @@ def _shard(block: Block, rules: Rules, codec: Codec) -> bytes:
     return shard_bytes(tokenise(block, rules, codec))
 
 
-class Workers:
-    """Makes shards of blocks, or what else `make` makes of them, in as many processes as are useful. Use it in a with statement."""
-
-    def __init__(self, codec: Codec, rules: Rules, threads: int, make: Make = _shard) -> None:
-        self._codec, self._rules, self._make = codec, rules, make
-        self.count = min(threads, _MOST_WORKERS)
-        self._begun = 0
-        gc.freeze()  # what is there now stays; looking through it again and again costs a tenth of the time
-        self._pool: ProcessPoolExecutor | None = None
-        self._threads = ThreadPoolExecutor(min(self.count + 1, _MOST_THREADS), "rows") if self.count > 1 else None
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pool in (self._threads, self._pool):
-            if pool:
-                pool.shutdown(wait=True, cancel_futures=True)
-
-    def blocks(self, files: list[str]) -> Iterator[tuple[str, Block]]:
-        """Every block of the files in order, with its file. Raises what read_unparsed raises."""
-        return ((file, block) for file in files for block in blocks(file))
-
-    def begin(self, block: Block) -> Work:
-        """Start on a block."""
-        self._begun += 1
-        if self._threads is None:
-            done: Future[bytes] = Future()
-            done.set_result(self._make(block, self._rules, self._codec))
-            return _Work(done)
-        try:
-            if self._begun > _BLOCKS_HERE and self._pool is None:
-                self._pool = self._processes()
-            if self._begun > 2 * _BLOCKS_HERE and self._pool:
-                return _Work(self._pool.submit(_make, block))
-        except BrokenProcessPool:
-            raise _killed() from None
-        return _Work(self._threads.submit(self._make, block, self._rules, self._codec))
-
-    def _processes(self) -> ProcessPoolExecutor:
-        arguments = (self._codec.folder, self._codec.stands_in, self._rules, self._make)
-        pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _enter, arguments)
-        pool.submit(int)  # begins the processes
-        return pool
+C = TypeVar("C", bound="_OfThisMachine")
 
 
-class Copies:
-    """Makes surveys of blocks in copies of this process. For a command that has no thread but its own and holds no lock."""
+class _OfThisMachine:
+    """What both crews of this machine share: how many they are, and where blocks come from."""
 
-    def __init__(self, codec: Codec, rules: Rules, count: int, make: Make) -> None:
-        self._here = codec, rules, make
+    def __init__(self, count: int) -> None:
         self.count = min(count, _MOST_WORKERS)
-        self._first: list[_Later] = []
-        gc.freeze()
         self._pool: ProcessPoolExecutor | None = None
+        gc.freeze()  # what is there now stays; looking through it again and again costs a tenth of the time
 
-    def __enter__(self) -> Copies:
+    def __enter__(self: C) -> C:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,16 +79,59 @@ class Copies:
         """Every block of the files in order, with its file. Raises what read_unparsed raises."""
         return ((file, block) for file in files for block in blocks(file))
 
+
+class Workers(_OfThisMachine):
+    """Makes shards of blocks, or what else `make` makes of them, in as many processes as are useful. Use it in a with statement."""
+
+    def __init__(self, codec: Codec, rules: Rules, threads: int, make: Make = _shard) -> None:
+        super().__init__(threads)
+        self._codec, self._rules, self._make = codec, rules, make
+        self._begun = 0
+        self._threads = ThreadPoolExecutor(min(self.count + 1, _MOST_THREADS), "rows") if self.count > 1 else None
+
+    def __exit__(self, *_: object) -> None:
+        if self._threads:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        super().__exit__()
+
+    def begin(self, block: Block) -> Work:
+        """Start on a block."""
+        self._begun += 1
+        if self._threads is None:
+            done: Future[bytes] = Future()
+            done.set_result(self._make(block, self._rules, self._codec))
+            return _Work(done)
+        if self._begun > _BLOCKS_HERE and self._pool is None:
+            self._pool = self._processes()
+        if self._begun > 2 * _BLOCKS_HERE and self._pool:
+            return _submitted(self._pool, block)
+        return _Work(self._threads.submit(self._make, block, self._rules, self._codec))
+
+    def _processes(self) -> ProcessPoolExecutor:
+        arguments = (self._codec.folder, self._codec.stands_in, self._rules, self._make)
+        pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _enter, arguments)
+        pool.submit(int)  # begins the processes
+        return pool
+
+
+class Copies(_OfThisMachine):
+    """Makes surveys of blocks in copies of this process. For a command that has no thread but its own and holds no lock."""
+
+    def __init__(self, codec: Codec, rules: Rules, count: int, make: Make) -> None:
+        super().__init__(count)
+        self._here = codec, rules, make
+        self._first: list[_Later] = []
+
     def begin(self, block: Block) -> Work:
         """Start on a block; the first ones wait until it is known that there are more, or that they are asked for."""
         if self._pool:
             return _submitted(self._pool, block)
         later = _Later(block, self._here)
         if self.count > 1:
-            self._first.append(later)
+            self._first = [*(waiting for waiting in self._first if not waiting.done), later]
         if len(self._first) > _BLOCKS_ALONE:
             first, *others = self._first
-            first.done = first.result()  # what this loads and learns, the copies have as well
+            first.result()  # what this loads and learns, the copies have as well
             self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("fork"), _enter_copy, self._here)
             for waiting in others:
                 waiting.work = _submitted(self._pool, waiting.block)
@@ -143,7 +141,7 @@ class Copies:
 
 @dataclass
 class _Later:
-    """A block that whoever asks for it works on, unless that is `done` or `work` has begun."""
+    """A block that whoever asks for it first works on, unless `work` has begun. `done`: what was made of it."""
 
     block: Block
     here: tuple[Codec, Rules, Make]
@@ -151,8 +149,10 @@ class _Later:
     done: bytes = b""
 
     def result(self) -> bytes:
-        codec, rules, make = self.here
-        return self.done or (self.work.result() if self.work else make(self.block, rules, codec))
+        if not self.done:
+            codec, rules, make = self.here
+            self.done = self.work.result() if self.work else make(self.block, rules, codec)
+        return self.done
 
 
 def _submitted(pool: ProcessPoolExecutor, block: Block) -> Work:

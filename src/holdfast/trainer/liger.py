@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from holdfast.core.errors import told
+
 _NOTHING = object()
 
 
@@ -66,11 +68,6 @@ def _apply(model: nn.Module) -> str:
     except Exception as error:  # noqa: BLE001  (not there, of another transformers, without a Triton that works: the model has its own code)
         return told(error)
     return ""
-
-
-def told(error: Exception) -> str:
-    """Kind and first line of an error that another package raised."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 _Change = tuple[dict[str, Any], str, Any, Any]  # names, one of them, its own value, Liger's

@@ -13,9 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from holdfast.core.errors import told
 from holdfast.core.timeline import Settings, add_entry
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.liger import Liger, told
+from holdfast.trainer.liger import Liger
 from holdfast.trainer.packing import assemble
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.tasks.base import Batch

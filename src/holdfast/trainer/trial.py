@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from holdfast.core.errors import BLOCKED, DONE
+from holdfast.core.errors import BLOCKED, DONE, told
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.memoryfile import MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
@@ -141,7 +141,7 @@ class _Stage:
             return _failed(f"out of memory: {full}")
         except _RECOVERABLE as error:
             self.broken = True
-            return _failed(f"{type(error).__name__}: {error}".splitlines()[0][:500])
+            return _failed(told(error))
 
 
 def _of_building(settings: Settings) -> Settings:
