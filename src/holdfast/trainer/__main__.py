@@ -6,6 +6,8 @@ import faulthandler
 import sys
 from pathlib import Path
 
+from holdfast.trainer.libraries import libraries
+
 
 def main(argv: list[str]) -> int:
     faulthandler.enable()
@@ -14,32 +16,32 @@ def main(argv: list[str]) -> int:
         from holdfast.trainer.job import register
 
         attempt = register(Path(rest[0]), int(rest[1]))
-        from holdfast.trainer.loop import train
-
+        with libraries():
+            from holdfast.trainer.loop import train
         return train(attempt)
     if job == "standby":
-        from holdfast.trainer.standby import stand_by
-
+        with libraries():
+            from holdfast.trainer.standby import stand_by
         return stand_by(Path(rest[0]), with_model=rest[1] == "model")
     if job == "trial":
-        from holdfast.trainer.trial import trial
-
+        with libraries():
+            from holdfast.trainer.trial import trial
         return trial(Path(rest[0]), Path(rest[1]))
     if job == "trials":
-        from holdfast.trainer.trial import host_trials
-
+        with libraries():
+            from holdfast.trainer.trial import host_trials
         return host_trials(Path(rest[0]))
     if job == "evaluate":
-        from holdfast.trainer.evaluate import evaluate
-
+        with libraries():
+            from holdfast.trainer.evaluate import evaluate
         return evaluate(Path(rest[0]))
     if job == "chat":
-        from holdfast.trainer.chat import chat
-
+        with libraries():
+            from holdfast.trainer.chat import chat
         return chat(Path(rest[0]))
     if job == "losses":
-        from holdfast.trainer.losses import losses
-
+        with libraries():
+            from holdfast.trainer.losses import losses
         return losses(Path(rest[0]))
     if job == "probe":
         from holdfast.trainer.probe import probe

@@ -1,0 +1,29 @@
+"""Import torch, transformers and PEFT with less work: in a process that trains, this is most of the time before its first step."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def libraries() -> Iterator[None]:
+    """Inside, import what needs them. What they make in being imported stays, and is not looked through for garbage, then or later."""
+    gc.disable()
+    _read_models_once()
+    yield
+    gc.freeze()
+    gc.enable()
+
+
+def _read_models_once() -> None:
+    """Transformers reads the source of all its models to know their names, keeps what it found, and reads them again under another name."""
+    import transformers
+    from transformers.utils import import_utils
+
+    read = import_utils.create_import_structure_from_path
+    folder = Path(transformers.__file__).parent / "models"
+    found, again = read(folder), str(folder / "__init__.py")
+    import_utils.create_import_structure_from_path = lambda path: found if str(path) == again else read(path)

@@ -1,0 +1,33 @@
+"""A process that trains imports its libraries with less work and gets the same of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+_CHILD = """
+import contextlib, gc, json, sys
+reads = []
+sys.addaudithook(lambda event, given: reads.append(given[0]) if event == "open" and str(given[0]).endswith("modeling_bert.py") else None)
+from holdfast.trainer.libraries import libraries
+with libraries() if sys.argv[1] == "ours" else contextlib.nullcontext():
+    import holdfast.trainer.loop
+    import transformers
+from transformers.models.bert import BertModel
+names = {"models": dir(transformers.models), "auto": dir(transformers.models.auto), "bert": dir(transformers.models.bert)}
+print(json.dumps([gc.isenabled(), gc.get_freeze_count(), len(reads), BertModel.__name__, names]))
+"""
+
+
+def _imported(how: str) -> Any:
+    child = subprocess.run([sys.executable, "-c", _CHILD, how], capture_output=True, text=True, check=True)
+    return json.loads(child.stdout)
+
+
+def test_the_libraries_are_the_same_and_their_models_are_read_once() -> None:
+    (enabled, frozen, reads, *found), (_, not_frozen, plain_reads, *plain) = _imported("ours"), _imported("plainly")
+    assert found == plain
+    assert enabled and frozen > 100_000 > not_frozen
+    assert (reads, plain_reads) == (2, 3), "for its names and as code"
