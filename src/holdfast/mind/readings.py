@@ -15,6 +15,7 @@ from holdfast.mind.curve import curve_readings
 from holdfast.mind.frames import cut_traceback
 
 _SIGNALS = {int(number): number.name for number in signal.Signals}
+_DEATH = r"(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)"
 _ENDINGS = (
     (re.compile(r"exit(?:s|ed)?(?: with)?[ _-]?(?:return )?(?:code|status)s?[ :=]+\(?(-?\d{1,3})\b", re.I), None),
     (re.compile(r"\(?exitcode[ :=]+(-?\d{1,3})\b", re.I), None),
@@ -22,14 +23,10 @@ _ENDINGS = (
     (re.compile(r"(?:[Ss]ignal|on signal|sig(?:nal)?=)[ :]*(?:SIG[A-Z]+ \()?(\d{1,2})\b(?! *%)"), "signal"),
     (re.compile(r"\bSignal: [A-Z][\w ]+ \((\d{1,2})\)"), "signal"),
     (re.compile(r"<Signals\.SIG[A-Z]+: (\d{1,2})>"), "signal"),
-    (re.compile(r": line \d+: +\d+ (Killed|Bus error|Segmentation fault|Aborted|Illegal instruction) {2,}"), "name"),  # bash, anywhere
+    (re.compile(rf": line \d+: +\d+ {_DEATH} {{2,}}"), "name"),  # bash, anywhere
+    (re.compile(rf"(?:it/s|s/it|\?it)[^\]\n]*\]\W*{_DEATH}\b"), "name"),  # behind a bar
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
-    (
-        re.compile(
-            r"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)\b[^:]*$", re.I
-        ),
-        "name",
-    ),
+    (re.compile(rf"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?{_DEATH}\b[^:]*$", re.I), "name"),
 )
 _NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "illegal instruction": 4}
 _SIZE = r"([\d.]+) ?([KMGT]i?B|bytes)"
@@ -40,6 +37,7 @@ _TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|{_SIZE} total capacity)")
 _HELD = re.compile(rf"(?:of the allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated)", re.I)
 _IDLE = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _RESERVED = re.compile(rf"{_SIZE} (?:reserved in total|cached)")  # held and idle, as torch said before 2.1
+_OWN = re.compile(rf"(?:{_SIZE} reserved in total|this process has {_SIZE} memory in use)")
 _OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use", re.I)
 _ROOM = 256 << 20  # the driver and the runtime keep some for themselves, and segments are rounded up
 _CARVE_OUT = 9 << 28  # bytes; what a GPU without memory of its own is left with, and no card sold for computing
@@ -90,6 +88,8 @@ def _memory(line: Line) -> Iterator[Line]:
         yield Line(line.number, f"reading: {_gib(idle)} reserved in pieces too small for the {_gib(asked)} asked for", line.rank)
     if others is not None and "this process has" in line.text and held is not None and others > held:
         yield Line(line.number, f"reading: another process holds {_gib(others)} of the GPU", line.rank)
+    elif others is None and (missing := _held_elsewhere(line.text, free, held, total)):
+        yield Line(line.number, f"reading: another process holds {_gib(missing)} of the GPU", line.rank)
     if total is not None and total < _CARVE_OUT and "HIP" in line.text:
         yield Line(line.number, f"reading: the GPU offers {_gib(total)} in all", line.rank)
     if cap is not None and total is not None and cap < total * 0.9:
@@ -100,6 +100,14 @@ def _unused(text: str, held: float, idle: float | None, total: float) -> bool:
     if idle is None:
         return held == 0 == _bytes(_RESERVED, text)
     return held + idle < total * 0.05
+
+
+def _held_elsewhere(text: str, free: float | None, held: float | None, total: float | None) -> float:
+    """Bytes that are neither free nor this process's where those are most of the card; else, or where the figures do not add up, 0."""
+    own = _bytes(_OWN, text)
+    if own is None or free is None or held is None or total is None or held > own:
+        return 0.0
+    return max(total - own - free, 0.0) if own + free < total / 2 else 0.0
 
 
 def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
