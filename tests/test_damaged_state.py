@@ -345,7 +345,7 @@ def test_a_trial_that_died_before_it_knew_its_rows_is_survived() -> None:
 
 def test_a_rate_that_spoils_the_weights_is_lowered_from_before_it_did(config_of: Callable[..., Path], tmp_path: Path) -> None:
     train = {"steps": 24, "lr": 30.0, "max_grad_norm": 1000.0}
-    config = config_of(model="tiny", train=train, evaluate={"generate": 0}, run={"standby": False})
+    config = config_of(model="tiny", data={"held_out": 0.1}, train=train, evaluate={"generate": 0}, run={"standby": False})
     done = holdfast("train", config, "--run", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)

@@ -60,7 +60,7 @@ def undisturbed_sha256(config: Path, run: Path) -> str:
 
 
 def test_a_detached_run_goes_on_alone_and_can_be_looked_on_at(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 200}), tmp_path / "run"
+    config, run = config_of(data={"held_out": 0.1}, train={"steps": 200}), tmp_path / "run"
     done = holdfast("train", config, "--run", "run", "--detach", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for words in ("under way: step", "holdfast attach run\n", "holdfast status run\n", "holdfast stop run\n", "run/supervisor.log"):
@@ -182,7 +182,7 @@ class Terminal:
 
 
 def test_closing_the_terminal_costs_nothing_but_the_terminal(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 150}), tmp_path / "run"
+    config, run = config_of(data={"held_out": 0.1}, train={"steps": 150}), tmp_path / "run"
     sha256 = undisturbed_sha256(config, tmp_path / "other")
     terminal = Terminal("train", config, "--run", run)
     wait_until(lambda: terminal.shows("grad norm"))
@@ -212,8 +212,8 @@ def test_closing_the_terminal_during_the_preparation_ends_nothing(config_of: Wri
 
 
 def test_a_pipe_that_nobody_reads_any_more_ends_nothing(config_of: Write, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    line = f"{sys.executable} -m holdfast train {config_of(train={'steps': 60})} --run {run} | head -1; echo ${{PIPESTATUS[0]}}"
+    run, config = tmp_path / "run", config_of(data={"held_out": 0.1}, train={"steps": 60})
+    line = f"{sys.executable} -m holdfast train {config} --run {run} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert done.stdout.splitlines()[-1] == "0", done
     assert done.stderr == ""

@@ -108,7 +108,7 @@ def test_labels_nobody_can_predict_are_told_after_ten_steps(config_of: Callable[
     """Real runs: characters in a random order, none twice (a model with random weights says what it was just told), and the usual rows."""
     chance, letters = random.Random(4), string.ascii_letters + string.digits
     noise = [{"instruction": f"Say {at}", "output": "".join(chance.sample(letters, k=30))} for at in range(120)]
-    config = config_of(train={"steps": 12}, evaluate={"generate": 0}, run={"standby": False})
+    config = config_of(train={"steps": 12}, run={"standby": False})
     files = [] if learnable else [f"data.files={write_rows(tmp_path / 'noise.jsonl', noise)}"]
     done = holdfast("train", config, *files, "--run", tmp_path / "run")
     assert done.returncode == 0, done.stderr

@@ -77,7 +77,7 @@ def test_a_run_stopped_while_it_is_looked_at_again_is_told_where_it_stands(confi
 
 
 def test_a_stop_during_the_final_evaluation_is_no_finish(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 3}), tmp_path / "run"
+    config, run = config_of(data={"held_out": 0.1}, train={"steps": 3}), tmp_path / "run"
     child = start("train", config, "--run", run)
     wait_until(lambda: (run / "evaluation.log").exists())
     child.send_signal(signal.SIGINT)

@@ -218,7 +218,7 @@ def poisoned(config_of: Write, assets: SimpleNamespace, tmp_path: Path) -> Calla
     """(config, faults, the poisoned row, its line) for one row that spoils every micro-batch it is in, from step 6 on."""
 
     def make(effect: str, **more: Any) -> tuple[Path, Path, int, int]:
-        config = config_of(train={"steps": STEPS}, evaluate={"generate": 0}, run={"hang_s": 8.0, **more})
+        config = config_of(train={"steps": STEPS}, run={"hang_s": 8.0, **more})
         probe = holdfast("train", config, "train.steps=7", "--run", tmp_path / "probe")
         assert probe.returncode == 0, probe.stderr
         row = lines(tmp_path / "probe/steps.jsonl")[5]["samples"][3]
@@ -268,7 +268,7 @@ def test_the_change_that_helps_is_found_and_kept(config_of: Write, tmp_path: Pat
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     message = "CUDA out of memory is what this message claims"  # it misleads: memory has nothing to do with it
     faults.write_text(json.dumps([{"name": "hidden", "when": when, "effect": "abort", "message": message}]))
-    config = config_of(train={"steps": 8, "micro_batch_tokens": 200}, evaluate={"generate": 0})
+    config = config_of(train={"steps": 8, "micro_batch_tokens": 200})
     done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     applied = events(run, "remedy_applied")
@@ -288,7 +288,7 @@ def test_a_conjunction_nobody_was_told_of_is_broken(config_of: Write, tmp_path: 
     message = "HIPBLAS_STATUS_INTERNAL_ERROR when calling hipblasLtMatmul"
     faults.write_text(json.dumps([{"name": "gemm", "when": when, "effect": "abort", "message": message}]))
     train = {"steps": 5, "precision": "bf16", "effective_batch": 24, "micro_batch_tokens": 430}
-    done = holdfast("train", config_of(train=train, evaluate={"generate": 0}), "--run", run, "--faults", faults, "--json")
+    done = holdfast("train", config_of(train=train), "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     applied = events(run, "remedy_applied")
     assert applied and {event["remedy"] for event in applied} <= {"smaller-micro-batch", "eager-attention", "fp32", "no-packing"}
@@ -301,7 +301,7 @@ def test_a_silent_death_is_traced_to_its_setting(config_of: Write, tmp_path: Pat
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     when = {"step": 4, "setting": {"attention": "sdpa"}}
     faults.write_text(json.dumps([{"name": "hidden", "when": when, "effect": effect, "message": " "}]))
-    done = holdfast("train", config_of(train={"steps": 6}, evaluate={"generate": 0}), "--run", run, "--faults", faults, "--json")
+    done = holdfast("train", config_of(train={"steps": 6}), "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     assert [event["remedy"] for event in events(run, "remedy_applied")] == ["eager-attention"]
     assert json.loads(done.stdout)["quarantined"] == []
@@ -319,7 +319,7 @@ def test_rows_are_found_where_the_error_is_not_theirs_alone(
     """The error comes in the micro-batch after the guilty row's, or only where two rows meet in one."""
     faults, run, probe = tmp_path / "f.yaml", tmp_path / "run", tmp_path / "probe"
     budget = 90 if "late" in more else 1000
-    config = config_of(train={"steps": 6, "micro_batch_tokens": budget}, evaluate={"generate": 0})
+    config = config_of(train={"steps": 6, "micro_batch_tokens": budget})
     assert holdfast("train", config, "train.steps=4", "--run", probe).returncode == 0
     samples = lines(probe / "steps.jsonl")[3]["samples"]
     rows = [samples[at] for at in accused]
@@ -335,7 +335,7 @@ def test_rows_are_found_where_the_error_is_not_theirs_alone(
 def test_what_fails_every_seventh_time_accuses_nobody(config_of: Write, tmp_path: Path) -> None:
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     faults.write_text(json.dumps([{"name": "seventh", "when": {"every": 7}, "effect": "raise"}]))
-    config = config_of(train={"steps": 6, "micro_batch_tokens": 110}, evaluate={"generate": 0})
+    config = config_of(train={"steps": 6, "micro_batch_tokens": 110})
     done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -345,7 +345,7 @@ def test_what_fails_every_seventh_time_accuses_nobody(config_of: Write, tmp_path
 def test_what_does_not_come_back_changes_nothing(config_of: Write, tmp_path: Path) -> None:
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     faults.write_text(json.dumps([{"when": {"attempt": number, "step": 5}, "effect": "abort"} for number in (1, 2)]))
-    done = holdfast("train", config_of(train={"steps": 8}, evaluate={"generate": 0}), "--run", run, "--faults", faults, "--json")
+    done = holdfast("train", config_of(train={"steps": 8}), "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     assert not events(run, "remedy_applied") and len(lines(run / "timeline.jsonl")) == 1
     assert "went through in 3 of 3 trials" in json.loads(done.stdout)["incidents"][-1]["evidence"]

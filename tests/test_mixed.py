@@ -174,7 +174,7 @@ def test_the_trainer_measures_first(monkeypatch: pytest.MonkeyPatch, wide: float
 
 
 def test_a_run_in_bf16_survives_a_kill_and_learns_as_in_fp32(config_of: Callable[..., Path], tmp_path: Path) -> None:
-    config = config_of(train={"steps": 8}, evaluate={"generate": 0}, run={"standby": False})
+    config = config_of(train={"steps": 8}, run={"standby": False})
     faults = tmp_path / "faults.yaml"
     faults.write_text("- {name: killed, effect: kill, when: {step: 5, attempt: 1}}")
     for name, changes in {

@@ -116,7 +116,9 @@ def test_a_remedy_is_refuted_by_its_cause_coming_back() -> None:
 
 
 def test_a_rollback_leaves_one_row_a_step_and_the_same_bits_as_a_run_with_its_timeline(config_of: Write, tmp_path: Path) -> None:
-    config = config_of(train={"steps": 9, "effective_batch": 2}, evaluate={"generate": 0, "every": 3, "keep_best": False})
+    config = config_of(
+        data={"held_out": 0.1}, train={"steps": 9, "effective_batch": 2}, evaluate={"generate": 0, "every": 3, "keep_best": False}
+    )
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     faults.write_text(
         json.dumps([{"when": {"step": 8, "attempt": 1, "phase": "forward"}, "effect": "slow", "seconds": 5}])

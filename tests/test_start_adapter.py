@@ -44,7 +44,7 @@ def adapter(first: Path, tmp_path: Path) -> Path:
 
 def config_from(config_of: Write, start: Path, **more: Any) -> Path:
     """The tests' config without its own r, so that the adapter settles it."""
-    file = config_of(adapter={"start": str(start), **more}, evaluate={"generate": 0})
+    file = config_of(adapter={"start": str(start), **more})
     tree = file.read_text().replace("  r: 4\n", "" if "r" not in more else f"  r: {more['r']}\n")
     file.write_text(tree)
     return file

@@ -15,8 +15,10 @@ from holdfast.core.config import Config
 from holdfast.core.errors import GAVE_UP, Stop
 from holdfast.core.evaluations import read_evaluations, stopped_early
 from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
+from holdfast.core.identity import alive
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.wait import wait_for_end
 from holdfast.mind.summarise import summarise
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
@@ -24,6 +26,7 @@ from holdfast.verbs.launch import child_environment, trainer_launch
 from holdfast.world.writer import persist_newest
 
 _POLL_S = 0.05
+_LEAVING_S = 5.0
 
 
 def finish(run: RunFolder, config: Config, places: list[Path], terminal: Terminal, stop: Callable[[], bool]) -> Json:
@@ -74,8 +77,17 @@ def keep_newest(run: RunFolder, places: list[Path], config: Config) -> int | Non
     adapter_config = _adapter_config(run)
     if adapter_config is not None:
         persist_newest(run, places, adapter_config, config.save)
+        _see_writer_out(run)
     checkpoint, _ = newest_valid(run)
     return checkpoint.step if checkpoint else None
+
+
+def _see_writer_out(run: RunFolder) -> None:
+    """Wait until the process is gone that has given the writer's lock back, so that nothing of the run outlives its supervisor."""
+    writer = (read_json(run.attempt(run.attempts()[-1]) / "writer.json") or {}).get("identity")
+    until = time.monotonic() + _LEAVING_S
+    while writer and alive(writer) and time.monotonic() < until:
+        wait_for_end([writer["pid"]], _LEAVING_S)
 
 
 def _adapter_config(run: RunFolder) -> Json | None:
