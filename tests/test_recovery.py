@@ -37,7 +37,7 @@ def undisturbed(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("recovery")
     tree = {
         "model": str(assets.model),
-        "data": {"files": [str(assets.rows)], "held_out": 0.1},
+        "data": {"files": [str(assets.rows)], "held_out": 0.0},
         "adapter": {"r": 4, "dropout": 0.1},
         "train": {"lr": 1e-3, "max_tokens": 96, "threads": 1} | LONG,
     }
