@@ -45,8 +45,9 @@ def nodes(*environments: dict[str, str]) -> Iterator[str]:
             with log.open("wb") as handle:
                 env = os.environ | QUIET | environment | {MARK: str(folder)}
                 started.append(subprocess.Popen([*map(str, command)], stdout=handle, stderr=subprocess.STDOUT, cwd=folder, env=env))
-            wait_until(lambda log=log: "Ray runtime started" in log.read_text())
-            address = address or re.findall(r"--address='([^']+)'", log.read_text())[0]
+            said = "Ray runtime started" if address else r"--address='([^']+)'"  # which comes some lines behind it
+            wait_until(lambda log=log, said=said: re.search(said, log.read_text()))
+            address = address or re.findall(said, log.read_text())[0]
         yield address
     finally:
         for process in reversed(started):  # the head last: the others would wait for it
