@@ -154,6 +154,6 @@ def test_weights_follow_their_files_to_absolute_paths(config_of: Write, tmp_path
 
 
 def test_more_rows_per_epoch_than_there_are(config_of: Write, tmp_path: Path) -> None:
-    done = holdfast("train", config_of(data={"rows_per_epoch": 109}), "--run", tmp_path / "r")
+    done = holdfast("train", config_of(data={"rows_per_epoch": 121}), "--run", tmp_path / "r")
     assert done.returncode == 1
-    assert "data.rows_per_epoch is 109, but there are 108 rows to train on" in done.stderr
+    assert "data.rows_per_epoch is 121, but there are 120 rows to train on" in done.stderr
