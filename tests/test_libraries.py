@@ -31,3 +31,14 @@ def test_the_libraries_are_the_same_and_their_models_are_read_once() -> None:
     assert found == plain
     assert enabled and frozen > 100_000 > not_frozen
     assert (reads, plain_reads) == (2, 3), "for its names and as code"
+
+
+def test_a_transformers_that_names_its_models_another_way_is_imported_as_it_is() -> None:
+    child = (
+        "from transformers.utils import import_utils\n"
+        "del import_utils.create_import_structure_from_path\n"
+        "from holdfast.trainer.libraries import libraries\n"
+        "with libraries():\n"
+        "    pass\n"
+    )
+    subprocess.run([sys.executable, "-c", child], check=True)

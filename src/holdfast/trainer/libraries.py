@@ -23,7 +23,9 @@ def _read_models_once() -> None:
     import transformers
     from transformers.utils import import_utils
 
-    read = import_utils.create_import_structure_from_path
+    read = getattr(import_utils, "create_import_structure_from_path", None)  # not part of its interface
+    if read is None:
+        return
     folder = Path(transformers.__file__).parent / "models"
     found, again = read(folder), str(folder / "__init__.py")
     import_utils.create_import_structure_from_path = lambda path: found if str(path) == again else read(path)
