@@ -7,11 +7,13 @@ What is not certain is left to the tokenizer.
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from tokenizers.models import BPE
 
 from holdfast.core.files import Json
@@ -22,10 +24,12 @@ _CUT_AT_SPACES = (
     QWEN2_WORDS.replace(r"\p{N}|", r"\p{N}{1,3}|"),
 )  # Qwen2 and 3, Llama 3: no match goes on from a letter to a space
 _SPACE = "\u2581"  # as SentencePiece writes it
+_SPACE_BYTE = "\u0120"  # as byte-level tokenizers write it
 _METASPACE = [{"type": "Prepend", "prepend": _SPACE}, {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
 _MANY = 1 << 40  # stands for the count of a word that is not known, and makes every sum with it one that is not known
 _LONGEST = 64  # characters of a word that is kept
 _MOST = 1 << 17  # words that are kept
+_JOINED = 64  # words that are counted as one text
 _AT_ONCE = 256  # texts; the encodings of more at a time go beyond the caches of the processor
 
 
@@ -85,6 +89,8 @@ class WordCounts(dict[str, int]):
         """`lead`: what a word is counted with; `added`: the tokens texts are cut at first; `ending`: one of them, or ""."""
         super().__init__()
         self._tokenizer, self._lead, self._added, self._ending = tokenizer, lead, added, ending
+        self._going_on = (_SPACE, *added)  # what ends so may be one token with a space behind it, or be cut from it in another way
+        self._starts = _Starts(tokenizer, _SPACE_BYTE if lead else _SPACE)
 
     def __missing__(self, _: str) -> int:
         return _MANY
@@ -92,14 +98,11 @@ class WordCounts(dict[str, int]):
     def of(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, without those a tokenizer adds around it."""
         split = [*map(self._words, texts)]
+        self._learn(split)
         found = [sum(map(self.__getitem__, words)) for words in split]
-        if unknown := [at for at, count in enumerate(found) if count >= _MANY]:
-            self._learn([split[at] for at in unknown])
-            for at in unknown:
-                found[at] = sum(map(self.__getitem__, split[at]))
-            left = [at for at in unknown if found[at] >= _MANY]
-            for at, count in zip(left, tokens_of(self._tokenizer, [texts[at] for at in left]), strict=True):
-                found[at] = count
+        left = [at for at, count in enumerate(found) if count >= _MANY]
+        for at, count in zip(left, tokens_of(self._tokenizer, [texts[at] for at in left]), strict=True):
+            found[at] = count
         return found
 
     def _words(self, text: str) -> list[str]:
@@ -112,32 +115,62 @@ class WordCounts(dict[str, int]):
         return words
 
     def _learn(self, split: list[list[str]]) -> None:
-        """Count words that are not known, of texts that can be counted by them, where that is less work than counting those texts."""
-        fresh: set[str] = set()
-        size = 0
-        for words in split:
-            new = [word for word in words if word not in self]
-            if all(len(word) <= _LONGEST and self._is_apart(word) for word in new):
-                fresh.update(new)
-                size += sum(map(len, words))
-        if 3 * sum(map(len, fresh)) > 2 * size:
-            return
+        """Count the words that are not known and have tokens of their own, where that is less work than counting the texts."""
         if len(self) > _MOST:
             self.clear()
-        texts = [(word[1:] if word[0] == " " else f"{self._lead}{word}").removesuffix("  ") for word in fresh]
-        self.update(zip(fresh, tokens_of(self._tokenizer, texts), strict=True))
+        fresh = [word for word in set[str]().union(*split) if word not in self and len(word) <= _LONGEST]
+        if 3 * sum(map(len, fresh)) > 2 * sum(map(len, itertools.chain.from_iterable(split))):
+            return
+        alone: list[tuple[str, str]] = []
+        joined: list[tuple[str, str]] = []
+        for word in fresh:
+            is_first, is_last = word[:1] == " " and word != "  ", word[-2:] == "  "
+            bare = word[is_first : len(word) - 2 * is_last]
+            own = bool(bare) and not bare.startswith(self._added)  # a space may stand before it
+            free = bool(bare) and not (bare[-1].isspace() or bare.endswith(self._going_on))  # and behind it
+            if own and free and not (is_first and self._lead):
+                joined.append((word, bare))
+            elif (own or is_first) and (free or is_last):
+                alone.append((word, bare if is_first else self._lead + bare))
+        self.update(zip((word for word, _ in alone), tokens_of(self._tokenizer, [text for _, text in alone]), strict=True))
+        self.update(zip((word for word, _ in joined), self._tokens_joined([text for _, text in joined]), strict=True))
 
-    def _is_apart(self, word: str) -> bool:
-        """Whether its tokens are its own: before it begins its text or stands a space, and behind it its text ends, or stands a space and
-        the word ends in what is no white space and no token by itself."""
-        if word in ("", "  ") or word.startswith(self._added):
-            return False
-        return word.endswith("  ") or not (word[-1].isspace() or word.endswith((_SPACE, *self._added)))
+    def _tokens_joined(self, words: list[str]) -> list[int]:
+        """Tokens of each word behind a space, from texts of many words: half the work. Each word's first token holds that space."""
+        counts: list[int] = []
+        for start in range(0, len(words), _JOINED * _AT_ONCE):
+            chunks = [words[at : at + _JOINED] for at in range(start, min(len(words), start + _JOINED * _AT_ONCE), _JOINED)]
+            for chunk, found in zip(chunks, _encoded(self._tokenizer, [self._lead + " ".join(chunk) for chunk in chunks]), strict=True):
+                ids = found.ids
+                starts = [at for at, number in enumerate(ids) if self._starts[number]]
+                if len(starts) == len(chunk):  # otherwise some word has a token in it that looks like its first
+                    counts += map(operator.sub, [*starts[1:], len(ids)], starts)
+                else:
+                    counts += tokens_of(self._tokenizer, [self._lead + word for word in chunk])
+        return counts
+
+
+class _Starts(dict[int, bool]):
+    """Of each token, by its number: whether it begins with a space. Fills itself."""
+
+    def __init__(self, tokenizer: Tokenizer, space: str) -> None:
+        super().__init__()
+        self._tokenizer, self._space = tokenizer, space
+
+    def __missing__(self, number: int) -> bool:
+        token: str | None = self._tokenizer.id_to_token(number)
+        self[number] = begins = token is not None and token.startswith(self._space)
+        return begins
 
 
 def tokens_of(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
     """How many tokens each text has."""
     counts: list[int] = []
     for start in range(0, len(texts), _AT_ONCE):
-        counts += map(len, tokenizer.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False))
+        counts += map(len, _encoded(tokenizer, texts[start : start + _AT_ONCE]))
     return counts
+
+
+def _encoded(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
+    found: list[Encoding] = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return found

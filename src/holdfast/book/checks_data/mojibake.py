@@ -2,9 +2,6 @@
 
 import re
 
-import ftfy
-from ftfy.badness import is_bad
-
 from holdfast.core.datacheck import DataCheck, RowView
 
 _LEAD = re.compile(
@@ -16,7 +13,12 @@ _LAYERS = 8  # times that a text may have been read wrongly
 
 def _mended(text: str) -> str:
     for _ in range(_LAYERS):
-        if text.isascii() or not _LEAD.search(text) or not is_bad(text):
+        if text.isascii() or not _LEAD.search(text):
+            break
+        import ftfy  # 0.1 s, and most sets have nothing for it
+        from ftfy.badness import is_bad
+
+        if not is_bad(text):
             break
         before, text = text, ftfy.fix_encoding(text)
         if text == before:
