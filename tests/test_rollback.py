@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from conftest import SHARED, events, holdfast, lines, needs_shared, run_with_timeline_of, start, wait_until
+from holdfast.core.files import Json
 from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
 from holdfast.core.sign import rows
 from holdfast.core.types import Launch, Verdict
+from holdfast.lab.course import investigate_course
+from holdfast.lab.replay import Change
+from holdfast.lab.trials import Lab
 from holdfast.mind.course import PATIENCE, Trouble, trouble
 from holdfast.mind.decide import ROLLBACKS, barren_rollbacks, course_settings, decide_course, helped, refuted
 from holdfast.world.rollback import roll_back, take_up
@@ -49,6 +54,29 @@ def test_a_spike_that_stays_is_trouble_from_its_first_step_on() -> None:
     assert climbing and climbing.kind == "divergence" and 95 <= climbing.onset <= 130
 
 
+def test_a_loss_that_never_comes_back_to_where_it_began_is_trouble_though_it_falls() -> None:
+    began, high = [3.7, 4.1], [19.0, 12.0] + [9.0 - at / 40 for at in range(100)]
+    found = ever_lasting(began + high)
+    assert found and (found.kind, found.onset, found.usual, found.step) == ("start", 3, 3.7, 2 + PATIENCE)
+    assert ever_lasting(began + high[: PATIENCE - 1]) is None
+    assert ever_lasting([3.7, *[*high[:50], 4.0] * 4]) is None, "one that comes back now and then"
+
+
+def test_weights_without_a_gradient_are_given_up_sooner() -> None:
+    def found(losses: list[float], norms: list[float]) -> Trouble | None:
+        ill = trouble(rows({"loss": losses, "grad_norm": norms}))
+        return ill if ill and ill.lasting else None
+
+    spoilt = [4.2, 12.0] + [8.2] * 20
+    assert found(spoilt, [1.0, 9.0] + [0.0] * 20)
+    assert not found(spoilt[:11], [1.0, 9.0] + [0.0] * 9)
+    assert not found(spoilt, [1.0, 9.0] + [0.0] * 19 + [1e-9])
+    assert not found(spoilt, [0.0] * 22), "it never had one: no other rate helps"
+    assert not found([4.2] * 22, [1.0] + [0.0] * 21), "nothing is spoilt"
+    late = found([2.0] * 60 + [8.2] * 20, [1.0] * 60 + [0.0] * 20)
+    assert late and (late.kind, late.onset) == ("spike", 61)
+
+
 @pytest.mark.parametrize(
     "losses",
     [
@@ -77,6 +105,43 @@ def test_the_decision_names_what_was_seen() -> None:
     nothing_left = decide_course(TROUBLE, seen, None, 0, 1.0, LAUNCH)
     assert nothing_left.launch is LAUNCH and nothing_left.remedy == "none"
     assert decide_course(TROUBLE, seen, 90, ROLLBACKS, 1.0, LAUNCH).launch is None
+    rate = Verdict("setting", 5, 9.0, "seen", settings={"lr_factor": 0.05})
+    assert course_settings(rate, [], 1.0) == {"lr_factor": 0.05}
+    start = replace(TROUBLE, kind="start")
+    assert "0.05 times" in decide_course(start, rate, 0, 0, 1.0, LAUNCH).reason
+    as_hard = decide_course(start, Verdict("uncertain", 5, 9.0, "seen"), 0, 0, 1.0, LAUNCH)
+    assert (as_hard.launch, as_hard.remedy) == (LAUNCH, "none"), "the first step was an easy one"
+    assert decide_course(start, Verdict("uncertain", 0, 0.0, "no trials"), 0, 0, 1.0, LAUNCH).remedy == "rollback"
+
+
+class CourseLab(Lab):
+    """A lab in which the loss after the trouble depends on the rate alone."""
+
+    def __init__(self, levels: dict[float, float]) -> None:
+        self.levels, self.step, self.settings = levels, 1, {}
+        self.trials, self.unchanged, self.known, self.began = 0, [], {}, 0.0
+
+    def _replay(self, change: Change) -> Json:
+        self.trials += 1
+        loss = self.levels.get(round(change.settings.get("lr_factor", 1.0), 5), 9.0)
+        return {"finite": loss < 9.5, "losses": [3.7, 4.1] + [loss] * 14}
+
+
+@pytest.mark.parametrize(
+    ("levels", "kind", "factor"),
+    [
+        ({0.5: 4.0, 0.05: 4.1}, "setting", 0.5),
+        ({0.5: 4.0, 0.05: 2.6, 0.005: 3.0}, "setting", 0.05),
+        ({0.5: 99.0, 0.05: 9.0, 0.005: 6.0, 0.0005: 3.6}, "setting", 0.0005),
+        ({0.5: 9.0, 0.05: 9.0, 0.005: 9.0, 0.0005: 8.0}, "uncertain", None),
+    ],
+    ids=["half", "not the best one", "the least", "none"],
+)
+def test_the_rate_is_lowered_until_less_would_not_do_better(levels: dict[float, float], kind: str, factor: float | None) -> None:
+    trouble = Trouble("start", 3, 62, 3.7, 5.2, 6.5, True)
+    steps = {step: {"samples": [step], "grad_norm": 1.0} for step in range(1, 63)}
+    verdict = investigate_course(CourseLab(levels), trouble, steps, [], 1.0)
+    assert (verdict.kind, verdict.settings.get("lr_factor")) == (kind, factor)
 
 
 @settings(max_examples=300, deadline=None)
@@ -150,6 +215,23 @@ def test_a_rollback_leaves_one_row_a_step_and_the_same_bits_as_a_run_with_its_ti
     assert len(steps[4]["samples"]) == 1 and events(run, "rolled_back")[0]["to"] == 3
     other = run_with_timeline_of(run, config, tmp_path / "never")
     assert other["artifact_sha256"] == json.loads(done.stdout)["artifact_sha256"]
+
+
+def test_a_run_that_was_spoilt_at_its_start_begins_anew_at_a_lower_rate(config_of: Write, tmp_path: Path) -> None:
+    """From step 2 on the loss is three times as large, until the rate is lower: as if the first update had broken the weights. The run is
+    short: where it ends before anybody looks, it is not over."""
+    faults, run = tmp_path / "f.yaml", tmp_path / "run"
+    ill = {"setting": {"lr_factor": None}}
+    faults.write_text(json.dumps([{"when": {"step": step, **ill}, "effect": "spike", "factor": 3} for step in range(2, 67)]))
+    config = config_of(train={"steps": 66, "effective_batch": 2, "lr": 1e-3}, evaluate={"generate": 0}, run={"standby": False})
+    done = holdfast("train", config, "--run", run, "--faults", faults, "--json")
+    assert done.returncode == 0, done.stderr
+    (back,) = events(run, "rolled_back")
+    assert (back["to"], back["settings"]) == (0, {"lr_factor": 0.5}) and back["step"] > PATIENCE
+    steps = lines(run / "steps.jsonl")
+    assert [row["step"] for row in steps] == list(range(1, 67)) and steps[-1]["loss"] < steps[0]["loss"]
+    (incident,) = json.loads(done.stdout)["incidents"]
+    assert (incident["cause"], incident["remedy"], incident["lost_steps"]) == ("divergence", "rollback", back["step"])
 
 
 @pytest.mark.long

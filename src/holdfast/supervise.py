@@ -134,15 +134,16 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         failures = failures or cards_of("failures")  # while the trainer starts, so that nobody waits for it after a death
         ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch))
         watch.look(at_once=True)  # a short run ends between two looks
-        if ending.kind == "finished":
+        if ending.kind == "finished" and watch.trouble is None:
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
-        if ending.kind == "interrupted" and watch.trouble is not None and not view.stop():
+        if ending.kind in ("interrupted", "finished") and watch.trouble is not None and not view.stop():
             decision = _course(run, wreck, watch.trouble, launch, places, hands, view)
             watch.settled(trouble_goes_on=decision is None or decision.remedy == "none")
-            if decision is None or decision.launch is None:
+            if decision is not None and (decision.launch is not None or ending.kind == "finished"):
+                view.tell(f"attempt {attempt.number}: {decision.reason}")
+            if decision is None or decision.launch is None or (ending.kind == "finished" and decision.remedy == "none"):
                 return Outcome(ending, decision, wreck)
-            view.tell(f"attempt {attempt.number}: {decision.reason}")
             launch = relaunch(run)
             continue
         diagnosis = diagnose_wreck(wreck, failures)
@@ -183,7 +184,7 @@ def _course(
     """Deal with a loss that left its level for good: find out why, go back to before it. None where the user wants to stop."""
     to = state_before(run, trouble)
     verdict = Verdict("uncertain", 0, 0.0, "no trials")
-    if to is not None and trouble.kind == "spike" and run.config().run.trials:
+    if to is not None and trouble.kind != "divergence" and run.config().run.trials:
         view.tell(f"{trouble.words()}; trying the steps around it with one change at a time")
         verdict = hands.investigate_course(launch, run, trouble, to, view)
     settings = settings_at(read_timeline(run.timeline_file), trouble.step)

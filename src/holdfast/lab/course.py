@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -11,10 +13,11 @@ from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
 from holdfast.lab.search import smallest_failing
 from holdfast.lab.trials import Lab, Spent
-from holdfast.mind.course import BEFORE, FROM_THE_START, SLOWER, Trouble
+from holdfast.mind.course import BEFORE, FROM_THE_START, RATES, Trouble
 
 _BEYOND = 14  # steps from the onset on that are trained again
 _JUDGED = 7  # the last of them, whose median loss tells
+_NEAR = 1.1  # times the loss at the next lower rate: the samples are the same, and a rate that holds learns no less from them
 
 
 def state_before(run: RunFolder, trouble: Trouble) -> int | None:
@@ -31,15 +34,18 @@ def span(trouble: Trouble) -> int:
 
 
 def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quarantine: list[int], factor: float) -> Verdict:
-    """What keeps a spike from coming: nothing at all (transient), samples left out (rows), half the learning rate (setting); or uncertain.
+    """What keeps a spike from coming: nothing at all (transient), samples left out (rows), a lower rate (setting); or uncertain.
 
     `lab` stands at the first step to train again, `steps` are the rows of steps.jsonl by step, `quarantine` and `factor` what is in force.
     """
 
-    def ill(**settings: Any) -> bool:
+    def level(**settings: Any) -> float:
         outcome = lab.outcome(Change(settings=settings, until=span(trouble)))
         losses = [loss for loss in outcome.get("losses", []) if loss is not None]
-        return not outcome["finite"] or median(losses[-_JUDGED:]) > trouble.limit
+        return median(losses[-_JUDGED:]) if outcome["finite"] else inf
+
+    def ill(**settings: Any) -> bool:
+        return level(**settings) > trouble.limit
 
     def without(rows: list[int]) -> bool:
         return ill(quarantine=[*quarantine, *rows])
@@ -56,12 +62,24 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quaran
             text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
             sources = lab.sources(guilty)
             return lab.verdict("rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
-        if not ill(lr_factor=factor * SLOWER):
-            text = f"{seen}: at {SLOWER:g} times the learning rate the loss stays at its level"
-            return lab.verdict("setting", text, remedy="rollback", settings={"lr_factor": factor * SLOWER})
+        share = _rate_that_holds(lambda share: level(lr_factor=factor * share), trouble.limit)
+        if share is not None:
+            text = f"{seen}: at {share:g} times the learning rate the loss stays at its level"
+            return lab.verdict("setting", text, remedy="rollback", settings={"lr_factor": factor * share})
     except Spent:
         return lab.verdict("uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
-    return lab.verdict("uncertain", f"{seen}: the loss rises whatever is left out, and at {SLOWER:g} times the learning rate, too")
+    return lab.verdict("uncertain", f"{seen}: the loss rises whatever is left out, and at {RATES[-1]:g} times the learning rate, too")
+
+
+def _rate_that_holds(level: Callable[[float], float], limit: float) -> float | None:
+    """The largest share of the rate at which the level is below the limit and near that of the next lower one; None: none is."""
+    held: tuple[float, float] | None = None
+    for share in RATES:
+        now = level(share)
+        if held and held[1] <= _NEAR * now:
+            break
+        held = (share, now) if now <= limit else None
+    return held[0] if held else None
 
 
 def _smallest(suspects: list[int], without: Any) -> list[int]:

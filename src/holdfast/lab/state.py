@@ -8,11 +8,10 @@ from holdfast.core.files import Json
 from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
 from holdfast.lab.trials import Lab
-from holdfast.mind.course import SLOWER
+from holdfast.mind.course import RATES
 
 _GROSS = 1.0  # a stored value that is off by as much as the largest of its tensor is no rounding
-_RATES = tuple(SLOWER / 10**at for at in range(4))
-_NEAR = 1.4  # times the loss at the best of these rates: beyond it the weights are spoilt, if finite
+_NEAR = 1.4  # times the loss at the best of the rates: beyond it the weights are spoilt, if finite
 
 
 def blame_the_state(lab: Lab, failed: Json, rates: bool) -> Verdict | None:
@@ -55,7 +54,7 @@ def _first_rate(lab: Lab, states: list[int], limit: float = math.inf) -> Verdict
 
 def _rate_that_holds(lab: Lab, to: int, limit: float) -> float | None:
     """The largest share of the learning rate at which the step goes through, twice, with a loss near the best of them; None: none does."""
-    tried = {factor: Change(settings={"lr_factor": _in_force(lab) * factor}, since=to + 1, until=lab.step) for factor in _RATES}
+    tried = {factor: Change(settings={"lr_factor": _in_force(lab) * factor}, since=to + 1, until=lab.step) for factor in RATES}
     losses = {factor: float(outcome["loss"]) for factor, change in tried.items() if (outcome := lab.outcome(change))["finite"]}
     near = [factor for factor, loss in losses.items() if loss <= min(limit, _NEAR * min(losses.values()))]
     return max(near) if near and not lab.fails(tried[max(near)], anew=True) else None

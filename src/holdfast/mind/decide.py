@@ -122,6 +122,8 @@ def decide_course(trouble: Trouble, verdict: Verdict, to: int | None, barren: in
     told = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
     if to is None:
         return Decision(launch, "none", f"{trouble.words()}; no state from before it is left, so the run goes on as it is", told)
+    if trouble.kind == "start" and verdict.kind == "uncertain" and verdict.trials:
+        return Decision(launch, "none", f"{trouble.words()}; so it does at lower rates, too: the run goes on as it is", told)
     if barren >= ROLLBACKS:
         reason = f"{trouble.words()}; {barren} rollbacks did not cure it, the last one at {factor:g} times the learning rate"
         return Decision(None, "none", f"{reason}; look at the rows around it, or try another train.lr or train.max_grad_norm", told)
@@ -133,10 +135,10 @@ def decide_course(trouble: Trouble, verdict: Verdict, to: int | None, barren: in
 
 
 def course_settings(verdict: Verdict, quarantine: list[int], factor: float) -> Json:
-    """The settings with which the run goes on after a rollback: half the learning rate, where trials showed nothing else that helps."""
+    """The settings with which the run goes on after a rollback: what trials showed to help, or half the learning rate."""
     if verdict.kind == "transient":
         return {}
-    return {"quarantine": [*quarantine, *verdict.rows]} if verdict.kind == "rows" else {"lr_factor": factor * SLOWER}
+    return {"quarantine": [*quarantine, *verdict.rows]} if verdict.kind == "rows" else {"lr_factor": factor * SLOWER} | verdict.settings
 
 
 def barren_rollbacks(rollbacks: list[Json]) -> int:

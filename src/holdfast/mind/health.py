@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.core.files import Json
 from holdfast.core.sign import Sign, column
+from holdfast.mind.course import above_start
 
 FIRST_WORD_AT = 10  # steps after which a run is called healthy, or not
 
@@ -21,4 +22,6 @@ def first_word(steps: Sequence[Json], oddities: dict[str, str]) -> str:
     if oddities:
         return f"after {len(steps)} steps: {'; '.join(oddities.values())}"
     losses, norms = column(steps, "loss"), column(steps, "grad_norm")
-    return f"healthy after {len(steps)} steps: loss {losses[0]:.3f} -> {losses[-1]:.3f}, gradient norm {min(norms):.2f} to {max(norms):.2f}"
+    standing = "the loss is higher than it began" if above_start(losses) else "healthy"
+    course = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, gradient norm {min(norms):.2f} to {max(norms):.2f}"
+    return f"{standing} after {len(steps)} steps: {course}"
