@@ -16,7 +16,10 @@ def look(case: Case) -> Iterator[Finding]:
 
 CARD = Check(
     title="Torch is too old",
-    why="holdfast asks for torch 2.4 and was never run with an older one. Transformers 5 takes none of those either: it acts as if torch were missing.",
+    why=(
+        "holdfast asks for torch 2.4 and was never run with an older one. "
+        "Transformers 5 takes none of those either: it acts as if torch were missing."
+    ),
     source=["https://github.com/huggingface/transformers/blob/main/src/transformers/utils/import_utils.py"],
     hits=[{"torch": {"version": "2.3.1+rocm6.0"}}],
     misses=[{"torch": {"version": "2.4.0"}}, {"torch": {"version": "unknown"}}],
