@@ -17,7 +17,7 @@ def look(case: Case) -> Iterator[Finding]:
 CARD = Check(
     title="Torch is too old",
     why=(
-        "holdfast asks for torch 2.4 and was never run with an older one. "
+        "holdfast asks for torch 2.4 and is not tried with older ones. "
         "Transformers 5 takes none of those either: it acts as if torch were missing."
     ),
     source=["https://github.com/huggingface/transformers/blob/main/src/transformers/utils/import_utils.py"],
