@@ -65,6 +65,6 @@ def main(argv: list[str] | None = None) -> int:
 def entry() -> None:
     """What the console script calls."""
     if sys.platform == "win32":
-        print("holdfast: native Windows is not supported; use WSL 2, where everything works as on Linux", file=sys.stderr)
+        print("holdfast: native Windows is not supported; use WSL 2, which runs what is made for Linux", file=sys.stderr)
         raise SystemExit(USAGE)
     raise SystemExit(main())

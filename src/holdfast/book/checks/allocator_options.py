@@ -63,7 +63,7 @@ def _expandable(case: Case, name: str, chosen: dict[str, str]) -> Iterator[Findi
         )
         yield warn(message, f"{without}; use it only where memory is lost to fragmentation", _NAN, "reported")
     elif case.machine.wsl:
-        yield warn("expandable_segments:True is not supported under WSL", without, _WSL, "reported")
+        yield warn("expandable_segments:True under WSL: the first allocation was seen to fail in the driver", without, _WSL, "reported")
     if active and "max_split_size_mb" in chosen:
         message = "max_split_size_mb beside expandable_segments keeps large free blocks unused: reserved memory was seen to fill the card"
         yield warn(message, "leave max_split_size_mb out", _SPLIT, "reported")
@@ -72,7 +72,7 @@ def _expandable(case: Case, name: str, chosen: dict[str, str]) -> Iterator[Findi
 _READER = "https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDAAllocatorConfig.h"
 _OUT = "https://github.com/pytorch/pytorch/blob/v2.11.0/c10/cuda/CUDAAllocatorConfig.h"
 _NAN = "https://github.com/pytorch/pytorch/issues/195202"
-_WSL = "https://github.com/unslothai/unsloth-zoo"
+_WSL = "https://github.com/pytorch/pytorch/issues/192330"
 _SPLIT = "https://github.com/pytorch/pytorch/issues/123548"
 _CONF = "expandable_segments:True,max_split_size_mb:256"
 CARD = Check(

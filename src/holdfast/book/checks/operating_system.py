@@ -10,7 +10,7 @@ def look(case: Case) -> Iterator[Finding]:
     machine = case.machine
     named = f"{machine.system or ''} {machine.distro or ''}".lower()
     if "windows" in named and not machine.wsl:
-        yield block("native Windows is not supported", "use WSL 2, where everything works as on Linux", _WSL)
+        yield block("native Windows is not supported", "use WSL 2, which runs what is made for Linux", _WSL)
     elif "darwin" in named or "macos" in named:
         yield info("macOS is supported on the CPU as far as it goes; it is not tested", "", _MPS)
 

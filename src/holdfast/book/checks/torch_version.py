@@ -16,8 +16,11 @@ def look(case: Case) -> Iterator[Finding]:
 
 CARD = Check(
     title="Torch is too old",
-    why="holdfast uses interfaces that came with torch 2.4. Older ones fail at import or in the first step.",
-    source=["https://github.com/pytorch/pytorch/releases/tag/v2.4.0"],
+    why=(
+        "holdfast asks for torch 2.4 and is not tried with older ones. "
+        "Transformers 5 takes none of those either: it acts as if torch were missing."
+    ),
+    source=["https://github.com/huggingface/transformers/blob/main/src/transformers/utils/import_utils.py"],
     hits=[{"torch": {"version": "2.3.1+rocm6.0"}}],
     misses=[{"torch": {"version": "2.4.0"}}, {"torch": {"version": "unknown"}}],
     look=look,

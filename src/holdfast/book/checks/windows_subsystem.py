@@ -31,8 +31,12 @@ def look(case: Case) -> Iterator[Finding]:
         )
     elif wanted and machine.torch and machine.torch.vendor == "amd":
         if machine.wsl_libraries is not None and not any("rocdxg" in path for path in machine.wsl_libraries):
-            yield warn("librocdxg.so was not found: ROCm under WSL needs it", "install ROCm for WSL as AMD describes it", _AMD, "reported")
-        message = "ROCm under WSL goes through /dev/dxg and the Windows driver; there is no /dev/kfd, and rocm-smi cannot work"
+            missing = "librocdxg.so was not found: ROCm as AMD now installs it under WSL goes through it (its earlier way did not)"
+            yield warn(missing, "install ROCm for WSL as AMD describes it", _AMD, "reported")
+        message = (
+            "ROCm under WSL goes through /dev/dxg and the Windows driver; there is no /dev/kfd, and rocm-smi cannot work "
+            "(amd-smi has a package for WSL)"
+        )
         yield info(message, "keep the Radeon driver of Windows up to date", _AMD)
 
 
