@@ -14,9 +14,12 @@ from conftest import events, holdfast, lines
 from holdfast.core.config import Config
 from holdfast.core.files import read_json
 from holdfast.core.machine import has_bf16
-from holdfast.core.modelfolder import ModelFacts
+from holdfast.core.modelfolder import ModelFacts, read_model
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import add_entry, read_timeline
 from holdfast.mind.precision import choose_precision
 from holdfast.trainer import mixed, proof
+from holdfast.trainer.job import Job
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.world.place import Place
 from holdfast.world.system import read_system
@@ -168,9 +171,22 @@ def test_the_cpu_says_whether_it_multiplies_bf16(tmp_path: Path, text: str, expe
 @pytest.mark.parametrize(("wide", "narrow", "changes"), [(2.0, 1.0, {}), (1.0, 2.0, {"dtype": "fp32"})])
 def test_the_trainer_measures_first(monkeypatch: pytest.MonkeyPatch, wide: float, narrow: float, changes: Any) -> None:
     monkeypatch.setattr(proof, "_seconds", lambda x, _matrix: wide if x.dtype == torch.float32 else narrow)
-    found, reason = proof.slower_in_halves(task_of(ARCHITECTURES["llama"](), mixed=True))
+    found, reason = proof.slower_in_halves(read_model("tiny"))
     assert found == changes and ("2.0 times" in reason) is bool(changes)
-    assert proof.slower_in_halves(task_of(ARCHITECTURES["llama"]())) == ({}, ""), "fp32 is not measured"
+
+
+@pytest.mark.parametrize(("precision", "dtypes"), [("auto", ["bf16", "fp32"]), ("bf16", ["bf16"])])
+def test_what_was_measured_is_on_the_timeline_before_a_model_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, precision: str, dtypes: list[str]
+) -> None:
+    monkeypatch.setattr(proof, "_seconds", lambda x, _matrix: 1.0 if x.dtype == torch.float32 else 2.0)
+    config = Config.model_validate({"model": "tiny", "data": {"files": ["f"]}, "train": {"precision": precision}})
+    run = RunFolder(tmp_path)
+    settings = {"dtype": "bf16", "threads": torch.get_num_threads(), "deterministic": False}
+    add_entry(run.timeline_file, 1, settings, "the plan")
+    proof.settle_precision(Job(run, 1, tmp_path, config, {}, read_timeline(run.timeline_file), []))
+    assert [entry["settings"]["dtype"] for entry in read_timeline(run.timeline_file)] == dtypes
+    assert [event["what"] for event in run.events()] == ["dtype -> fp32"] * (len(dtypes) - 1)
 
 
 def test_a_run_in_bf16_survives_a_kill_and_learns_as_in_fp32(config_of: Callable[..., Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, rehearse
-from holdfast.trainer.proof import proven
+from holdfast.trainer.proof import is_proven, settle_precision
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
 from holdfast.trainer.restore import Found, state_for_training
 from holdfast.trainer.saving import Saving
@@ -47,14 +47,17 @@ def train(job: Job, ready: Bench | None = None) -> int:
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
         cap_memory(job.settings(1)["memory_limit_bytes"])
+        if found.snapshot is None:
+            settle_precision(job)
         settings = settings_of_process(job.timeline)
         if ready is not None and ready.settings == settings:
             bench = replace(ready, job=job)
         else:
             bench = build(job, settings)
             refuse_broken_weights(bench.task.model, job.config.model)
-        if found.snapshot is None:
-            bench = proven(bench)
+        while found.snapshot is None and not is_proven(bench):
+            del bench  # before there is another
+            bench = build(job, job.settings(1))
         if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
             job.event("tokenizers_disagree", **differing)
         for note in bench.task.notes:

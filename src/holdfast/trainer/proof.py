@@ -5,6 +5,7 @@ What cannot be proven is not used: the run then pads, or lets the model compute 
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, TypeAlias
 
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import told
+from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.timeline import Settings, add_entry
 from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.job import Job
 from holdfast.trainer.liger import Liger
+from holdfast.trainer.model import prepare_torch
 from holdfast.trainer.packing import assemble
-from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.setup import Bench
 from holdfast.trainer.tasks.base import Batch
 from holdfast.trainer.tasks.sft import Sft, inputs
 
@@ -31,20 +35,26 @@ _UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the largest logit: 
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
-def proven(bench: Bench) -> Bench:
-    """The bench whose layout and output layer are proven: this one, or another built with what had to change. Moves no weight."""
-    job = bench.job
-    while True:
-        changes, reason = kernels_differ(bench.task)
-        if not changes:
-            changes, reason = disproof(bench.task)
-        if not changes and job.config.train.precision == "auto":
-            changes, reason = slower_in_halves(bench.task)
-        if not changes:
-            return bench
+def settle_precision(job: Job) -> None:
+    """Measure, before a model is built, whether bf16 is the faster one here where config and plan leave that to the trainer."""
+    settings = job.settings(1)
+    if job.config.train.precision == "auto" and settings["dtype"] == "bf16" and prepare_torch(settings).type == "cpu":
+        _change(job, *slower_in_halves(read_model(job.config.model)))
+
+
+def is_proven(bench: Bench) -> bool:
+    """Whether layout and output layer are proven. Where not, the timeline has what has to change, for another bench. Moves no weight."""
+    changes, reason = kernels_differ(bench.task)
+    if not changes:
+        changes, reason = disproof(bench.task)
+    _change(bench.job, changes, reason)
+    return not changes
+
+
+def _change(job: Job, changes: Settings, reason: str) -> None:
+    if changes:
         job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
         job.event("setting_changed", what=", ".join(f"{name} -> {value}" for name, value in changes.items()), reason=reason)
-        bench = build(job, job.settings(1))
 
 
 def kernels_differ(task: Sft) -> tuple[Settings, str]:
@@ -145,13 +155,11 @@ def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
     return None
 
 
-def slower_in_halves(task: Sft) -> tuple[Settings, str]:
-    """fp32, and why, where the CPU multiplies with the run's largest matrix no faster in bf16; nothing where it does."""
-    if task.dtype == torch.float32 or task.device.type != "cpu":
-        return {}, ""
-    matrix = max((weight for weight in task.base.parameters() if weight.ndim == 2), key=Tensor.numel)[: _TIMED[1]]
-    x = torch.ones(_TIMED[0], matrix.shape[1])
-    wide, narrow = (_seconds(x.to(kind), matrix.to(kind)) for kind in (torch.float32, task.dtype))
+def slower_in_halves(model: ModelFacts) -> tuple[Settings, str]:
+    """fp32, and why, where the CPU multiplies with a matrix like the model's largest no faster in bf16; nothing where it does."""
+    rows, columns = max(model.matrices().values(), key=math.prod)
+    x, matrix = torch.ones(_TIMED[0], columns), torch.ones(min(rows, _TIMED[1]), columns)
+    wide, narrow = (_seconds(x.to(kind), matrix.to(kind)) for kind in (torch.float32, torch.bfloat16))
     if narrow < wide:
         return {}, ""
     reason = f"products in bf16 take {narrow / wide:.1f} times as long as in fp32 here ({1e3 * narrow:.1f} and {1e3 * wide:.1f} ms)"
