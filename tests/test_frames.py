@@ -32,6 +32,13 @@ PYTHON = 'Traceback (most recent call last):\n  File "/env/torch/_tensor.py", li
             "/a/gpt.py, f: x = self.wte(ids)",
         ),
         ("only frames, without code", '  File "/a.py", line 3, in f\n', "/a.py, f: "),
+        ("the start of the line cut off", '/env/a/b.py", line 3, in forward\n    return g(x)', "env/a/b.py, forward: return g(x)"),
+        (
+            "only the line that is pointed at",
+            "│ ❱ 162 │   return F.embedding(      │\n│   163 │      input,",
+            "?, ?: │   return F.embedding(",
+        ),
+        ("pointed at, and the message", "---> 87     load(file)\nKeyError: 'x'", None),
         ("the message is there", f"{PYTHON}\nRuntimeError: no", None),
         ("the message of another rank is there", f"{PYTHON}\n[rank1]: torch.OutOfMemoryError: no", None),
         ("the program went on", PYTHON + "\nstep" * 9, None),

@@ -74,10 +74,11 @@ def test_any_number_of_rows_comes_out_exactly(count: int) -> None:
 
 
 def test_each_category_has_at_least_eight_templates_in_several_phrasings() -> None:
-    for category in load_recipe().categories:
+    recipe = load_recipe()
+    for category in recipe.categories:
         assert len(category.templates) >= 8, category.name
         for template in category.templates:
-            assert len(template.wishes) * len(load_recipe().frames) >= 16, f"{category.name} {template.id}"
+            assert len(template.wishes) * len(recipe.frames) >= 16, f"{category.name} {template.id}"
             assert template.slots, f"{category.name} {template.id}"
 
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from holdfast.core.logtext import Line
 
 _FRAMES = (
-    re.compile(r'\bFile "?(?P<file>[^"\n]+?\.py|<[\w ]+>)"?(?:, line |:)\d+,? in (?P<name>[\w.<>]+)'),  # Python, IPython
+    re.compile(  # Python, IPython; also with the start of the line cut off
+        r'(?:\bFile "?|^(?=[\w./~-]+"))(?P<file>[^"\n]+?\.py|<[\w ]+>)"?(?:, line |:)\d+,? in (?P<name>[\w.<>]+)'
+    ),
     re.compile(r"^\W*(?P<file>[\w./~-]+\.py)\]?(?:\([^)]*\))? in (?P<name>[\w.<>]+)\("),  # notebooks
     re.compile(r"^[│|] (?P<file>/\S+\.py):\d+ in (?P<name>[\w.<>]+)"),  # rich
 )
@@ -26,7 +28,7 @@ def cut_traceback(lines: Sequence[Line]) -> Line | None:
     """`reading: the traceback is cut in FILE, NAME: CODE`, where a log ends in frames and names no exception."""
     frames = [(at, found) for at, line in enumerate(lines) if (found := _frame(line.text))]
     if not frames:
-        return None
+        return _pointed_at_alone(lines)
     last = frames[-1][0]
     rest = [line for line in lines[last + 1 :] if not _NO_CODE.match(line.text)]
     if any(_MESSAGE.match(line.text) for line in rest):
@@ -41,6 +43,15 @@ def cut_traceback(lines: Sequence[Line]) -> Line | None:
     code = pointed or (rest[0].text.strip() if rest else "")
     place = "/".join(file.split("/")[-PARTS:])
     return Line(lines[at].number, f"reading: the traceback is cut in {place}, {name}: {code}", lines[at].rank)
+
+
+def _pointed_at_alone(lines: Sequence[Line]) -> Line | None:
+    """The line of code that a notebook or rich points at, where the excerpt has not even the name of its file."""
+    shown = [(at, found["code"]) for at, line in enumerate(lines) if (found := _SHOWN.match(line.text))]
+    if not shown or any(_MESSAGE.match(line.text) for line in lines[shown[-1][0] + 1 :]):
+        return None
+    at, code = shown[-1]
+    return Line(lines[at].number, f"reading: the traceback is cut in ?, ?: {code}", lines[at].rank)
 
 
 def _frame(text: str) -> tuple[str, str] | None:
