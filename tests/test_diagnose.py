@@ -96,6 +96,13 @@ def test_a_log_that_no_card_knows_is_guessed_from_its_words() -> None:
     assert found.clues[0].text == KIN
 
 
+def test_a_log_that_says_nothing_of_trouble_is_accused_of_nothing_but_its_kin_are_named() -> None:
+    without = {name: card for name, card in BOOK.items() if name != "topic-blas"}
+    found = diagnose(Evidence(tuple(clean_lines("Tensile hipblaslt matmul heuristic, kernel solution 7"))), without)
+    assert (found.cause, found.confidence, found.also[0][0]) == ("unknown", 0.0, "blas_library_failure")
+    assert diagnose(Evidence(tuple(clean_lines("good morning"))), BOOK).also == ()
+
+
 def test_a_stack_without_a_word_of_trouble_is_guessed() -> None:
     assert (
         cause_of("#1  0x00007f in rocblas_gemm_ex_template() from librocblas.so\n#2  0x00007f in Tensile::hip::SolutionAdapter")

@@ -117,10 +117,12 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     serious, beyond_doubt = without_passing(evidence.lines)
     troubled = bool(evidence.exit_code) or _is_trouble(beyond_doubt)
     found = _by_cards(replace(evidence, lines=tuple(serious if troubled else beyond_doubt)), cards)
-    if found.cause != "unknown" or not troubled:
+    if found.cause != "unknown":
         return found if found.clues else replace(found, clues=tuple(_best_clues(evidence, [])))
     kin = guess("\n".join(_plain(line) for line in sift(serious)), cards.values())
-    return Diagnosis(*kin[0], found.clues, tuple(kin[1:])) if kin else found
+    if kin and troubled:
+        return Diagnosis(*kin[0], found.clues, tuple(kin[1:]))
+    return replace(found, clues=found.clues or tuple(_best_clues(evidence, [])), also=found.also or tuple(kin))  # nobody says it failed
 
 
 def _is_trouble(lines: Sequence[Line]) -> bool:

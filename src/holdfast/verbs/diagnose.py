@@ -113,7 +113,8 @@ def _told(result: Json) -> list[str]:
         lines += [f"     {key}={value}" for key, value in remedy["patch"].items()]
         lines += [f"     {remedy['command']}"] if remedy["command"] else []
     if result["also"]:
-        lines += ["", "It could also be: " + ", ".join(f"{also['cause']} ({also['confidence']:.0%})" for also in result["also"])]
+        could = "It could also be" if result["cause"] != "unknown" else "If something failed, it could be"
+        lines += ["", f"{could}: " + ", ".join(f"{also['cause']} ({also['confidence']:.0%})" for also in result["also"])]
     for attempt in result.get("attempts", []):
         lines.append(f"  attempt {attempt['attempt']} {attempt['ending']}: {attempt['cause']} ({attempt['confidence']:.0%})")
     lines += ["", *(f"More: holdfast explain {card}" for card in result["cards"][:1])]
