@@ -3,7 +3,8 @@
 A peer's name is PEER-SETTING. `plain` is what its documentation shows, with gradient checkpointing off; the others are what it offers
 against padding: `group` (rows of like length together), `pack` (rows behind each other in rows of max_tokens, one per step), `free`
 (the same rows as plain, behind each other in one row). trl-default is plain with the gradient checkpointing TRL switches on by itself.
-hf and trl also run in bf16 mixed precision, what holdfast chooses for itself where the machine is fast at it: PEER-SETTING-bf16.
+hf and trl also run in bf16 mixed precision, what holdfast chooses for itself where the machine is fast at it: PEER-SETTING-bf16; on a
+GPU also with Liger's kernels: PEER-SETTING-liger-bf16.
 LitGPT has nothing of the kind.
 """
 
@@ -21,7 +22,9 @@ PEERS = HERE / "peers"
 PLAIN = ("hf-plain", "trl-plain", "litgpt-plain", "torchtune-plain", "llamafactory-plain", "axolotl-plain")
 BEST = ("hf-group", "trl-free", "trl-pack", "trl-group", "torchtune-pack", "llamafactory-pack", "axolotl-pack", "axolotl-group")
 BF16 = ("hf-plain-bf16", "hf-group-bf16", "trl-free-bf16")
+ON_GPU = ("trl-pack-bf16", "trl-pack-liger-bf16", "trl-free-bf16")
 NAMES = (*PLAIN, *BEST, *BF16, "trl-default", "llamafactory-group")
+SWITCHES = ("bf16", "liger")
 
 
 def environment_of(name: str) -> str:
@@ -31,7 +34,7 @@ def environment_of(name: str) -> str:
 
 
 def option_of(name: str) -> str:
-    setting = name.removesuffix("-bf16").partition("-")[2]
+    setting = "-".join(part for part in name.split("-")[1:] if part not in SWITCHES)
     return "" if setting == "plain" else setting
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/engine/make_models.py OUT --size 12m [--tokenizer FOLDER]
     python benchmarks/engine/make_models.py OUT --size qwen0.5b --tokenizer FOLDER_OF_QWEN2.5
+    python benchmarks/engine/make_models.py OUT --size qwen7b --stored bfloat16
 
 FOLDER holds a tokenizer.json, or vocab.json and merges.txt; by default that of the embedded model tiny is used. The template is
 ChatML without a system turn of its own, so that every trainer writes the same tokens. --vocabulary and --layers change the shape.
@@ -18,7 +19,9 @@ SIZES = {
     "6m": {"vocab_size": 8192, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6, "num_attention_heads": 4},
     "12m": {"vocab_size": 8192, "hidden_size": 384, "intermediate_size": 960, "num_hidden_layers": 6, "num_attention_heads": 6},
     "qwen0.5b": {"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    "qwen7b": {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28},
 }
+KV_HEADS = {"test": 1, "qwen7b": 4}
 POSITIONS = 32768
 TINY = Path(__file__).parents[2] / "src/holdfast/models/tiny"
 TEMPLATE = (
@@ -41,15 +44,16 @@ def make_model(
     torch.manual_seed(0)
     config = Qwen2Config(
         **shape,
-        num_key_value_heads=1 if size == "test" else 2,
+        num_key_value_heads=KV_HEADS.get(size, 2),
         max_position_embeddings=POSITIONS,
-        tie_word_embeddings=True,
+        tie_word_embeddings=size != "qwen7b",
         rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
         bos_token_id=None,
         eos_token_id=fast.eos_token_id,
         pad_token_id=fast.pad_token_id,
     )
-    model = Qwen2ForCausalLM(config).to(getattr(torch, stored))
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = Qwen2ForCausalLM(config).to(getattr(torch, stored))
     model.save_pretrained(out, max_shard_size="100GB")
     fast.save_pretrained(out)
     settings = json.loads((out / "tokenizer_config.json").read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}

@@ -85,7 +85,8 @@ class Race:
             if (work.rows, work.steps * work.batch) not in self.rows_of_peers:
                 raise SystemExit("holdfast took no step, so the peers cannot be given its rows in its order")
             rows = self.rows_of_peers[work.rows, work.steps * work.batch]
-            task = work.at(folder / "out", contenders.option_of(name), rows, bf16=name.endswith("-bf16"))
+            switches = {switch: f"-{switch}" in name for switch in contenders.SWITCHES}
+            task = work.at(folder / "out", contenders.option_of(name), rows, **switches)
             if name.startswith("litgpt"):
                 task = self._litgpt_checkpoint(task)
             command = [self.pythons[contenders.environment_of(name)], *contenders.peer(name, task, folder)]

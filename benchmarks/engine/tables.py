@@ -50,7 +50,7 @@ def command_line() -> str:
     """The command of this program with folders and files cut to their names, for the record."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     short = ["=".join(Path(part).name if "/" in part else part for part in word.split("=")) for word in words]
-    return f"python benchmarks/engine/{shlex.join(short)}"
+    return f"python benchmarks/{Path(sys.argv[0]).resolve().parent.name}/{shlex.join(short)}"
 
 
 def add_to(file: Path, title: str, text: str) -> None:

@@ -25,9 +25,10 @@ class Work:
     pad: int = 0
     option: str = ""  # what this contender's variant switches on
     bf16: bool = False  # mixed precision, at the peers that are asked for it
+    liger: bool = False  # Liger's kernels, likewise
 
-    def at(self, out: Path, option: str = "", rows: Path | None = None, bf16: bool = False) -> Work:
-        return replace(self, out=str(out), option=option, rows=str(rows or self.rows), bf16=bf16)
+    def at(self, out: Path, option: str = "", rows: Path | None = None, bf16: bool = False, liger: bool = False) -> Work:
+        return replace(self, out=str(out), option=option, rows=str(rows or self.rows), bf16=bf16, liger=liger)
 
     def save(self, file: Path) -> Path:
         file.write_text(json.dumps(asdict(self), indent=1))

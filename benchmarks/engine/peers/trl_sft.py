@@ -1,5 +1,6 @@
 """TRL's SFTTrainer on prompt and completion. Argument: the work as JSON. Options: free (no padding, same rows), pack, group, default."""
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from trl import SFTConfig, SFTTrainer
 work = json.loads(Path(sys.argv[1]).read_text())
 option = work["option"]
 torch.set_num_threads(work["threads"])
+on_gpu = torch.cuda.is_available()
+flash = {"attn_implementation": "flash_attention_2"} if on_gpu and importlib.util.find_spec("flash_attn") else {}
 
 
 def turns(row):
@@ -23,13 +26,13 @@ def turns(row):
 
 rows = load_dataset("json", data_files=work["rows"], split="train")
 rows = rows.map(turns, remove_columns=rows.column_names)
-model = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.float32)
+model = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.bfloat16 if on_gpu else torch.float32, **flash)
 lora = LoraConfig(r=work["rank"], lora_alpha=work["alpha"], lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 torch.manual_seed(work["seed"])
 model = get_peft_model(model, lora)
 settings = SFTConfig(
     work["out"],
-    per_device_train_batch_size=1 if option == "pack" else work["batch"],
+    per_device_train_batch_size=work["batch"] if option != "pack" else 4 if on_gpu else 1,
     max_steps=work["steps"],
     learning_rate=work["lr"],
     lr_scheduler_type="constant",
@@ -43,9 +46,12 @@ settings = SFTConfig(
     logging_steps=10,
     save_strategy="no",
     report_to="none",
-    use_cpu=True,
+    use_cpu=not on_gpu,
+    use_liger_kernel=work["liger"],
     disable_tqdm=True,
     seed=work["seed"],
 )
 tokenizer = AutoTokenizer.from_pretrained(work["model"])
 SFTTrainer(model=model, args=settings, train_dataset=rows, processing_class=tokenizer).train()
+if on_gpu:
+    Path(work["out"]).with_name("peak.json").write_text(json.dumps({"bytes": torch.cuda.max_memory_allocated()}))
