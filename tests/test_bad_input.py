@@ -224,6 +224,13 @@ def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: st
     assert done.returncode == 2 and says in done.stderr, done.stderr
 
 
+def test_settings_may_stand_behind_an_option(config_of: Write, tmp_path: Path) -> None:
+    file, run = config_of(), tmp_path / "run"
+    said = refused(2, "train", file, "train.lr=-1", "--run", run, "adapter.r=0", "--quiet", "train.seed=-1", says="3 problems in the config")
+    assert all(key in said for key in ("train.lr: -1", "adapter.r: 0", "train.seed: -1"))
+    refused(2, "status", run, "extra", says="unrecognized arguments: extra")
+
+
 # ---- disks and folders
 
 
