@@ -57,7 +57,10 @@ def test_an_unknown_key_is_answered_with_the_nearest_valid_one(config_of: Write,
     [
         ("", "holds nothing, a mapping of keys is needed"),
         ("- a\n- b\n", "holds a list"),
+        ("just words\n", "holds text, a mapping"),
         ("model: [x\n", "not valid YAML"),
+        ("train:\n  lr: 1e-4\n  lr: 3\n", "the key train.lr stands twice, in lines 2 and 3"),
+        ("data: {files: a}\nfaults: [{effect: kill, effect: hang}]\n", "the key faults.0.effect stands twice, in lines 2 and 2"),
         ("\tmodel: x", "not valid YAML"),
     ],
 )
@@ -71,6 +74,12 @@ def test_a_config_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
     (tmp_path / "quickstart.yaml").write_text("model: x")
     refused(2, "train", tmp_path / "quikstart.yaml", says=f"did you mean {tmp_path}/quickstart.yaml?")
     refused(2, "train", tmp_path, says="is a folder")
+
+
+@pytest.mark.parametrize("key", ["train.lr", "train.weight_decay", "train.epochs", "adapter.alpha", "run.hang_s"])
+def test_an_infinite_number_is_no_number(config_of: Write, key: str) -> None:
+    for text in ("inf", "1e400", ".nan"):
+        refused(2, "train", config_of(), f"{key}={text}", says=f"{key}: ")
 
 
 def test_steps_and_epochs_together(config_of: Write) -> None:
@@ -293,6 +302,19 @@ def test_a_folder_that_is_no_run_folder_is_left_alone(config_of: Write, tmp_path
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     refused(2, "train", config_of(), "--run", tmp_path / "mine", says="is not empty and no run folder")
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_of: Write, tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 5000}), tmp_path / "run"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) > 3)
+    trainer = json.loads((run / "attempts" / "001" / "rank0.json").read_text())["identity"]["pid"]
+    run.rename(tmp_path / "gone")  # at one instant; the trainer goes on writing into what it had opened
+    shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+    output, _ = child.communicate()
+    assert child.returncode == 1, output
+    assert f"{run} was removed while the run went on" in output and "Traceback" not in output
+    wait_until(lambda: not Path(f"/proc/{trainer}").exists())
 
 
 # ---- other verbs
