@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,32 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
         raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
     try:
         tree = yaml.safe_load(text)
+        repeated = list(_repeated(yaml.compose(text, Loader=yaml.SafeLoader)))
     except yaml.YAMLError as error:
         raise Stop(USAGE, f"{file}: not valid YAML: {' '.join(str(error).split())}", "check indentation and quotes at that line") from None
+    if repeated:
+        raise Stop(USAGE, f"{file}: {'; '.join(repeated)}", "keep one of them")
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
     if not isinstance(tree, dict):
         raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", "`holdfast schema` lists every key")
     return tree
+
+
+def _repeated(node: yaml.Node | None, path: str = "") -> Iterator[str]:
+    """Keys that stand twice in one mapping; YAML's reader takes the last one without a word."""
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    yield f"the key {path}{key.value} stands twice, in lines {lines[key.value]} and {line}"
+                lines[key.value] = line
+            yield from _repeated(value, f"{path}{getattr(key, 'value', '?')}.")
+    elif isinstance(node, yaml.SequenceNode):
+        for number, entry in enumerate(node.value):
+            yield from _repeated(entry, f"{path}{number}.")
 
 
 def _about_folder(folder: Path) -> tuple[str, str]:
@@ -228,7 +248,7 @@ def _near_text(path: Path) -> str:
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "nothing" if value is None else "text" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _short(value: Any, limit: int = 60) -> str:
