@@ -164,6 +164,18 @@ def test_one_percent_of_malformed_rows_is_kept_aside_with_reasons(config_of: Wri
     assert raws == [raw for raw, _ in bad.values()]
 
 
+def test_a_field_that_is_none_of_ours_is_refused(config_of: Write, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", [{"Frage": row["instruction"], "Befehl": row["output"]} for row in make_rows(20)])
+    said = holdfast("data", "check", rows).stdout
+    assert "fields ['Befehl', 'Frage'] fit no known layout" in said and "--field output=THEIRS" in said
+    turned = {"files": str(rows), "fields": {"Befehl": "output", "Frage": "instruction"}}
+    says = "data.fields: Befehl is no field that rows are read from\n  -> ours comes first: output, then Befehl"
+    refused(2, "train", config_of(data=turned), "--run", tmp_path / "run", says=says)
+    refused(2, "data", "check", rows, "--field", "reply=Befehl", says="--field: reply is no field that rows are read from\n  -> one of answer")
+    right = holdfast("data", "check", rows, "--field", "output=Befehl", "--field", "instruction=Frage")
+    assert right.returncode == 0, right.stderr
+
+
 def test_no_row_left(config_of: Write, tmp_path: Path) -> None:
     file = write_rows(tmp_path / "data.jsonl", [{"question": "a", "reply": "b"}] * 3)
     said = refused(
@@ -284,7 +296,8 @@ def test_a_run_folder_of_another_config_is_refused_with_the_difference(config_of
     assert holdfast("train", config, "--run", run).returncode == 0
     said = refused(2, "train", config, "train.lr=5e-4", "adapter.r=2", "--run", run, says="belongs to another config")
     assert "train.lr: 0.001 -> 0.0005" in said
-    assert "adapter.r: 4 -> 2" in said
+    assert "adapter.r: 4 -> 2" in said and "--extend" not in said
+    refused(2, "train", config, "train.steps=3", "--run", run, says="add --extend to train this run on")
 
 
 def test_a_run_folder_that_is_held_says_by_whom(config_of: Write, tmp_path: Path) -> None:
