@@ -219,6 +219,19 @@ def test_a_model_with_damaged_weights(config_of: Write, model: Path, tmp_path: P
     refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "c", says="holds no model.safetensors")
 
 
+def test_a_model_whose_weights_were_not_fetched(config_of: Write, model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="is a pointer of Git LFS and not the weights\n  -> fetch")
+
+
+def test_an_adapter_in_place_of_a_model(config_of: Write, tmp_path: Path) -> None:
+    (tmp_path / "done" / "adapter").mkdir(parents=True)
+    (tmp_path / "done" / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "the/base"}')
+    for folder in (tmp_path / "done", tmp_path / "done" / "adapter"):
+        said = refused(1, "train", config_of(model=str(folder)), "--run", tmp_path / "run", says=f"{folder} holds an adapter and no model")
+        assert f"model: the/base, adapter.start: {folder}" in said
+
+
 def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"vocab_size": 50}))
@@ -367,3 +380,17 @@ def test_a_run_folder_in_place_of_a_config_is_told_how_to_go_on(config_of: Calla
     assert empty.returncode == 2 and "there is no YAML file in it" in empty.stderr
     foreign = holdfast("trial", run, "--step", 1, "--samples", "99999")
     assert foreign.returncode == 2 and "99999 not in step 1" in foreign.stderr
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"], ids=["empty", "blank"])
+def test_a_log_without_a_line_is_nothing_to_read(tmp_path: Path, content: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(content)
+    refused(2, "diagnose", log, says=f"{log} holds no line\n  -> an empty log says nothing alone")
+    killed = holdfast("diagnose", log, "--exit-code", "137", "--json")
+    assert killed.returncode == 0 and json.loads(killed.stdout)["cause"] == "host_out_of_memory"
+
+
+def test_a_reason_of_a_row_is_a_card_as_it_is_written() -> None:
+    done = holdfast("explain", "answer_equals_prompt")
+    assert done.returncode == 0 and "## answer-equals-prompt" in done.stdout, done.stderr
