@@ -82,6 +82,16 @@ def test_an_infinite_number_is_no_number(config_of: Write, key: str) -> None:
         refused(2, "train", config_of(), f"{key}={text}", says=f"{key}: ")
 
 
+def test_a_section_or_list_of_the_wrong_kind_is_told_in_plain_words(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: tiny\ndata: rows.jsonl\ntrain: 3\n")
+    said = refused(2, "train", file, says="data: 'rows.jsonl': a section of keys is needed")
+    assert "train: 3: a section of keys is needed" in said
+    file.write_text("model: tiny\ndata: {files: [], fields: [output]}\n")
+    said = refused(2, "train", file, says="data.files: []: at least one is needed")
+    assert "data.fields: ['output']: keys with values are needed" in said
+
+
 def test_steps_and_epochs_together(config_of: Write) -> None:
     refused(2, "train", config_of(train={"epochs": 1}), says="give epochs or steps, not both")
     refused(2, "train", config_of(), "train.epochs=2", "train.steps=3", says="give epochs or steps, not both")
@@ -171,7 +181,9 @@ def test_a_field_that_is_none_of_ours_is_refused(config_of: Write, tmp_path: Pat
     turned = {"files": str(rows), "fields": {"Befehl": "output", "Frage": "instruction"}}
     says = "data.fields: Befehl is no field that rows are read from\n  -> ours comes first: output, then Befehl"
     refused(2, "train", config_of(data=turned), "--run", tmp_path / "run", says=says)
-    refused(2, "data", "check", rows, "--field", "reply=Befehl", says="--field: reply is no field that rows are read from\n  -> one of answer")
+    refused(
+        2, "data", "check", rows, "--field", "reply=Befehl", says="--field: reply is no field that rows are read from\n  -> one of answer"
+    )
     right = holdfast("data", "check", rows, "--field", "output=Befehl", "--field", "instruction=Frage")
     assert right.returncode == 0, right.stderr
 
@@ -221,7 +233,9 @@ def test_a_model_with_damaged_weights(config_of: Write, model: Path, tmp_path: P
 
 def test_a_model_whose_weights_were_not_fetched(config_of: Write, model: Path, tmp_path: Path) -> None:
     (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
-    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="is a pointer of Git LFS and not the weights\n  -> fetch")
+    refused(
+        1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="is a pointer of Git LFS and not the weights\n  -> fetch"
+    )
 
 
 def test_an_adapter_in_place_of_a_model(config_of: Write, tmp_path: Path) -> None:
@@ -260,7 +274,9 @@ def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: st
 
 def test_settings_may_stand_behind_an_option(config_of: Write, tmp_path: Path) -> None:
     file, run = config_of(), tmp_path / "run"
-    said = refused(2, "train", file, "train.lr=-1", "--run", run, "adapter.r=0", "--quiet", "train.seed=-1", says="3 problems in the config")
+    said = refused(
+        2, "train", file, "train.lr=-1", "--run", run, "adapter.r=0", "--quiet", "train.seed=-1", says="3 problems in the config"
+    )
     assert all(key in said for key in ("train.lr: -1", "adapter.r: 0", "train.seed: -1"))
     refused(2, "status", run, "extra", says="unrecognized arguments: extra")
 

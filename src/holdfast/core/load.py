@@ -18,6 +18,8 @@ from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
 
+_PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
+
 
 def load_config(file: Path, overrides: list[str] | None = None) -> Config:
     """Read `file`, apply `key.path=value` overrides (values are YAML), make paths absolute.
@@ -142,7 +144,8 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
         elif path:
             message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
             shown = "" if isinstance(problem["input"], dict) else f" {_short(problem['input'])}:"
-            lines.append(f"{path}:{shown} {message[0].lower() + message[1:]}")
+            said = _PLAINLY.get(kind) or message[0].lower() + message[1:]
+            lines.append(f"{path}:{shown} {said}")
         else:
             lines.append(problem["msg"])
     return list(dict.fromkeys(lines))

@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     else:
         lines = _lines(arguments.log)
         if not lines and code is None and not machine:
-            raise Stop(USAGE, f"{arguments.log} holds no line", "an empty log says nothing alone; tell how the program ended with --exit-code N")
+            raise Stop(
+                USAGE, f"{arguments.log} holds no line", "an empty log says nothing alone; tell how the program ended with --exit-code N"
+            )
         result = answer(diagnose(Evidence(lines, code, machine), cards), cards)
     if not arguments.json:
         print("\n".join(_told(result)))
