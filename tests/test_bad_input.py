@@ -57,7 +57,10 @@ def test_an_unknown_key_is_answered_with_the_nearest_valid_one(config_of: Write,
     [
         ("", "holds nothing, a mapping of keys is needed"),
         ("- a\n- b\n", "holds a list"),
+        ("just words\n", "holds text, a mapping"),
         ("model: [x\n", "not valid YAML"),
+        ("train:\n  lr: 1e-4\n  lr: 3\n", "the key train.lr stands twice, in lines 2 and 3"),
+        ("data: {files: a}\nfaults: [{effect: kill, effect: hang}]\n", "the key faults.0.effect stands twice, in lines 2 and 2"),
         ("\tmodel: x", "not valid YAML"),
     ],
 )
@@ -71,6 +74,22 @@ def test_a_config_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
     (tmp_path / "quickstart.yaml").write_text("model: x")
     refused(2, "train", tmp_path / "quikstart.yaml", says=f"did you mean {tmp_path}/quickstart.yaml?")
     refused(2, "train", tmp_path, says="is a folder")
+
+
+@pytest.mark.parametrize("key", ["train.lr", "train.weight_decay", "train.epochs", "adapter.alpha", "run.hang_s"])
+def test_an_infinite_number_is_no_number(config_of: Write, key: str) -> None:
+    for text in ("inf", "1e400", ".nan"):
+        refused(2, "train", config_of(), f"{key}={text}", says=f"{key}: ")
+
+
+def test_a_section_or_list_of_the_wrong_kind_is_told_in_plain_words(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: tiny\ndata: rows.jsonl\ntrain: 3\n")
+    said = refused(2, "train", file, says="data: 'rows.jsonl': a section of keys is needed")
+    assert "train: 3: a section of keys is needed" in said
+    file.write_text("model: tiny\ndata: {files: [], fields: [output]}\n")
+    said = refused(2, "train", file, says="data.files: []: at least one is needed")
+    assert "data.fields: ['output']: keys with values are needed" in said
 
 
 def test_steps_and_epochs_together(config_of: Write) -> None:
@@ -155,6 +174,20 @@ def test_one_percent_of_malformed_rows_is_kept_aside_with_reasons(config_of: Wri
     assert raws == [raw for raw, _ in bad.values()]
 
 
+def test_a_field_that_is_none_of_ours_is_refused(config_of: Write, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", [{"Frage": row["instruction"], "Befehl": row["output"]} for row in make_rows(20)])
+    said = holdfast("data", "check", rows).stdout
+    assert "fields ['Befehl', 'Frage'] fit no known layout" in said and "--field output=THEIRS" in said
+    turned = {"files": str(rows), "fields": {"Befehl": "output", "Frage": "instruction"}}
+    says = "data.fields: Befehl is no field that rows are read from\n  -> ours comes first: output, then Befehl"
+    refused(2, "train", config_of(data=turned), "--run", tmp_path / "run", says=says)
+    refused(
+        2, "data", "check", rows, "--field", "reply=Befehl", says="--field: reply is no field that rows are read from\n  -> one of answer"
+    )
+    right = holdfast("data", "check", rows, "--field", "output=Befehl", "--field", "instruction=Frage")
+    assert right.returncode == 0, right.stderr
+
+
 def test_no_row_left(config_of: Write, tmp_path: Path) -> None:
     file = write_rows(tmp_path / "data.jsonl", [{"question": "a", "reply": "b"}] * 3)
     said = refused(
@@ -198,6 +231,21 @@ def test_a_model_with_damaged_weights(config_of: Write, model: Path, tmp_path: P
     refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "c", says="holds no model.safetensors")
 
 
+def test_a_model_whose_weights_were_not_fetched(config_of: Write, model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    refused(
+        1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="is a pointer of Git LFS and not the weights\n  -> fetch"
+    )
+
+
+def test_an_adapter_in_place_of_a_model(config_of: Write, tmp_path: Path) -> None:
+    (tmp_path / "done" / "adapter").mkdir(parents=True)
+    (tmp_path / "done" / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "the/base"}')
+    for folder in (tmp_path / "done", tmp_path / "done" / "adapter"):
+        said = refused(1, "train", config_of(model=str(folder)), "--run", tmp_path / "run", says=f"{folder} holds an adapter and no model")
+        assert f"model: the/base, adapter.start: {folder}" in said
+
+
 def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"vocab_size": 50}))
@@ -222,6 +270,15 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
 def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: str) -> None:
     done = holdfast(*words)
     assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+def test_settings_may_stand_behind_an_option(config_of: Write, tmp_path: Path) -> None:
+    file, run = config_of(), tmp_path / "run"
+    said = refused(
+        2, "train", file, "train.lr=-1", "--run", run, "adapter.r=0", "--quiet", "train.seed=-1", says="3 problems in the config"
+    )
+    assert all(key in said for key in ("train.lr: -1", "adapter.r: 0", "train.seed: -1"))
+    refused(2, "status", run, "extra", says="unrecognized arguments: extra")
 
 
 # ---- disks and folders
@@ -268,7 +325,8 @@ def test_a_run_folder_of_another_config_is_refused_with_the_difference(config_of
     assert holdfast("train", config, "--run", run).returncode == 0
     said = refused(2, "train", config, "train.lr=5e-4", "adapter.r=2", "--run", run, says="belongs to another config")
     assert "train.lr: 0.001 -> 0.0005" in said
-    assert "adapter.r: 4 -> 2" in said
+    assert "adapter.r: 4 -> 2" in said and "--extend" not in said
+    refused(2, "train", config, "train.steps=3", "--run", run, says="add --extend to train this run on")
 
 
 def test_a_run_folder_that_is_held_says_by_whom(config_of: Write, tmp_path: Path) -> None:
@@ -286,6 +344,19 @@ def test_a_folder_that_is_no_run_folder_is_left_alone(config_of: Write, tmp_path
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     refused(2, "train", config_of(), "--run", tmp_path / "mine", says="is not empty and no run folder")
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_of: Write, tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 5000}), tmp_path / "run"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) > 3)
+    trainer = json.loads((run / "attempts" / "001" / "rank0.json").read_text())["identity"]["pid"]
+    run.rename(tmp_path / "gone")  # at one instant; the trainer goes on writing into what it had opened
+    shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+    output, _ = child.communicate()
+    assert child.returncode == 1, output
+    assert f"{run} was removed while the run went on" in output and "Traceback" not in output
+    wait_until(lambda: not Path(f"/proc/{trainer}").exists())
 
 
 # ---- other verbs
@@ -325,3 +396,17 @@ def test_a_run_folder_in_place_of_a_config_is_told_how_to_go_on(config_of: Calla
     assert empty.returncode == 2 and "there is no YAML file in it" in empty.stderr
     foreign = holdfast("trial", run, "--step", 1, "--samples", "99999")
     assert foreign.returncode == 2 and "99999 not in step 1" in foreign.stderr
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"], ids=["empty", "blank"])
+def test_a_log_without_a_line_is_nothing_to_read(tmp_path: Path, content: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(content)
+    refused(2, "diagnose", log, says=f"{log} holds no line\n  -> an empty log says nothing alone")
+    killed = holdfast("diagnose", log, "--exit-code", "137", "--json")
+    assert killed.returncode == 0 and json.loads(killed.stdout)["cause"] == "host_out_of_memory"
+
+
+def test_a_reason_of_a_row_is_a_card_as_it_is_written() -> None:
+    done = holdfast("explain", "answer_equals_prompt")
+    assert done.returncode == 0 and "## answer-equals-prompt" in done.stdout, done.stderr

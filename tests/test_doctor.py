@@ -311,6 +311,8 @@ def test_a_run_is_judged_by_its_model_its_rows_its_memory_and_its_disk(config_fi
     huge = tight | {"params": {"total": 1 << 30, "trainable": 1 << 28}}
     told = {finding.id: finding.severity for finding in examine(small, config, huge)}
     assert told["disk-space"] == "block", "five checkpoints of 3 GiB on 600 MiB"
+    (nearly_full,) = (finding for finding in examine(small | {"disk_free_bytes": 100 << 20}, config, tight) if finding.id == "disk-space")
+    assert nearly_full.severity == "warn" and "100.0 MiB free, enough if nothing else fills it:" in nearly_full.message
     assert "disk-space" not in {finding.id for finding in examine(small, config, tight)}
 
 

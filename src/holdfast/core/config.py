@@ -9,11 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from holdfast.core.faults import Fault
 from holdfast.core.units import parse_bytes
 
-Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(gt=0)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
 class Data(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
+
+_PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
 
 
 def load_config(file: Path, overrides: list[str] | None = None) -> Config:
@@ -59,13 +62,32 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
         raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
     try:
         tree = yaml.safe_load(text)
+        repeated = list(_repeated(yaml.compose(text, Loader=yaml.SafeLoader)))
     except yaml.YAMLError as error:
         raise Stop(USAGE, f"{file}: not valid YAML: {' '.join(str(error).split())}", "check indentation and quotes at that line") from None
+    if repeated:
+        raise Stop(USAGE, f"{file}: {'; '.join(repeated)}", "keep one of them")
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
     if not isinstance(tree, dict):
         raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", "`holdfast schema` lists every key")
     return tree
+
+
+def _repeated(node: yaml.Node | None, path: str = "") -> Iterator[str]:
+    """Keys that stand twice in one mapping; YAML's reader takes the last one without a word."""
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    yield f"the key {path}{key.value} stands twice, in lines {lines[key.value]} and {line}"
+                lines[key.value] = line
+            yield from _repeated(value, f"{path}{getattr(key, 'value', '?')}.")
+    elif isinstance(node, yaml.SequenceNode):
+        for number, entry in enumerate(node.value):
+            yield from _repeated(entry, f"{path}{number}.")
 
 
 def _about_folder(folder: Path) -> tuple[str, str]:
@@ -122,7 +144,8 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
         elif path:
             message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
             shown = "" if isinstance(problem["input"], dict) else f" {_short(problem['input'])}:"
-            lines.append(f"{path}:{shown} {message[0].lower() + message[1:]}")
+            said = _PLAINLY.get(kind) or message[0].lower() + message[1:]
+            lines.append(f"{path}:{shown} {said}")
         else:
             lines.append(problem["msg"])
     return list(dict.fromkeys(lines))
@@ -228,7 +251,7 @@ def _near_text(path: Path) -> str:
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "nothing" if value is None else "text" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _short(value: Any, limit: int = 60) -> str:

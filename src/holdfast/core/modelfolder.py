@@ -14,6 +14,7 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
+_LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
 EMBEDDED = {"tiny": Path(__file__).parent.parent / "models" / "tiny"}  # base models that ship with the package, by name
 
 
@@ -69,6 +70,7 @@ def read_model(model: str) -> ModelFacts:
         folder = _from_hub(model)
     config = read_json(folder / "config.json")
     if config is None:
+        _refuse_adapter(folder)
         missing = not (folder / "config.json").exists()
         raise Stop(BLOCKED, f"{folder}/config.json is {'missing' if missing else 'no JSON object'}", "give a folder in Hugging Face layout")
     shapes: dict[str, tuple[int, ...]] = {}
@@ -80,6 +82,14 @@ def read_model(model: str) -> ModelFacts:
         types |= {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
         size += file.stat().st_size
     return ModelFacts(folder, config, shapes, size, types.pop() if len(types) == 1 else None)
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Say how an adapter, or a run that has one, is gone on from. Raises Stop(1) where it is one."""
+    about = read_json(folder / "adapter_config.json") or read_json(folder / "adapter" / "adapter_config.json")
+    if about is not None:
+        base = about.get("base_model_name_or_path") or "its base model"
+        raise Stop(BLOCKED, f"{folder} holds an adapter and no model", f"to go on from it: model: {base}, adapter.start: {folder}")
 
 
 def _from_hub(name: str) -> Path:
@@ -117,6 +127,8 @@ def stored_tensors(file: Path) -> dict[str, Stored]:
     size = file.stat().st_size
     with file.open("rb") as handle:
         start = handle.read(8)
+        if start == _LFS:
+            raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull")
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > min(size - 8, 100 << 20):
             raise Stop(BLOCKED, f"{file} is damaged: {size:,} bytes cannot hold its header of {length:,}", "fetch it again")

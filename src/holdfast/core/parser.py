@@ -39,11 +39,16 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, after filling it."""
+        """As argparse does, after filling it; words that come after an option belong to the list that was begun before it."""
         fill, self.fill = self.fill, None
         if fill:
             fill()
-        return super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(args, namespace)
+        lists = [action.dest for action in self._actions if not action.option_strings and action.nargs in ("*", "+")]
+        if not lists or any(word.startswith("-") for word in rest):
+            return found, rest
+        setattr(found, lists[-1], [*getattr(found, lists[-1]), *rest])
+        return found, []
 
 
 def add_verbs(parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str, str], module_of: str) -> None:

@@ -33,6 +33,10 @@ _KNOWN = (
     "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
     "question-answer: question + answer; text: text"
 )
+_NAME_THEM = "say what yours are called: --field output=THEIRS, in a config data.fields: {output: THEIRS}"
+FIELDS = frozenset(
+    {name for pair in _PAIRS for name in pair[1:] if name} | {"text", "messages", "conversations", "system", "tools"}
+)  # all that a row is read from
 _SHAREGPT_ROLES = {
     "human": "user",
     "user": "user",
@@ -152,7 +156,7 @@ def _recognise(value: dict[str, Any]) -> tuple[str, _Pair | None]:
     for name, inside in value.items():
         if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
             raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
-    raise BadRow("missing_field", f"fields {sorted(map(str, value))[:20]} fit no known layout ({_KNOWN})")
+    raise BadRow("missing_field", f"fields {sorted(map(str, value))[:20]} fit no known layout ({_KNOWN}); {_NAME_THEM}")
 
 
 def _looks_like_a_row(value: Any) -> bool:

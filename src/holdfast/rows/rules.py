@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal
 
 from holdfast.book import cards_of
 from holdfast.core.datacheck import DataCheck
+from holdfast.core.errors import USAGE, Stop
+from holdfast.rows.formats import FIELDS
 
 NO_LIMIT = sys.maxsize
 _VERSION = 4  # of everything that turns a row into tokens: reader, formats, template, cut
@@ -33,6 +36,17 @@ class Rules:
     def changes(self, card: DataCheck) -> bool:
         """Whether rows in which this check finds something are rejected or mended, and not only noted."""
         return card.verdict != "note" or (self.redact and card.mend is not None)
+
+
+def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:
+    """Names of ours with those the files use, as `key` gives them. Raises Stop(2) where the first is none of ours."""
+    pairs = tuple(fields)
+    wrong = next(((ours, theirs) for ours, theirs in pairs if ours not in FIELDS), None)
+    if wrong:
+        ours, theirs = wrong
+        hint = f"ours comes first: {theirs}, then {ours}" if theirs in FIELDS else f"one of {', '.join(sorted(FIELDS))}"
+        raise Stop(USAGE, f"{key}: {ours} is no field that rows are read from", hint)
+    return pairs
 
 
 @functools.cache

@@ -13,7 +13,8 @@ from holdfast.core.units import counted
 
 _EXAMPLES = 2
 _LANGUAGES = 12  # in one line
-_WIDTH = 120
+_WIDTH = 120  # of what is quoted of a row
+_DETAIL = 500
 
 
 def show(answer: Json) -> None:
@@ -86,5 +87,5 @@ def _reasons(console: Console, title: str, counts: dict[str, int], answer: Json)
         console.print(f"  [bold]{count:>9,}[/bold]  {escape(reason)}")
         for example in answer["examples"].get(reason, [])[:_EXAMPLES]:
             place = f"{Path(example['file']).name}:{example['line']}"
-            console.print(f"             [dim]{escape(place)}[/dim]  {escape(visible(example['detail'])[:_WIDTH])}")
+            console.print(f"             [dim]{escape(place)}[/dim]  {escape(visible(example['detail'])[:_DETAIL])}")
             console.print(f"               [dim]{escape(visible(example['text'])[:_WIDTH])}[/dim]")

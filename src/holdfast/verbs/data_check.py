@@ -17,7 +17,7 @@ from holdfast.core.modelfolder import EMBEDDED
 from holdfast.rows.clean import check_files
 from holdfast.rows.findings import Findings
 from holdfast.rows.read import form_of
-from holdfast.rows.rules import NO_LIMIT, Rules
+from holdfast.rows.rules import NO_LIMIT, Rules, named
 from holdfast.rows.sources import expand
 from holdfast.rows.survey import check_block
 from holdfast.rows.tokens import Codec, load_codec, plain_codec
@@ -84,7 +84,7 @@ def rules_of(arguments: argparse.Namespace) -> Rules:
     if arguments.languages and importlib.util.find_spec("py3langid") is None:
         raise Stop(USAGE, "--languages needs the package py3langid", "pip install 'holdfast[languages]'")
     limit = NO_LIMIT if arguments.max_tokens is None else arguments.max_tokens
-    names = tuple((ours, theirs) for ours, theirs in fields)
+    names = named(((ours, theirs) for ours, theirs in fields), "--field")
     return Rules(arguments.format, limit, names, arguments.too_long, arguments.redact, arguments.languages)
 
 

@@ -43,7 +43,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         found, attempts = diagnose_run(RunFolder(path.resolve()).existing(), cards)
         result = answer(found, cards) | {"attempts": attempts}
     else:
-        result = answer(diagnose(Evidence(_lines(arguments.log), code, machine), cards), cards)
+        lines = _lines(arguments.log)
+        if not lines and code is None and not machine:
+            raise Stop(
+                USAGE, f"{arguments.log} holds no line", "an empty log says nothing alone; tell how the program ended with --exit-code N"
+            )
+        result = answer(diagnose(Evidence(lines, code, machine), cards), cards)
     if not arguments.json:
         print("\n".join(_told(result)))
     return DONE, result

@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _find(name: str, cards: dict[str, Card]) -> list[Card]:
-    if name in cards:
-        return [cards[name]]
+    if (card := cards.get(name) or cards.get(name.replace("_", "-"))) is not None:  # as `data check` writes the reason of a row
+        return [card]
     if chapter := [card for card in cards.values() if card.chapter() == name]:
         return chapter
     near = difflib.get_close_matches(name, [*cards, *(card.chapter() for card in cards.values())], n=1, cutoff=0.4)

@@ -18,6 +18,7 @@ from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write
 from holdfast.core.identity import alive
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.units import counted
 from holdfast.core.wait import wait_for_end
 from holdfast.mind.summarise import summarise
 from holdfast.ui.report import write_report
@@ -119,7 +120,8 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint) -> None:
 def _evaluate(run: RunFolder, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown."""
     run.evaluation_file.unlink(missing_ok=True)
-    terminal.say("evaluating: the adapter is loaded afresh by plain PEFT, base against tuned")
+    rows = counted(run.plan()["rows"]["held_out"], "held-out row")
+    terminal.say(f"evaluating: the adapter is loaded afresh by plain PEFT, base against tuned on {rows}")
     log = run.path / "evaluation.log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path)]

@@ -33,7 +33,7 @@ from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.rows.cache import TokenCache, cache_key
 from holdfast.rows.check import Checked, check_rows, report
-from holdfast.rows.rules import Rules
+from holdfast.rows.rules import Rules, named
 from holdfast.rows.tokens import load_codec
 from holdfast.rows.tokenset import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.rows.workers import Workers
@@ -112,7 +112,9 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         _extend(run, old, config, changed)
     elif changed:
         listed = "\n".join(f"  {change}" for change in changed)
-        raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", "give another folder with --run DIR, or name (run.name)")
+        longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
+        hint = f"{longer}give another folder with --run DIR, or name (run.name)"
+        raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)
     _check_data_file(run, config, terminal)
 
 
@@ -178,7 +180,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     if limit < config.train.max_tokens:
         run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
         terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
-    rules = Rules(config.data.format, limit, tuple(config.data.fields.items()), config.data.too_long, config.data.redact)
+    rules = Rules(config.data.format, limit, named(config.data.fields.items(), "data.fields"), config.data.too_long, config.data.redact)
     folder = cache_folder(os.environ)
     cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, rules))
     with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:
@@ -245,8 +247,7 @@ def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
 
 def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> None:
     """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
-    other = [change for change in changed if not change.startswith(("train.epochs:", "train.steps:"))]
-    if other:
+    if other := _beside_length(changed):
         listed = "\n".join(f"  {change}" for change in other)
         raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
     plan = run.plan()
@@ -264,6 +265,11 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
         run.event("extended", steps=steps, before=now["steps"], learning_rate=rates)
     run.write_config(old.model_copy(update={"train": new.train}))
     run.summary_file.unlink(missing_ok=True)
+
+
+def _beside_length(changed: list[str]) -> list[str]:
+    """The changes that are not of the run's length."""
+    return [change for change in changed if not change.startswith(("train.epochs:", "train.steps:"))]
 
 
 def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:

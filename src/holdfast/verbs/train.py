@@ -109,6 +109,10 @@ def train_on(run: RunFolder, config: Config, faults_file: str | None, terminal: 
                 outcome = supervise(trainer_launch, run, orders, view, RealWorld(standby))
             terminal.end()
             return _conclude(run, config, places, outcome, terminal, stop.asked_for)
+    except FileNotFoundError:
+        if run.config_file.exists():
+            raise
+        raise Stop(BLOCKED, f"{run.path} was removed while the run went on", "the same command begins the run anew") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

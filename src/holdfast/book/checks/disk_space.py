@@ -6,6 +6,7 @@ from holdfast.core.check import Case, Check, block, warn
 from holdfast.core.types import Finding
 
 _CHECKPOINT_BYTES_PER_PARAMETER = 12  # fp32 weight and two Adam moments
+_FIX = "make room, or choose another --run DIR"
 _JOURNAL_BYTES, _WARN_BYTES = 1 << 20, 512 << 20
 
 
@@ -19,8 +20,9 @@ def look(case: Case) -> Iterator[Finding]:
     needed = (kept + 2) * checkpoint + _JOURNAL_BYTES
     if free >= max(_WARN_BYTES, needed):
         return
-    message = f"the disk of the run folder has {free / 2**20:.1f} MiB free, the run needs about {needed / 2**20:.1f} MiB"
-    yield (block if free < needed else warn)(message, "make room, or choose another --run DIR")
+    room = f"the disk of the run folder has {free / 2**20:.1f} MiB free, "
+    needs = f"the run needs about {needed / 2**20:.1f} MiB"
+    yield block(room + needs, _FIX) if free < needed else warn(f"{room}enough if nothing else fills it: {needs}", _FIX)
 
 
 CARD = Check(
