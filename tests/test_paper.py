@@ -119,6 +119,19 @@ def test_every_epoch_sees_every_row_once(rows: int, batch: int, seed: int, epoch
         assert sorted(drawn[epoch * rows : (epoch + 1) * rows]) == list(range(100, 100 + rows))
 
 
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 9), st.integers(1, 3), st.integers(1, 3))
+def test_an_extended_run_sees_every_row_of_every_epoch_once(rows: int, batch: int, seed: int, epochs: int, more: int) -> None:
+    table = StepTable(np.arange(rows), batch, seed)
+    steps, samples = run_length(rows, batch, epochs, None)
+    drawn = [number for step in range(1, steps + 1) for number in table.samples(step, samples)]
+    behind = steps * batch - samples
+    longer, all_samples = run_length(rows, batch, epochs + more, None, behind)
+    drawn += [number for step in range(steps + 1, longer + 1) for number in table.samples(step, all_samples, behind)]
+    whole = StepTable(np.arange(rows), len(drawn), seed)
+    assert len(drawn) == rows * (epochs + more) and drawn == whole.samples(1, len(drawn))
+    assert run_length(rows, batch, None, longer + 1, behind) == (longer + 1, (longer + 1) * batch - behind)
+
+
 def test_the_order_depends_on_seed_and_epoch_and_never_changes() -> None:
     table = StepTable(np.arange(8), 8, 0)
     assert table.samples(1, 16) == [0, 2, 1, 5, 4, 3, 6, 7], "runs made by earlier versions could not be resumed"

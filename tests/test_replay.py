@@ -209,3 +209,15 @@ def test_an_extended_run_goes_on_where_it_ended(config_of: Callable[..., Path], 
         "settings": {"steps": 7, "samples": 56, "patience_from": 5},
         "reason": "extended from 4 steps",
     }
+
+
+def test_a_run_extended_behind_a_small_last_step_leaves_no_row_out(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": None, "effective_batch": 50}), tmp_path / "r"
+    for epochs in (1, 2, 3):
+        done = holdfast("train", config, f"train.epochs={epochs}", "--run", run, *(["--extend"] if epochs > 1 else []))
+        assert done.returncode == 0, done.stderr
+    steps = [step["samples"] for step in lines(run / "steps.jsonl")]
+    drawn = [row for samples in steps for row in samples]
+    rows = len(set(drawn))
+    assert [len(samples) for samples in steps] == [50, 50, rows - 100] * 3 and rows % 50
+    assert all(len(set(drawn[epoch * rows : (epoch + 1) * rows])) == rows for epoch in range(3)), "each epoch has every row"

@@ -72,8 +72,8 @@ class Adapter(Section):
 class Train(Section):
     """How it is trained."""
 
-    epochs: float | None = Field(None, gt=0, description="passes over the training rows; 1 when steps is not given either")
-    steps: int | None = Field(None, ge=1, description="optimizer steps, instead of epochs")
+    epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
+    steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
     effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
     lr: float = Field(2e-4, gt=0, description="peak learning rate")
     schedule: Literal["cosine", "linear", "constant"] = "cosine"

@@ -19,8 +19,8 @@ _EPOCHS_AHEAD, _SAMPLES_AHEAD, _STEPS_AHEAD = 10, 1 << 20, 16
 class StepTable:
     """`rows` training rows, numbered as in the data set, drawn epoch by epoch in an order that depends on the seed only.
 
-    Epochs follow each other without a gap; only the last step of a run may be smaller than `batch`. An epoch is every row once, or
-    what the mixture draws for it.
+    Epochs follow each other without a gap; only the last step of a run may be smaller than `batch`. Where a run is extended behind such a
+    step, all later ones begin as many samples earlier (`behind`). An epoch is every row once, or what the mixture draws for it.
     """
 
     rows: Rows
@@ -29,9 +29,10 @@ class StepTable:
     mixture: Mixture | None = None
     _orders: dict[int, Rows] = field(default_factory=dict, repr=False, compare=False)
 
-    def samples(self, step: int, samples_of_run: int) -> list[int]:
+    def samples(self, step: int, samples_of_run: int, behind: int = 0) -> list[int]:
         """Row numbers of step `step` (1-based) of a run of `samples_of_run` samples. Raises IndexError outside the run."""
-        first, end = (step - 1) * self.batch, min(step * self.batch, samples_of_run)
+        first = (step - 1) * self.batch - behind
+        end = min(first + self.batch, samples_of_run)
         if not 0 <= first < end:
             raise IndexError(f"step {step} of a run of {samples_of_run} samples in batches of {self.batch}")
         size = self.mixture.size if self.mixture else len(self.rows)
@@ -62,12 +63,12 @@ class StepTable:
         return self._orders[epoch]
 
 
-def run_length(rows: int, batch: int, epochs: float | None, steps: int | None) -> tuple[int, int]:
-    """(steps, samples) of a run whose epochs are `rows` rows long; one epoch when neither is given."""
+def run_length(rows: int, batch: int, epochs: float | None, steps: int | None, behind: int = 0) -> tuple[int, int]:
+    """(steps, samples) of a run whose epochs are `rows` rows long; one epoch when neither is given. `behind`: as in StepTable."""
     if steps is not None:
-        return steps, steps * batch
+        return steps, steps * batch - behind
     samples = max(1, round(rows * (1.0 if epochs is None else epochs)))
-    return math.ceil(samples / batch), samples
+    return math.ceil((samples + behind) / batch), samples
 
 
 def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:

@@ -41,7 +41,7 @@ class Bench:
         """The rows of a step, less those in quarantine: a hole, which shifts no other row."""
         settings = self.job.settings(step)
         hole = settings.get("quarantine", ())
-        return [number for number in self.table.samples(step, settings["samples"]) if number not in hole]
+        return [number for number in self.table.samples(step, settings["samples"], settings.get("behind", 0)) if number not in hole]
 
     @property
     def longest(self) -> int:

@@ -29,7 +29,7 @@ from holdfast.trainer.sound import damage, difference
 from holdfast.trainer.step import Announce, compute_gradients, gradients_sha256, update
 from holdfast.trainer.trace import traced
 
-_OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "patience_from", "lr_factor")
+_OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "behind", "patience_from", "lr_factor")
 _RECOVERABLE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
 
 

@@ -250,16 +250,19 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
     if other := _beside_length(changed):
         listed = "\n".join(f"  {change}" for change in other)
         raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
-    plan = run.plan()
-    steps, samples = run_length(epoch_rows(new.data, plan["rows"]["train"]), new.train.effective_batch, new.train.epochs, new.train.steps)
     timeline = read_timeline(run.timeline_file)
     now = settings_at(timeline, timeline[-1]["from_step"])
+    train, behind = new.train, now.get("behind", 0)
+    if run.committed() == now["steps"]:
+        behind = now["steps"] * train.effective_batch - now["samples"]  # what its last step was too small by is drawn next
+    rows = epoch_rows(new.data, run.plan()["rows"]["train"])
+    steps, samples = run_length(rows, train.effective_batch, train.epochs, train.steps, behind)
     if steps <= run.committed():
         raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
     early = (read_json(run.summary_file) or {}).get("stopped_early")
     if (steps, samples) != (now["steps"], now["samples"]) or early:
         reason = f"extended from {early['step'] if early else now['steps']} steps"
-        settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1}
+        settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1} | ({"behind": behind} if behind else {})
         add_entry(run.timeline_file, run.committed() + 1, settings, reason)
         rates = _rate_jump(old.train, run.committed(), now["steps"], steps)
         run.event("extended", steps=steps, before=now["steps"], learning_rate=rates)
