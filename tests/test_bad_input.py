@@ -404,10 +404,11 @@ def test_a_run_folder_in_place_of_a_config_is_told_how_to_go_on(config_of: Calla
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"], ids=["empty", "blank"])
-def test_a_log_without_a_line_is_nothing_to_read(tmp_path: Path, content: str) -> None:
+def test_of_a_log_without_a_line_the_ending_is_asked_for(tmp_path: Path, content: str) -> None:
     log = tmp_path / "train.log"
     log.write_text(content)
-    refused(2, "diagnose", log, says=f"{log} holds no line\n  -> an empty log says nothing alone")
+    alone = json.loads(holdfast("diagnose", log, "--json").stdout)
+    assert alone["cause"] == "unknown" and "the log is empty" in alone["clues"][0]["text"] and "--exit-code" in alone["clues"][0]["text"]
     killed = holdfast("diagnose", log, "--exit-code", "137", "--json")
     assert killed.returncode == 0 and json.loads(killed.stdout)["cause"] == "host_out_of_memory"
 

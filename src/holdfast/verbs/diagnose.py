@@ -44,11 +44,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         result = answer(found, cards) | {"attempts": attempts}
     else:
         lines = _lines(arguments.log)
-        if not lines and code is None and not machine:
-            raise Stop(
-                USAGE, f"{arguments.log} holds no line", "an empty log says nothing alone; tell how the program ended with --exit-code N"
-            )
-        result = answer(diagnose(Evidence(lines, code, machine), cards), cards)
+        if lines or code is not None or machine:
+            found = diagnose(Evidence(lines, code, machine), cards)
+        else:
+            found = Diagnosis.plain("unknown", 0.0, "the log is empty: tell how the program ended with --exit-code N")
+        result = answer(found, cards)
     if not arguments.json:
         print("\n".join(_told(result)))
     return DONE, result
