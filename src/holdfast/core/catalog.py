@@ -14,11 +14,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.core.errors import USAGE, Stop
+from holdfast.core.yamltree import LOADER
 
 Standing = Literal["confirmed", "reported", "folk", "refuted"]
 Link = Annotated[str, Field(pattern=r"^https?://\S+$")]
 C = TypeVar("C", bound="Card")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Remedy(BaseModel):
@@ -93,7 +93,7 @@ def _read(file: Path, kind: type[C], package: str) -> C:
             raise Stop(USAGE, f"{file}: CARD is a {type(card).__name__}, not a {kind.__name__}")
         return card.model_copy(update={"id": name})
     try:
-        tree = yaml.load(file.read_bytes(), _Loader)
+        tree = yaml.load(file.read_bytes(), LOADER)
         if not isinstance(tree, dict):
             raise Stop(USAGE, f"{file}: a card is a mapping of fields", "`holdfast explain CARD` shows what one looks like")
         return kind.model_validate({**tree, "id": name})

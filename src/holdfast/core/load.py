@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from holdfast.core.errors import USAGE, Stop
 from holdfast.core.faults import Fault, FaultFile
 from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.units import counted
+from holdfast.core.yamltree import mappings, repeated, root_of
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
 
@@ -61,33 +61,19 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     except (UnicodeDecodeError, PermissionError) as error:
         raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
     try:
-        tree = yaml.safe_load(text)
-        repeated = list(_repeated(yaml.compose(text, Loader=yaml.SafeLoader)))
+        root, values = root_of(text, yaml.SafeLoader)
+        tree = values()
     except yaml.YAMLError as error:
         raise Stop(USAGE, f"{file}: not valid YAML: {' '.join(str(error).split())}", "check indentation and quotes at that line") from None
-    if repeated:
-        raise Stop(USAGE, f"{file}: {'; '.join(repeated)}", "keep one of them")
+    twice = [(".".join(map(str, (*keys, name))), lines) for keys, mapping in mappings(root) for name, *lines in repeated(mapping)]
+    if twice:
+        told = "; ".join(f"the key {name} stands twice, in lines {first} and {again}" for name, (first, again) in twice)
+        raise Stop(USAGE, f"{file}: {told}", "keep one of them")
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
     if not isinstance(tree, dict):
         raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", "`holdfast schema` lists every key")
     return tree
-
-
-def _repeated(node: yaml.Node | None, path: str = "") -> Iterator[str]:
-    """Keys that stand twice in one mapping; YAML's reader takes the last one without a word."""
-    if isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in lines:
-                    yield f"the key {path}{key.value} stands twice, in lines {lines[key.value]} and {line}"
-                lines[key.value] = line
-            yield from _repeated(value, f"{path}{getattr(key, 'value', '?')}.")
-    elif isinstance(node, yaml.SequenceNode):
-        for number, entry in enumerate(node.value):
-            yield from _repeated(entry, f"{path}{number}.")
 
 
 def _about_folder(folder: Path) -> tuple[str, str]:
