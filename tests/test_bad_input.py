@@ -13,6 +13,9 @@ import pytest
 import yaml
 
 from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
+from holdfast.core.config import Config
+from holdfast.core.foreignkeys import OURS
+from holdfast.core.load import _paths
 
 Write = Callable[..., Path]
 
@@ -46,10 +49,24 @@ def test_every_mistake_in_a_config_is_told_at_once(config_of: Write, tmp_path: P
 
 @pytest.mark.parametrize(
     ("key", "near"),
-    [("train.learning_rate", "train.lr"), ("train.max_token", "train.max_tokens"), ("data.file", "data.files"), ("models", "model")],
+    [
+        ("train.max_token", "train.max_tokens"),
+        ("data.file", "data.files"),
+        ("models", "model"),
+        ("train.learning_rate", "train.lr"),
+        ("learning_rate", "train.lr"),
+        ("max_steps", "train.steps"),
+        ("lora_r", "adapter.r"),
+        ("datasets", "data.files"),
+    ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest_valid_one(config_of: Write, key: str, near: str) -> None:
-    refused(2, "train", config_of(), f"{key}=1", says=f"did you mean {near}?" if key != "train.learning_rate" else "did you mean")
+    refused(2, "train", config_of(), f"{key}=1", says=f"did you mean {near}?")
+
+
+def test_other_trainers_names_are_answered_with_keys_that_exist() -> None:
+    assert set(OURS.values()) <= set(_paths(Config, ""))
+    assert not set(OURS) & {path.split(".")[-1] for path in _paths(Config, "")}, "a key of ours is never taken for another"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from holdfast.core.config import Config
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.faults import Fault, FaultFile
+from holdfast.core.foreignkeys import OURS
 from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.units import counted
 from holdfast.core.yamltree import mappings, repeated, root_of
@@ -138,7 +139,9 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
 
 
 def _nearest(place: list[Any], model: type[BaseModel]) -> str:
-    """The valid key most like the last part of `place`: first in its own section, then anywhere."""
+    """The valid key for the last part of `place`: what other trainers call so, the most like it in its own section, or anywhere."""
+    if model is Config and str(place[-1]) in OURS:
+        return OURS[str(place[-1])]
     section = _section(place[:-1], model)
     here = list(section.model_fields) if section else []
     close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5)
