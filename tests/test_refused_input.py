@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,58 @@ def test_broken_base_weights_are_named_before_the_first_step(config_of: Write, m
     assert json.loads(done.stdout)["incidents"][0]["cause"] == "nonfinite_numerics"
     file.write_bytes(whole)
     assert holdfast("train", config_of(model=str(model)), "--run", run).returncode == 0, "mended, the same command goes on"
+
+
+@pytest.mark.parametrize(
+    ("targets", "says"),
+    [
+        (["q_prj"], "adapter.targets is ['q_prj']: Target modules {'q_prj'} not found in the base model."),
+        (["norm"], "adapter.targets is ['norm']: Target module Qwen2RMSNorm("),
+    ],
+)
+def test_targets_that_take_no_adapter_are_refused_at_the_first_attempt(
+    config_of: Write, tmp_path: Path, targets: list[str], says: str
+) -> None:
+    run = tmp_path / "run"
+    config = config_of(adapter={"targets": targets})
+    done = holdfast("train", config, "--run", run)
+    assert done.returncode == 1, done.stderr
+    assert says in done.stderr and "-> this model has down_proj, embed_tokens, gate_proj, k_proj, lm_head," in done.stderr
+    assert "Traceback" not in done.stderr and [path.name for path in (run / "attempts").iterdir()] == ["001"]
+    again = holdfast("train", config, "adapter.targets=all-linear", "--run", run)
+    assert again.returncode == 2 and f"-> it has no step yet: remove it (rm -r {run}), or " in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "says", "hint"),
+    [
+        ("qwen99", "holds a model of type 'qwen99', which transformers", "pip install --upgrade transformers"),
+        ("t5", "holds a model of type 't5', which is no causal language model to transformers", "give a causal language model"),
+    ],
+)
+def test_a_model_that_transformers_does_not_take_is_refused_at_the_first_attempt(
+    config_of: Write, model: Path, tmp_path: Path, kind: str, says: str, hint: str
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"model_type": kind, "architectures": None}))
+    done = holdfast("train", config_of(model=str(model)), "--run", tmp_path / "run")
+    assert done.returncode == 1, done.stderr
+    assert says in done.stderr and f"\n  -> {hint}" in done.stderr and "Traceback" not in done.stderr
+    assert [path.name for path in (tmp_path / "run/attempts").iterdir()] == ["001"]
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "embed_tokens"], ["lm_head", "embed_tokens"], r".*layers\.0\..*[qk]_proj"])
+def test_adapters_of_embeddings_the_output_layer_and_by_pattern(config_of: Write, tmp_path: Path, targets: Any) -> None:
+    run = tmp_path / "run"
+    done = holdfast("train", config_of(adapter={"targets": targets}, data={"held_out": 0.2}, train={"lr": 0.02}), "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    names = {name.split(".lora_")[0].rpartition(".")[2] for name in load_file(run / "adapter/adapter_model.safetensors")}
+    assert names == ({"q_proj", "k_proj"} if isinstance(targets, str) else set(targets))
+    loss = json.loads(done.stdout)["loss"]
+    assert loss["eval_tuned"] < loss["eval_base"], "plain PEFT loads it, and it does what was learned"
+    assert json.loads((run / "plan.json").read_text())["params"]["trainable"] == sum(
+        tensor.numel() for tensor in load_file(run / "adapter/adapter_model.safetensors").values()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

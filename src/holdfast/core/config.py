@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -59,14 +60,25 @@ class Data(Section):
 class Adapter(Section):
     """What is trained: a LoRA adapter through PEFT."""
 
-    type: Literal["lora"] = "lora"
+    type: Literal["lora"] = Field("lora", description="kind of adapter")
     start: str | None = Field(
         None, description="folder of an adapter to go on from (PEFT's layout, or a finished run); r, alpha and targets then follow it"
     )
     r: int = Field(8, ge=1, le=1024, description="rank")
     alpha: float = Field(16.0, gt=0, description="scaling numerator: updates are scaled by alpha / r")
     dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input")
-    targets: str | list[str] = Field("all-linear", description="all-linear, or names of modules as PEFT takes them")
+    targets: str | list[str] = Field(
+        "all-linear", description="all-linear, a list of names of modules, or a pattern that the whole name of a module has to match"
+    )
+
+    @field_validator("targets")
+    @classmethod
+    def _pattern(cls, value: str | list[str]) -> str | list[str]:
+        try:
+            re.compile(value if isinstance(value, str) else "")
+        except re.error as error:
+            raise ValueError(f"not a pattern (regular expression): {error}") from None
+        return value
 
 
 class Train(Section):
@@ -76,18 +88,20 @@ class Train(Section):
     steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
     effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
     lr: float = Field(2e-4, gt=0, description="peak learning rate")
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls after the warm-up, to 0")
     warmup: float = Field(0.03, ge=0, description="below 1: share of all steps; from 1 on: steps")
-    weight_decay: float = Field(0.0, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    epsilon: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled decay: a step takes lr times this share off each weight")
+    beta1: float = Field(0.9, ge=0, lt=1, description="share of AdamW's mean gradient that a step keeps")
+    beta2: float = Field(0.999, ge=0, lt=1, description="share of AdamW's mean squared gradient that a step keeps")
+    epsilon: float = Field(1e-8, gt=0, description="added to the root of AdamW's mean squared gradient before dividing by it")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
         description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models",
     )
-    attention: Literal["eager", "sdpa"] = "sdpa"
+    attention: Literal["eager", "sdpa"] = Field(
+        "sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference"
+    )
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
     liger: bool | None = Field(
         None,
@@ -104,7 +118,7 @@ class Train(Section):
         ge=1,
         description="most memory the trainer may take, for example 8GiB; by default 95 % of it where running out freezes a machine",
     )
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31, description="of the adapter's first weights, the order of the rows, dropout and what is held out")
     deterministic: bool | None = Field(
         None, description="only kernels that give the same bits every time; by default on the CPU and in trials"
     )

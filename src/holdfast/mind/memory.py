@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from holdfast.core.config import Config
@@ -63,7 +64,12 @@ def trainable_parameters(config: Config, model: ModelFacts) -> int:
 
 
 def _adapted(model: ModelFacts, targets: str | list[str]) -> list[tuple[int, ...]]:
-    """Shapes of the weights an adapter sits on: the named ones, or every matrix but embeddings and the output layer."""
-    if isinstance(targets, list):
-        return [shape for name, shape in model.matrices().items() if name.rpartition(".")[2] in targets or name in targets]
-    return list(model.linear().values())
+    """Shapes of the weights an adapter sits on: those that are named or match, or every matrix but embeddings and the output layer."""
+    if targets == "all-linear":
+        return list(model.linear().values())
+    modules = model.matrices()
+    if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
+        modules["lm_head"] = tied[0]
+    if isinstance(targets, str):
+        return [shape for name, shape in modules.items() if re.fullmatch(targets, name)]  # as PEFT reads a text
+    return [shape for name, shape in modules.items() if name.rpartition(".")[2] in targets or name in targets]

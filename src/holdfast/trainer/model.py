@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from peft import LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
@@ -18,10 +19,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
-from holdfast.core.modelfolder import read_model
+from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.timeline import Settings
 from holdfast.trainer.frozen import keep_narrow
 from holdfast.trainer.mixed import mix_precision
+from holdfast.trainer.refuse import Refusal
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -50,7 +52,7 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
         model = _from_folder(facts.folder, dtype, settings["attention"])
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
-            raise
+            raise _no_causal_model(facts, error) from error
         notes.append(f"this architecture has no {settings['attention']} attention in transformers: its eager attention is the reference")
         model = _from_folder(facts.folder, dtype, "eager")
     if settings["dtype"] == "bf16":
@@ -63,6 +65,22 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
 
 def _from_folder(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention, local_files_only=True)
+
+
+def _no_causal_model(facts: ModelFacts, error: ValueError) -> Refusal:
+    """What to say of a folder that transformers takes for no causal language model, or that is newer than transformers."""
+    newer = "does not recognize this architecture" in str(error)
+    kind, version = facts.config.get("model_type"), transformers.__version__
+    text = f"{facts.folder} holds a model of type {kind!r}, " + (
+        f"which transformers {version} does not know" if newer else f"which is no causal language model to transformers {version}: {error}"
+    )
+    hint = "pip install --upgrade transformers; then the same command goes on" if newer else "give a causal language model"
+    return Refusal("package_conflict" if newer else "launch_misconfigured", _short(text), hint)
+
+
+def _short(text: str, limit: int = 220) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[:limit] + " ..."
 
 
 def without_attention_dropout(model: Any) -> list[str]:
@@ -83,13 +101,21 @@ def without_attention_dropout(model: Any) -> list[str]:
 
 
 def add_adapter(model: nn.Module, config: Config) -> nn.Module:
-    """Put a fresh LoRA adapter on the model; its random values follow from the seed. Trained weights are fp32."""
+    """Put a fresh LoRA adapter on the model; its random values follow from the seed. Trained weights are fp32.
+
+    Raises Refusal where adapter.targets names nothing that PEFT can put an adapter on.
+    """
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
     lora = LoraConfig(
         r=adapter.r, lora_alpha=adapter.alpha, lora_dropout=adapter.dropout, target_modules=adapter.targets, task_type="CAUSAL_LM"
     )
-    wrapped: nn.Module = get_peft_model(model, lora, autocast_adapter_dtype=True)
+    try:
+        wrapped: nn.Module = get_peft_model(model, lora, autocast_adapter_dtype=True)
+    except ValueError as error:
+        able = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
+        text = _short(f"adapter.targets is {adapter.targets!r}: {error}")
+        raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
     return wrapped.train()
 
 
@@ -104,7 +130,7 @@ def checkpoint_layers(model: nn.Module, layers: int) -> int:
 
 def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The adapter's weights under the names PEFT saves them with; the tensors are the live parameters, trained in place."""
-    saved = get_peft_model_state_dict(model)
+    saved = get_peft_model_state_dict(model, save_embedding_layers=False)  # an adapter of embeddings needs no copy of them
     parameters = {parameter.data_ptr(): parameter for parameter in model.parameters() if parameter.requires_grad}
     return {name: parameters[tensor.data_ptr()] for name, tensor in sorted(saved.items())}
 

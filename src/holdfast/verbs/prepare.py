@@ -114,6 +114,8 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         listed = "\n".join(f"  {change}" for change in changed)
         longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
         hint = f"{longer}give another folder with --run DIR, or name (run.name)"
+        if not run.committed():
+            hint = f"it has no step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
         raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)
     _check_data_file(run, config, terminal)
 
