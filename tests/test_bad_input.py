@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
+import zstandard
 
 from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
 from holdfast.core.config import Config
@@ -45,6 +49,13 @@ def test_every_mistake_in_a_config_is_told_at_once(config_of: Write, tmp_path: P
     ):
         assert expected in said
     assert list(tmp_path.iterdir()) == [file], "nothing is left behind"
+
+
+def test_a_file_that_is_named_twice(config_of: Write, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("")
+    twice = ["rows.jsonl", "./rows.jsonl", "other.jsonl", "other.jsonl"]
+    said = refused(2, "train", config_of(data={"files": twice}), says="data.files[1]: ./rows.jsonl stands there twice; to draw")
+    assert said.count("no such file") == 2, "what is missing is told as that"
 
 
 @pytest.mark.parametrize(
@@ -428,6 +439,21 @@ def test_of_a_log_without_a_line_the_ending_is_asked_for(tmp_path: Path, content
     assert alone["cause"] == "unknown" and "the log is empty" in alone["clues"][0]["text"] and "--exit-code" in alone["clues"][0]["text"]
     killed = holdfast("diagnose", log, "--exit-code", "137", "--json")
     assert killed.returncode == 0 and json.loads(killed.stdout)["cause"] == "host_out_of_memory"
+
+
+@pytest.mark.parametrize("kind", ["gzip", "torn gzip", "bzip2", "zstd", "utf-16", "pipe"])
+def test_a_log_is_read_as_it_was_put_away(tmp_path: Path, kind: str) -> None:
+    text = "step 1 loss 2.0\n" * 2000 + "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    data = (text + "  at the end\n" * 90_000 if kind == "torn gzip" else text).encode()
+    packers = {"gzip": gzip.compress, "torn gzip": gzip.compress, "bzip2": bz2.compress, "zstd": zstandard.compress}
+    log = tmp_path / "old.log"
+    log.write_bytes(text.encode("utf-16-le") if kind == "utf-16" else packers.get(kind, bytes)(data))
+    if kind == "torn gzip":
+        log.write_bytes(log.read_bytes()[:-300])
+    command = f"{sys.executable} -m holdfast diagnose {f'<(cat {log})' if kind == 'pipe' else log} --json"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert (found["cause"], found["clues"][0]["line"]) == ("gpu_kernel_fault", 2001), done.stderr
 
 
 def test_a_reason_of_a_row_is_a_card_as_it_is_written() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -166,6 +167,10 @@ class Terminal:
         self.read()
         return all(word.encode() in self.text for word in words)
 
+    def matches(self, pattern: bytes) -> bool:
+        self.read()
+        return re.search(pattern, self.text) is not None
+
     def type(self, keys: bytes) -> None:
         os.write(self.descriptor, keys)
 
@@ -196,6 +201,22 @@ def test_closing_the_terminal_costs_nothing_but_the_terminal(config_of: Write, t
     assert f"the terminal is gone; process {terminal.pid} goes on" in log.splitlines()[0]
     assert "evaluating" in log and "finished" in log and "Traceback" not in log
     assert "\x1b" not in log, "no control codes"
+
+
+def test_the_evaluation_counts_its_rows_and_goes_on_without_its_terminal(config_of: Write, tmp_path: Path) -> None:
+    long_answers = {"max_new_tokens": 80}
+    config, run = config_of(data={"held_out": 0.3}, train={"steps": 3}, evaluate=long_answers), tmp_path / "run"
+    terminal = Terminal("train", config, "--run", run)
+    wait_until(lambda: terminal.shows("evaluating") and (run / "plan.json").exists())
+    rows = json.loads((run / "plan.json").read_text())["rows"]["held_out"]
+    asked = 2 * (rows + 8)  # both models: each row's loss, and eight answers
+    wait_until(lambda: terminal.matches(rb"\D[1-9]\d*/%d\D" % asked))
+    terminal.close()
+    _, state = os.waitpid(terminal.pid, 0)
+    assert os.waitstatus_to_exitcode(state) == 0
+    assert summary_of(run)["loss"]["eval_tuned"] is not None
+    log = (run / "supervisor.log").read_text()
+    assert "finished" in log and "\x1b" not in log and "Traceback" not in log
 
 
 def test_closing_the_terminal_during_the_preparation_ends_nothing(config_of: Write, tmp_path: Path) -> None:

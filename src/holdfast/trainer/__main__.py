@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     if job == "evaluate":
         with libraries():
             from holdfast.trainer.evaluate import evaluate
-        return evaluate(Path(rest[0]))
+        return evaluate(Path(rest[0]), int(rest[1]))
     if job == "chat":
         with libraries():
             from holdfast.trainer.chat import chat

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
 _BATCH = 16
+Asked = Callable[[int], None]  # is told how many rows a model was just asked for
 
 
-def answers(model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, eos: int | None, longest: int) -> list[str]:
+def unheard(rows: int) -> None:
+    """Nobody wants to know."""
+
+
+def answers(
+    model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, eos: int | None, longest: int, asked: Asked = unheard
+) -> list[str]:
     """One answer per prompt (token numbers), without special tokens and surrounding blanks, in the order of the prompts."""
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found = [""] * len(prompts)
@@ -18,6 +26,7 @@ def answers(model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int
         chosen = order[start : start + _BATCH]
         for at, ids in zip(chosen, _generate(model, [prompts[at] for at in chosen], pad, eos, longest), strict=True):
             found[at] = tokenizer.decode(ids, skip_special_tokens=True).strip()
+        asked(len(chosen))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from holdfast.rows.formats import Example, Message
 from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Codec, load_codec
 from holdfast.rows.tokenset import TokenSet, load_tokens, split
-from holdfast.trainer.answer import answers
+from holdfast.trainer.answer import Asked, answers, unheard
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.model import load_base, prepare_torch
 from holdfast.trainer.packing import grouped_batches
@@ -40,8 +42,16 @@ def load_tuned(run: RunFolder, config: Config) -> tuple[Any, Settings, torch.dev
     return model, settings, device
 
 
-def evaluate(path: Path) -> int:
-    """Write evaluation.json: held-out loss per label token, exact matches and sample answers of the base and the tuned model."""
+def evaluate(path: Path, tell: int) -> int:
+    """Write evaluation.json: held-out loss per label token, exact matches and sample answers of the base and the tuned model.
+
+    tell: a descriptor that gets a byte for each row a model has been asked for.
+    """
+
+    def asked(rows: int) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(tell, b"." * rows)
+
     run = RunFolder(path)
     config = run.config()
     model, settings, device = load_tuned(run, config)
@@ -49,17 +59,17 @@ def evaluate(path: Path) -> int:
     held_out = split(tokens, config.data, config.train.seed)[1].tolist()
     result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if held_out:
-        result["eval_tuned"] = mean_loss(model, tokens, held_out, settings, device)
+        result["eval_tuned"] = mean_loss(model, tokens, held_out, settings, device, asked)
         with model.disable_adapter():
-            result["eval_base"] = mean_loss(model, tokens, held_out, settings, device)
+            result["eval_base"] = mean_loss(model, tokens, held_out, settings, device, asked)
         if config.evaluate.generate:
-            result |= _compare_answers(model, tokens, held_out[: config.evaluate.generate], config)
+            result |= _compare_answers(model, tokens, held_out[: config.evaluate.generate], config, asked)
     write_json(run.evaluation_file, result)
     return 0
 
 
-def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device) -> float:
-    """Cross-entropy per label token over `rows`, in nats."""
+def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = unheard) -> float:
+    """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
     total, labels = 0.0, 0
     loss = LabelLoss(model.get_base_model(), settings["own_head"])
     with torch.inference_mode():
@@ -67,21 +77,22 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
             for batch in grouped_batches(tokens, rows[start : start + _ROWS_AT_ONCE], settings["micro_batch_tokens"], device):
                 total += float(loss(batch)[0].double())
                 labels += batch.labels
+                asked(len(batch.numbers))
     return total / labels
 
 
-def _compare_answers(model: Any, tokens: TokenSet, rows: list[int], config: Config) -> Json:
+def _compare_answers(model: Any, tokens: TokenSet, rows: list[int], config: Config, asked: Asked) -> Json:
     codec = load_codec(read_model(config.model).folder)
     parts = [_first_turn(tokens, row) for row in rows]
     wanted = [codec.tokenizer.decode(answer, skip_special_tokens=True).strip() for _, answer in parts]
     prompts = [prompt for prompt, _ in parts]
-    tuned = _answers(model, prompts, codec, config)
+    tuned = _answers(model, prompts, codec, config, asked)
     with model.disable_adapter():
-        base = _answers(model, prompts, codec, config)
-    asked = [_question(prompt, codec) for prompt in prompts]
+        base = _answers(model, prompts, codec, config, asked)
+    questions = [_question(prompt, codec) for prompt in prompts]
     kept = [
         {"prompt": q, "wanted": w, "base": b, "tuned": t}
-        for q, w, b, t in list(zip(asked, wanted, base, tuned, strict=True))[:_SAMPLES_KEPT]
+        for q, w, b, t in list(zip(questions, wanted, base, tuned, strict=True))[:_SAMPLES_KEPT]
     ]
     matches = {name: sum(a == w for a, w in zip(given, wanted, strict=True)) for name, given in (("base", base), ("tuned", tuned))}
     return {"exact_match": {"asked": len(rows)} | matches, "samples": kept}
@@ -104,5 +115,5 @@ def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
     return ids[:first].tolist(), ids[first:end].tolist()
 
 
-def _answers(model: Any, prompts: list[list[int]], codec: Codec, config: Config) -> list[str]:
-    return answers(model, prompts, codec.tokenizer, codec.pad, codec.eos, config.evaluate.max_new_tokens)
+def _answers(model: Any, prompts: list[list[int]], codec: Codec, config: Config, asked: Asked) -> list[str]:
+    return answers(model, prompts, codec.tokenizer, codec.pad, codec.eos, config.evaluate.max_new_tokens, asked)

@@ -18,6 +18,7 @@ from holdfast.rows.rules import Rules
 from holdfast.rows.shard import Shard, blocks, tokenise
 from holdfast.rows.tokens import load_codec
 from holdfast.trainer.model import load_base, prepare_torch
+from holdfast.trainer.refuse import Refusal
 
 _LOGITS = 1 << 26  # numbers at a time: 256 MiB
 _MOST_TOKENS = 1 << 12  # of a batch
@@ -31,6 +32,9 @@ def losses(path: Path) -> int:
     except Stop as stop:
         write_json(Path(request["error"]), {"message": stop.message, "hint": stop.hint})
         return stop.code
+    except Refusal as refusal:
+        write_json(Path(request["error"]), {"message": str(refusal), "hint": refusal.hint})
+        return BLOCKED
     columns = np.array(found, np.float64).reshape(-1, 4)
     np.save(request["out"], columns)
     return 0

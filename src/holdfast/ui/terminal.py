@@ -9,13 +9,13 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from holdfast.core.config import Config
@@ -136,6 +136,34 @@ class Terminal:
         elif now - self._printed >= _PLAIN_LINE_EVERY_S:
             self._printed = now
             self._print(f"step {row['step']}/{self._steps}  {self._numbers(row)}")
+
+    @contextlib.contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show how much of `total` is done; call what this yields with the number of new ones. A bar, or a line now and then elsewhere."""
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn())
+        hidden = self.quiet or not self.console.is_terminal
+        bar = Progress(*columns, console=self.console, transient=True, auto_refresh=False, disable=hidden)
+        task = bar.add_task(what, total=total)
+        self._printed = time.monotonic()
+        done = 0
+
+        def show(new: int) -> None:
+            nonlocal done
+            done += new
+            bar.update(task, completed=done)
+            with self._writing():
+                bar.refresh()
+            if hidden and time.monotonic() - self._printed >= _PLAIN_LINE_EVERY_S:
+                self._printed = time.monotonic()
+                self.say(f"{what}: {done:,} of {total:,}")
+
+        try:
+            with self._writing():
+                bar.start()
+            yield show
+        finally:
+            with self._writing():
+                bar.stop()
 
     def _numbers(self, row: Json) -> str:
         """The latest step in figures; the arrow compares its loss with the mean of those shown before."""

@@ -20,13 +20,16 @@ from holdfast.core.run import RunFolder
 from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
 from holdfast.mind.explain import answer, wreck_of
+from holdfast.rows.stream import open_stream, read_head
 from holdfast.world.logfile import read_log
 
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG|RUN|-", help="a log file of any trainer, a run folder, or - for standard input")
+    parser.add_argument(
+        "log", metavar="LOG|RUN|-", help="a log file of any trainer (gzip, zstd and bzip2, too), a run folder, or - for standard input"
+    )
     parser.add_argument("--exit-code", metavar="N", help="how the program ended: 1, 137, -9, SIGKILL")
     parser.add_argument("--machine", type=Path, metavar="FILE", help="the machine it ran on, as `doctor --json` prints it")
     parser.add_argument("--book", type=Path, metavar="DIR", help="your own cards: DIR/failures/*.yaml; they replace ours of the same name")
@@ -81,7 +84,9 @@ def _lines(log: str) -> tuple[Line, ...]:
         return read_log(sys.stdin.buffer)
     try:
         with open(log, "rb") as stream:
-            return read_log(stream)
+            if not Path(log).is_file():  # a pipe is read once
+                return read_log(stream)
+            return read_log(open_stream(stream, read_head(log))[0])
     except OSError as error:
         raise Stop(USAGE, f"{log}: {error.strerror}", "give a log file, a run folder, or - for standard input") from None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
@@ -120,19 +121,24 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint) -> None:
 def _evaluate(run: RunFolder, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown."""
     run.evaluation_file.unlink(missing_ok=True)
-    rows = counted(run.plan()["rows"]["held_out"], "held-out row")
-    terminal.say(f"evaluating: the adapter is loaded afresh by plain PEFT, base against tuned on {rows}")
+    rows = run.plan()["rows"]["held_out"]
+    terminal.say(f"evaluating: the adapter is loaded afresh by plain PEFT, base against tuned on {counted(rows, 'held-out row')}")
+    asked = 2 * (rows + min(rows, run.config().evaluate.generate))
     log = run.path / "evaluation.log"
-    with log.open("wb") as output:
-        command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path)]
+    with log.open("wb") as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
+        command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path), str(tell)]
         environment = child_environment(trainer_launch(run).env)
         # in a session of its own, so that Ctrl-C reaches us alone
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True, pass_fds=[tell]
+        )
         try:
             while (code := child.poll()) is None:
                 if stop():
                     write_summary(run, "interrupted", None)
                     raise KeyboardInterrupt("the training is done, its evaluation is not; the same command goes on from there")
+                with contextlib.suppress(BlockingIOError):
+                    show(len(os.read(listen, 1 << 16)))
                 time.sleep(_POLL_S)
         finally:
             child.kill()
@@ -140,6 +146,18 @@ def _evaluate(run: RunFolder, terminal: Terminal, stop: Callable[[], bool]) -> N
     if code or not run.evaluation_file.exists():
         run.event("evaluation_failed", code=code, log=str(log))
         terminal.tell(f"the evaluation failed (exit code {code}); its log: {log}")
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """(descriptor to read from, which does not wait, descriptor to write to)"""
+    listen, tell = os.pipe()
+    os.set_blocking(listen, False)
+    try:
+        yield listen, tell
+    finally:
+        os.close(listen)
+        os.close(tell)
 
 
 def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
