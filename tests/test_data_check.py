@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
+from conftest import ROOT, SHARED, assert_law, holdfast, lines, make_rows, needs_shared, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
 from holdfast.rows.languages import strays
@@ -344,3 +344,10 @@ def test_near_duplicates_are_remembered_in_bounded_memory() -> None:
         marks += near.add(found[begin : begin + 100]).tolist()
     assert not any(marks[:3000])
     assert marks[3000:] == [True, False], "the last 2,048 rows are remembered, the first ones are not"
+
+
+def test_files_without_a_row_say_so(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    (tmp_path / "blank.jsonl").write_bytes(b"\n\n \n")
+    done = holdfast("data", "check", tmp_path / "empty.jsonl", tmp_path / "blank.jsonl")
+    assert done.returncode == 0 and "! no row was found in 4 bytes: there is nothing to train on" in done.stdout

@@ -42,6 +42,8 @@ def facts(answer: Json) -> list[str]:
     forms = ", ".join(sorted({file["form"] for file in answer["files"]}))
     layouts = ", ".join(f"{layout} {count:,}" for layout, count in answer["layouts"].items()) or "none"
     lines = [f"{counted(len(answer['files']), 'file')} ({forms}); layouts: {layouts}"]
+    if not answer["rows"]:
+        lines.append(f"! no row was found in {sum(file['bytes'] for file in answer['files']):,} bytes: there is nothing to train on")
     if answer["mixed_files"]:
         lines.append(f"! rows of different layouts in one file: {', '.join(answer['mixed_files'][:3])}")
     tokens = answer["tokens"]
