@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from conftest import events, holdfast, lines, make_rows, write_rows
 from holdfast.core.files import sha256
-from holdfast.trainer.refuse import Refusal, refuse_broken_weights
+from holdfast.trainer.refuse import Refusal, broken_weights, refuse_broken_weights
 
 Write = Callable[..., Path]
 
@@ -97,6 +97,16 @@ def test_adapters_of_embeddings_the_output_layer_and_by_pattern(config_of: Write
     assert json.loads((run / "plan.json").read_text())["params"]["trainable"] == sum(
         tensor.numel() for tensor in load_file(run / "adapter/adapter_model.safetensors").values()
     )
+
+
+def test_weights_that_are_trained_are_none_of_the_base_models() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.fill_(1e30)
+    assert [told.partition(":")[0] for told in broken_weights(model, 1e9)[0]] == ["0.weight", "1.weight"]
+    assert [told.partition(":")[0] for told in broken_weights(model, 1e9, frozen_alone=True)[0]] == ["0.weight"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

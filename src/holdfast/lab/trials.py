@@ -107,7 +107,8 @@ class Lab:
         steps = 1 if change.until is None else change.until - first + 1
         ending = self._host(change.env).ask(folder, _START_S, self.deadline_s * steps)
         result = conclude(folder, first, change, ending, time.monotonic() - began)
-        self.tell(f"trial {folder.name}: {_words(change)}: {'goes through' if result['finite'] else failure(result)}")
+        loss = "" if result["loss"] is None else f", loss {result['loss']:.4g}"
+        self.tell(f"trial {folder.name}: {_words(change)}: {f'goes through{loss}' if result['finite'] else failure(result)}")
         return result
 
     def sources(self, samples: Sequence[int]) -> tuple[str, ...]:

@@ -35,12 +35,13 @@ def refuse_broken_weights(model: nn.Module, source: str) -> None:
         raise Refusal("nonfinite_numerics", text, "fetch the model again; then the same command goes on")
 
 
-def broken_weights(model: nn.Module, most: float = _LARGEST) -> tuple[list[str], int]:
-    """(the weights with values that are not finite or beyond `most`, in words, of how many weights).
+def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool = False) -> tuple[list[str], int]:
+    """(the weights with values that are not finite or beyond `most`, in words, of how many weights). frozen_alone: without what is trained.
 
     One pass that allocates nothing the size of a weight.
     """
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.is_floating_point()}
+    wanted = ((name, weight) for name, weight in model.named_parameters() if not (frozen_alone and weight.requires_grad))
+    weights = {name: weight.detach() for name, weight in wanted if weight.is_floating_point()}
     extremes = {name: torch.stack(torch.aminmax(weight)).float() for name, weight in weights.items() if weight.numel()}
     largest = torch.stack([values.abs().max() for values in extremes.values()]).tolist()  # NaN where one is; one synchronisation
     broken = [name for name, value in zip(extremes, largest, strict=True) if not value <= most]

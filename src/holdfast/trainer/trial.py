@@ -130,7 +130,8 @@ class _Stage:
             outcome = self._computed(lambda: _replayed(bench, step, samples, announce))
         if not trace:
             return outcome | {"first_nonfinite": None}
-        return outcome | {"first_nonfinite": seen[0] if seen else None, "absurd_weights": broken_weights(bench.task.model, ABSURD)[0]}
+        absurd, _ = broken_weights(bench.task.model, ABSURD, frozen_alone=True)
+        return outcome | {"first_nonfinite": seen[0] if seen else None, "absurd_weights": absurd}
 
     def _computed(self, compute: Callable[[], Json]) -> Json:
         """What `compute` comes to, or how it failed."""
