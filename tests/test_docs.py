@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
-from holdfast.cli import VERBS
+from holdfast.cli import VERBS, build_parser
 
 PAGES = ("data", "doctor", "train", "status", "attach", "stop", "trial", "report", "chat", "diagnose", "bundle", "explain", "schema")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)\)|!\[[^\]]*\]\(([^)]+)\)")
@@ -40,6 +42,25 @@ def test_the_example_of_each_verb_works(page: str, place: Path) -> None:
 
 def test_every_verb_has_a_page() -> None:
     assert set(PAGES) == set(VERBS) == {page.stem for page in (ROOT / "docs" / "verbs").glob("*.md")}
+
+
+def test_every_option_has_a_help_text_and_stands_on_its_verbs_page() -> None:
+    found = [*options_of(build_parser(), "")]
+    assert len(found) > 60, "the verbs' parsers are filled when they are used"
+    for page, command, option, text in found:
+        assert text, f"{command} {option} has no help text"
+        assert re.search(rf"{option}(?![\w-])", (ROOT / "docs" / "verbs" / f"{page}.md").read_text()), f"{page}.md lacks {option}"
+
+
+def options_of(parser: argparse.ArgumentParser, page: str) -> Iterator[tuple[str, str, str, str | None]]:
+    if fill := getattr(parser, "fill", None):
+        fill()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                yield from options_of(child, page or name)
+        elif page:
+            yield from ((page, parser.prog, option, action.help) for option in action.option_strings if option not in ("-h", "--help"))
 
 
 @pytest.mark.parametrize(
