@@ -85,6 +85,13 @@ df: /run/user/1000/doc: Operation not permitted
 step 100: retries 0, skipped 0, errors 0, dropped 0
 GPU 0: no errors, 0 timeouts, 0 retries
 amdgpu: [drm] GPU reset is enabled
+NOTE: The SHMEM allocation limit is set to the default of 64MB.  This may be insufficient for PyTorch.
+earlyoom: mem total: 64230 MiB, swap total: 2047 MiB
+/dev/loop3               64M   64M     0 100% /snap/core20/1828
+NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024
+EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode. Quota mode: none.
+  0%|          | 0/1250 [00:00<?, ?it/s]
+            DRAM Uncorrectable            : 0
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 """.strip("\n").split("\n")
 )

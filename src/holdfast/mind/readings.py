@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from holdfast.core.files import Json
 from holdfast.core.logtext import Evidence, Line
+from holdfast.mind.bars import standing_bar
 from holdfast.mind.curve import curve_readings
 from holdfast.mind.frames import cut_traceback
 
@@ -52,8 +53,9 @@ def readings(evidence: Evidence) -> Iterator[Line]:
         yield from _told_ending(line)
         yield from _memory(line)
     yield from curve_readings(evidence.lines)
-    if cut := cut_traceback(evidence.lines):
-        yield cut
+    for told in (cut_traceback(evidence.lines), standing_bar(evidence.lines)):
+        if told:
+            yield told
     yield from machine_readings(evidence.machine)
 
 
