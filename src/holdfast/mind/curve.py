@@ -20,7 +20,8 @@ _NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)[
 _RATE = re.compile(r"(?<![\w/])(?:learning[ _]rate|lr)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
-_COLUMN = re.compile(r"\s*\|\s*|\t+| {2,}")
+_COLUMN = re.compile(r"\s*\|\s*|\t+| {2,}|,(?=\S)")
+_HEAD = re.compile(r"(?:train(?:ing)?[ _/])?loss", re.I)
 _NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
@@ -55,13 +56,14 @@ def points(lines: Sequence[Line]) -> list[Point]:
 
 
 def _table(lines: Sequence[Line]) -> list[Point]:
-    """The losses of a table as notebooks show it: a column below the words "Training Loss"."""
+    """The losses of a table as notebooks and CSV files show it: a column below the words "Training Loss"."""
     found: list[Point] = []
     column: int | None = None
     for line in lines:
         cells = _COLUMN.split(line.text.strip(" |"))
-        if "Training Loss" in cells:
-            column = cells.index("Training Loss")
+        heads = [at for at, cell in enumerate(cells) if _HEAD.fullmatch(cell)] if len(cells) > 1 else []
+        if heads:
+            column = heads[0]
         elif column is not None and column < len(cells) and (value := re.fullmatch(_NUMBER, cells[column], re.I)):
             found.append(Point(line, float(value[1]), None, None, None, None))
     return found

@@ -24,6 +24,7 @@ _ENDINGS = (
     (re.compile(r"(?:[Ss]ignal|on signal|sig(?:nal)?=)[ :]*(?:SIG[A-Z]+ \()?(\d{1,2})\b(?! *%)"), "signal"),
     (re.compile(r"\bSignal: [A-Z][\w ]+ \((\d{1,2})\)"), "signal"),
     (re.compile(r"<Signals\.SIG[A-Z]+: (\d{1,2})>"), "signal"),
+    (re.compile(r"code=(?:killed|dumped), status=(\d{1,2})/"), "signal"),  # systemd
     (re.compile(rf": line \d+: +\d+ {_DEATH} {{2,}}"), "name"),  # bash, anywhere
     (re.compile(rf"(?:it/s|s/it|\?it)[^\]\n]*\]\W*{_DEATH}\b"), "name"),  # behind a bar
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
