@@ -21,6 +21,8 @@ REWARDED = "{{'loss': 0.0, 'grad_norm': {}, 'reward': 0.9, 'reward_std': 0.8, 'e
         ),
         ("the table of a notebook", "Step\tTraining Loss\n10\t1.2\n20\t0.0\n30\t0.0", "falls to 0 after healthy steps"),
         ("a table with bars", "| Step | Training Loss |\n| 10 | nan |\n| 20 | nan |", "is nan from the first logged step on"),
+        ("a table with commas", "step,loss\n10,1.2\n20,2.9\n30,6.1\n40,8.0", "climbs"),
+        ("a sentence with commas", "so, the loss, as they say,\n10,1.2\n20,2.9\n30,6.1\n40,8.0", None),
         (
             "a loss that is left out",
             MEGATRON.format(1, 0.7, 0.7) + "\n iteration 2 | loss scale: 1.0 | grad norm: nan |",

@@ -24,7 +24,7 @@ _ALONE = re.compile(  # says something only where something failed beside it
     r"|not (?:installed|found|available)\b.{0,40}?\b(?:[Uu]sing|[Ff]alls? back|[Ff]alling back|[Ss]kipp\w+)(?!.*\bCPU\b)"
     r"|[Cc]ould not find .{0,60}, skipping"
     r"|NVRM: loading NVIDIA|nvidia-uvm: Loaded the UVM|Nvlink Core is being initialized|nvidia-modeset: Loading"
-    r"|\[drm\] (?:Initialized|Loading driver)"
+    r"|\[drm\] (?:Initialized|Loading driver)|NOTE: The SHMEM allocation limit is set to the default"
     r"|^(?!.*\bERR!).*?(?<!\d)\d{1,3}MiB */ *\d{4,}MiB.*\bDefault\b",  # a row of nvidia-smi, of an idle GPU that answers
     re.M,
 )
