@@ -1,11 +1,11 @@
-"""Where a traceback ends whose message is not in the log."""
+"""Where a traceback ends, with and without its message."""
 
 from __future__ import annotations
 
 import pytest
 
 from holdfast.core.logtext import clean_lines
-from holdfast.mind.frames import cut_traceback
+from holdfast.mind.frames import cut_traceback, raised_in
 
 PYTHON = 'Traceback (most recent call last):\n  File "/env/torch/_tensor.py", line 492, in backward\n    torch.autograd.backward('
 
@@ -50,3 +50,27 @@ def test_the_end_of_a_cut_traceback_is_told(why: str, log: str, said: str | None
     found = cut_traceback(clean_lines(log))
     assert (found is None) == (said is None), why
     assert said is None or (found is not None and found.text.startswith(f"reading: the traceback is cut in {said}")), why
+
+
+RAISED = f"{PYTHON}\nRuntimeError: no"
+
+
+@pytest.mark.parametrize(
+    ("why", "log", "said"),
+    [
+        ("a traceback of Python", RAISED, "env/torch/_tensor.py, backward, as RuntimeError: torch.autograd.backward("),
+        ("a class with its module", f"{PYTHON}\ntorch.a.SomeError: no", "env/torch/_tensor.py, backward, as torch.a.SomeError: torch"),
+        ("a rank before each line", "\n".join(f"[rank1]: {line}" for line in RAISED.split("\n")), "env/torch/_tensor.py, backward, as Ru"),
+        ("markers are no code", '  File "/a/b.py", line 3, in f\n    ^^^^^\nKeyError: 1', "/a/b.py, f, as KeyError: "),
+        ("the first of two", f'{RAISED}\nTraceback:\n  File "/z.py", line 1, in g\nKeyError: 1', "env/torch/_tensor.py, backward"),
+        ("only frames", PYTHON, None),
+        ("a warning is no error", '  File "/a/b.py", line 3, in f\nUserWarning: slow', None),
+        ("an exception far below", PYTHON + "\nstep" * 9 + "\nKeyError: 1", None),
+        ("no frame", "KeyError: 1", None),
+        ("nothing", "", None),
+    ],
+)
+def test_the_place_an_error_was_raised_in_is_told(why: str, log: str, said: str | None) -> None:
+    found = raised_in(clean_lines(log))
+    assert (found is None) == (said is None), why
+    assert said is None or (found is not None and found.text.startswith(f"reading: raised in {said}")), why

@@ -1,4 +1,4 @@
-"""Say where a traceback ends whose message is not in the log. Pure; what that place speaks for is the cards' business."""
+"""Say where a traceback ends, with or without its message. Pure; what that place speaks for is the cards' business."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _NO_CODE = re.compile(r"^\s*[\^~│\-─╭╰|]*\s*$")
 _WRAPPERS = re.compile(r"nn/modules/module\.py|_contextlib\.py|accelerate/hooks\.py|_dynamo/eval_frame\.py|nn/parallel/distributed\.py")
 AFTER = 4  # lines that may follow the last frame: its code, markers, what surrounds it in a notebook
 PARTS = 3  # of the file's path
+_RAISED = re.compile(r"^\W*(?:E +)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Timeout|Found|Stop\w+|Unsupported)\b)")
 
 
 def cut_traceback(lines: Sequence[Line]) -> Line | None:
@@ -43,6 +44,23 @@ def cut_traceback(lines: Sequence[Line]) -> Line | None:
     code = pointed or (rest[0].text.strip() if rest else "")
     place = "/".join(file.split("/")[-PARTS:])
     return Line(lines[at].number, f"reading: the traceback is cut in {place}, {name}: {code}", lines[at].rank)
+
+
+def raised_in(lines: Sequence[Line]) -> Line | None:
+    """`reading: raised in FILE, NAME, as KIND: CODE`, of the first exception that stands below a frame.
+
+    A message often says less than the place it was raised in: who checks there is one part of one library.
+    """
+    last: tuple[int, tuple[str, str]] | None = None
+    for at, line in enumerate(lines):
+        if found := _frame(line.text):
+            last = at, found
+        elif last and at - last[0] <= AFTER and (kind := _RAISED.match(line.text)):
+            where, (file, name) = last
+            code = next((one.text.strip() for one in lines[where + 1 : at] if not _NO_CODE.match(one.text)), "")
+            place = "/".join(file.split("/")[-PARTS:])
+            return Line(lines[where].number, f"reading: raised in {place}, {name}, as {kind[1]}: {code}", lines[where].rank)
+    return None
 
 
 def _pointed_at_alone(lines: Sequence[Line]) -> Line | None:

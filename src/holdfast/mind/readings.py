@@ -13,7 +13,7 @@ from holdfast.core.files import Json
 from holdfast.core.logtext import Evidence, Line
 from holdfast.mind.bars import standing_bar
 from holdfast.mind.curve import curve_readings
-from holdfast.mind.frames import cut_traceback
+from holdfast.mind.frames import cut_traceback, raised_in
 
 _SIGNALS = {int(number): number.name for number in signal.Signals}
 _DEATH = r"(Killed|Bus error|Segmentation fault|Aborted|Illegal instruction)"
@@ -26,11 +26,13 @@ _ENDINGS = (
     (re.compile(r"<Signals\.SIG[A-Z]+: (\d{1,2})>"), "signal"),
     (re.compile(r"code=(?:killed|dumped), status=(\d{1,2})/"), "signal"),  # systemd
     (re.compile(rf": line \d+: +\d+ {_DEATH} {{2,}}"), "name"),  # bash, anywhere
+    (re.compile(r"\bterminated with signal (SIG(?:KILL|SEGV|BUS|ABRT|ILL))\b"), "name"),  # torch.multiprocessing.spawn
     (re.compile(rf"(?:it/s|s/it|\?it)[^\]\n]*\]\W*{_DEATH}\b"), "name"),  # behind a bar
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
     (re.compile(rf"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?{_DEATH}\b[^:]*$", re.I), "name"),
 )
 _NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "illegal instruction": 4}
+_NAMES |= {name.lower(): number for number, name in _SIGNALS.items()}
 _SIZE = r"([\d.]+) ?([KMGT]i?B|bytes)"
 _UNITS = {"b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ASKED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
@@ -54,7 +56,7 @@ def readings(evidence: Evidence) -> Iterator[Line]:
         yield from _told_ending(line)
         yield from _memory(line)
     yield from curve_readings(evidence.lines)
-    for told in (cut_traceback(evidence.lines), standing_bar(evidence.lines)):
+    for told in (cut_traceback(evidence.lines) or raised_in(evidence.lines), standing_bar(evidence.lines)):
         if told:
             yield told
     yield from machine_readings(evidence.machine)
