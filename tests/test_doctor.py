@@ -189,9 +189,39 @@ def test_a_variable_without_a_reader_is_told_as_that(torch: str) -> None:
     assert "no effect" in finding.message
 
 
-@pytest.mark.parametrize(("torch", "driver", "wheel"), [("2.13.0+cu130", "535.183.01", "2.13 of"), ("2.9.1+cu128", "470.256.02", "cu118")])
-def test_an_old_driver_is_shown_the_newest_wheel_it_can_serve(torch: str, driver: str, wheel: str) -> None:
-    assert wheel in told(machine(torch, "sm_80", cuda={"driver": driver}), "nvidia-driver").fix
+@pytest.mark.parametrize(
+    ("torch", "arch", "driver", "wheel"),
+    [
+        ("2.13.0+cu130", "sm_80", "535.183.01", "torch 2.13 of https://download.pytorch.org/whl/cu126"),
+        ("2.9.1+cu128", "sm_80", "470.256.02", "torch 2.7 of https://download.pytorch.org/whl/cu118"),
+        ("2.13.0+cu130", "sm_120", "575.57.08", "torch 2.11 of https://download.pytorch.org/whl/cu128"),
+    ],
+)
+def test_an_old_driver_is_shown_the_newest_wheel_that_it_serves_and_the_card_runs(torch: str, arch: str, driver: str, wheel: str) -> None:
+    assert wheel in told(machine(torch, arch, cuda={"driver": driver}), "nvidia-driver").fix
+
+
+@pytest.mark.parametrize(
+    ("torch", "arch", "installed", "way_out"),
+    [
+        ("2.9.1+rocm6.4", "gfx1030", "0.49.2", "bitsandbytes>=0.50.2,<0.50.3"),  # 0.50.0 has it for ROCm 7.14 alone
+        ("2.14.0+rocm7.14", "gfx1201", "0.49.2", "bitsandbytes>=0.50.2,<0.50.3"),
+        ("2.9.1+rocm6.3", "gfx906", "0.50.2", "build it from source for gfx906"),
+        ("2.5.1+cu124", "sm_52", "0.49.2", "bitsandbytes==0.47"),  # the last with Maxwell
+        ("2.13.0+cu132", "sm_89", "0.48.2", "bitsandbytes>=0.50,<0.50.3"),
+    ],
+)
+def test_bitsandbytes_without_kernels_is_told_with_a_version_that_has_them(torch: str, arch: str, installed: str, way_out: str) -> None:
+    facts = machine(torch, "gfx1030" if arch.startswith("gfx") else "sm_50", packages={"bitsandbytes": installed})
+    facts["gpus"][0]["arch"] = arch
+    finding = told(facts, "bitsandbytes-kernels")
+    assert way_out in finding.fix, finding
+
+
+def test_a_node_of_its_own_override_counts_as_one() -> None:
+    """What the doctor advises where GPUs of several kinds are in one machine must not be told as missing code afterwards."""
+    facts = machine("2.9.1+rocm6.4", "gfx1031", env={"HSA_OVERRIDE_GFX_VERSION_1": "10.3.0"})
+    assert "gpu-arch" not in {finding.id for finding in examine(facts)}
 
 
 def test_the_users_own_variables_win_over_the_profile() -> None:

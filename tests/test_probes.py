@@ -150,9 +150,12 @@ def test_weights_of_four_bits_are_tried_where_bitsandbytes_is_installed() -> Non
     code = (
         "import bitsandbytes, orjson, torch\nfrom holdfast.trainer.probes import quantised\ncpu = torch.device('cpu')\n"
         "right, product = quantised.probe(cpu), bitsandbytes.matmul_4bit\n"
-        "bitsandbytes.matmul_4bit = lambda *given, **named: product(*given, **named) * 1.1\n"
+        "def few_rows_wrong(rows, *rest, **named):\n"
+        "    return product(rows, *rest, **named) * (1.1 if len(rows) <= 8 else 1)\n"
+        "bitsandbytes.matmul_4bit = few_rows_wrong\n"
         "print(orjson.dumps({'right': right, 'wrong': quantised.probe(cpu)}).decode())"
     )
     found = answer(code)
     assert found["right"]["outcome"] == "ok"
-    assert found["wrong"]["outcome"] == "wrong" and "product, blocks of 64" in found["wrong"]["detail"]
+    assert found["wrong"]["outcome"] == "wrong" and "product of 4 rows, blocks of 64" in found["wrong"]["detail"]
+    assert "16 rows" not in found["wrong"]["detail"]

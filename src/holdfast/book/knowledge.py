@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from holdfast.core.versions import release, version, within
 
 _TABLES = Path(__file__).parent / "tables"
 WHEELS = "https://download.pytorch.org/whl"
+_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 AMD_DEVICES = "--device=/dev/kfd --device=/dev/dri --group-add video --group-add render"  # what a container with an AMD card needs
 
 
@@ -43,23 +44,35 @@ def _same_rocm(ours: str, theirs: str | None) -> bool:
     return left == right or (left[:2] == right[:2] and (len(right) == 2 or (len(left) == 2 and right[2:] == (0,))))
 
 
-def known_archs(torch: Torch) -> tuple[tuple[str, ...] | None, bool]:
-    """(architectures the installed torch has code for, whether torch itself told them); None when nobody knows."""
+def known_archs(torch: Torch) -> tuple[tuple[str, ...] | None, str]:
+    """(architectures the installed torch has code for, the source; empty where torch itself told them); None when nobody knows."""
     if torch.arch_list:
-        return torch.arch_list, True
-    if torch.backend == "rocm":
-        wheel = rocm_wheel(torch.version, torch.rocm)
-        return (tuple(wheel["archs"]) if wheel else None), False
-    if torch.backend == "cuda" and torch.cuda:
-        return cuda_archs(torch.version, torch.cuda), False
-    return None, False
+        return torch.arch_list, ""
+    wheel = rocm_wheel(torch.version, torch.rocm) if torch.backend == "rocm" else None
+    if torch.backend == "cuda":
+        wheel = _cuda_wheel(torch.version, toolkit(torch) or "")
+    return (tuple(wheel["archs"]), wheel["source"]) if wheel else (None, "")
+
+
+def toolkit(torch: Torch) -> str | None:
+    """The ROCm or CUDA a torch was built with, as 7.2 or 12.8: of its name (2.9.0+cu128), else of what it says."""
+    local = torch.version.partition("+cu")[2]
+    named = f"{local[:-1]}.{local[-1]}" if local.isdecimal() and len(local) >= 3 else None
+    numbers = release((torch.rocm if torch.backend == "rocm" else torch.cuda or named) or "")
+    return ".".join(map(str, numbers)) or None
 
 
 def cuda_archs(torch: str, cuda: str) -> tuple[str, ...] | None:
     """What the official wheel of a torch release for a CUDA version has code for; None where nobody wrote it down."""
+    wheel = _cuda_wheel(torch, cuda)
+    return tuple(wheel["archs"]) if wheel else None
+
+
+def _cuda_wheel(torch: str, cuda: str) -> Json | None:
     for row in table("cuda_wheels")["archs"]:
         if within(torch, row["torch"]) and ".".join(map(str, release(cuda))) in row["cuda"]:
-            return tuple(f"sm_{number}" for number in row["sm"]) + ((f"compute_{row['ptx']}",) if "ptx" in row else ())
+            later = [f"compute_{row['ptx']}"] if "ptx" in row else []
+            return {"archs": [f"sm_{number}" for number in row["sm"]] + later, "source": row["source"]}
     return None
 
 
@@ -114,6 +127,15 @@ def target_of(override: str) -> str | None:
     return f"gfx{int(parts[1])}{int(parts[2]):x}{int(parts[3]):x}" if parts else None
 
 
+def running_as(gpu: Gpu, env: Mapping[str, str]) -> str:
+    """The architecture whose code a GPU is given: its own, or the one that an override claims for it or for a node of its kind."""
+    for name, value in env.items():
+        target = target_of(value) if gpu.vendor == "amd" and name.startswith(_OVERRIDE) else None
+        if target and (name == _OVERRIDE or (sibling(gpu.arch or "") or {}).get("runs_as") == target):
+            return target
+    return gpu.arch or ""
+
+
 def torch_for(cards: Sequence[Gpu]) -> str:
     """What to install on a machine with these GPUs, none of which has a usable torch."""
     gpu = next((gpu for gpu in cards if gpu.arch), None)
@@ -132,10 +154,11 @@ def wheel_advice(arch: str) -> str:
     major, minor = capability(arch)
     if (major, minor) < (5, 0):
         return "no official torch of 2.4 or newer has code for it; train on the CPU"
+    last = [row["torch"] for row in table("cuda_wheels")["wheels"] if "12.6" in row["cuda"]][-1]
     if major < 7:
-        return f"a torch of {WHEELS}/cu126, the only CUDA wheels that still have it"
+        return f"torch 2.6 to {last} of {WHEELS}/cu126, the only CUDA wheels that still have it"
     if (major, minor) < (7, 5):
-        return f"a torch of {WHEELS}/cu126 (cu128 has it in 2.8 to 2.10 only)"
+        return f"torch 2.6 to {last} of {WHEELS}/cu126 (cu128 has it in 2.8 to 2.10 only)"
     if major >= 10:
         return f"torch 2.7 or newer of {WHEELS}/cu128 or a newer CUDA"
     return f"a torch of {WHEELS}/cu126 or newer that your driver supports"
@@ -146,10 +169,12 @@ def _rocm_advice(arch: str) -> str:
         return f"torch 2.7 to 2.9 of {WHEELS}/rocm6.3, the last wheels with kernels for it"
     if arch in ("gfx1150", "gfx1151"):
         return f"torch 2.10 or newer of {WHEELS}/rocm7.1, or AMD's own index for {arch} under repo.amd.com/rocm/whl"
-    wheels = [wheel for wheel in rocm_wheels() if arch in wheel["archs"]]
+    wheels = [wheel for wheel in rocm_wheels() if arch in wheel["archs"] and wheel["sure"] != "low" and within(wheel["torch"], ">=2.4")]
     if wheels:
         first, newest = wheels[0], wheels[-1]
-        return f"torch {max(first['torch'], '2.4', key=version)} or newer of {WHEELS}/rocm{newest['rocm']}"
+        oldest = next(wheel["torch"] for wheel in wheels if wheel["rocm"] == newest["rocm"])
+        advised = f"torch {oldest} to {newest['torch']} of {WHEELS}/rocm{newest['rocm']}"
+        return f"{advised} (or older, from {first['torch']} of {WHEELS}/rocm{first['rocm']} on)" if first != newest else advised
     other = sibling(arch)
     if other:
         return f"a torch with {other['runs_as']} and HSA_OVERRIDE_GFX_VERSION={other['override']}"
@@ -167,3 +192,35 @@ def newest_python(torch: Torch) -> Json | None:
 def row_of(name: str, section: str, **wanted: Any) -> Json | None:
     """The first row of a table whose version ranges hold: row_of("drivers", "amd", driver="6.8.5")."""
     return next((row for row in table(name)[section] if all(within(value, row[key]) for key, value in wanted.items())), None)
+
+
+def bitsandbytes_library(torch: Torch, installed: str) -> Json | None:
+    """{library, archs, made, source} of what a bitsandbytes loads under this torch; `library` None: it has none that fits.
+
+    None where nobody read that version's wheel, or torch is for the CPU.
+    """
+    built = toolkit(torch)
+    rows = table("bitsandbytes")[torch.backend] if torch.backend in ("rocm", "cuda") and built else []
+    row = next((row for row in rows if within(installed, row["version"])), None)
+    return _loaded(row, built) if row and built else None
+
+
+def bitsandbytes_serving(torch: Torch, arch: str) -> str | None:
+    """The versions of bitsandbytes (">=0.50.2") that have code for an architecture under this torch, the newest of those that were read."""
+    built = toolkit(torch)
+    for row in reversed(table("bitsandbytes")[torch.backend]) if torch.backend in ("rocm", "cuda") and built else ():
+        loaded = _loaded(row, built or "")
+        if loaded["library"] and has_code(arch, tuple(loaded["archs"])):
+            return str(row["version"]).replace(" ", ",")
+    return None
+
+
+def _loaded(row: Json, built: str) -> Json:
+    """The library of one row that is loaded under a ROCm or CUDA version."""
+    archs = {made: entry["archs"] for entry in row["libraries"] for made in entry["of"]}
+    wanted, choice = version(built), built if built in archs else None
+    if choice is None and row.get("nearest"):
+        same = sorted((made for made in archs if version(made)[0] == wanted[0]), key=version)
+        lower = [made for made in same if version(made) < wanted]
+        choice = lower[-1] if lower else next(iter(same), None)
+    return {"library": choice, "archs": archs.get(choice or "", []), "made": sorted(archs, key=version), "source": row["source"]}

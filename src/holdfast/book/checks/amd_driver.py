@@ -18,8 +18,9 @@ def look(case: Case) -> Iterator[Finding]:
         or release(torch.rocm or "") in [release(entry) for entry in row["user_space"]]
     ):
         return
+    package = f"package {row['package']}, " if "package" in row else ""
     message = (
-        f"the amdgpu driver {driver} (ROCm {row['release']}) was tested with ROCm {row['user_space'][0]} to "
+        f"the amdgpu driver {driver} ({package}ROCm {row['release']}) was tested with ROCm {row['user_space'][0]} to "
         f"{row['user_space'][-1]}, torch brings {torch.rocm}"
     )
     newer = release(torch.rocm or "") > release(row["user_space"][-1])
@@ -41,13 +42,17 @@ CARD = Check(
     ],
     hits=[
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.8.5"}},
-        {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.12.12"}},
+        {"torch": {"version": "2.11.0+rocm7.2"}, "rocm": {"driver": "6.12.12"}},
+        {"torch": {"version": "2.5.1+rocm6.1"}, "rocm": {"driver": "6.14.14"}},
         {"torch": {"version": "2.3.0+rocm5.7"}, "rocm": {"driver": "6.16.13"}},
     ],
     misses=[
         {"torch": {"version": "2.5.1+rocm6.2"}, "rocm": {"driver": "6.8.5"}},
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": None}},
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.16.13"}},
+        {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "6.12.12"}},
+        {"torch": {"version": "2.11.0+rocm7.2"}, "rocm": {"driver": "6.14.14"}},
+        {"torch": {"version": "2.14.0+rocm7.2"}, "rocm": {"driver": "6.16.6"}},
         {"torch": {"version": "2.10.0+rocm7.1"}, "rocm": {"driver": "99.1"}},
     ],
     look=look,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import row_of
+from holdfast.book.knowledge import row_of, running_as
 from holdfast.core.check import Case, Check, info, warn
 from holdfast.core.types import Finding
 
@@ -13,14 +13,15 @@ def look(case: Case) -> Iterator[Finding]:
     if not row or not torch or case.machine.env.get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == "1":
         return
     for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
-        if gpu.arch in row["experimental"]:
+        arch = running_as(gpu, case.machine.env)
+        if arch in row["experimental"]:
             tell = warn if gpu.arch == "gfx1100" else info
             message = (
                 f"torch {torch.version} has fused attention for {gpu.words()} behind a switch; without it attention takes "
                 "memory with the square of the length"
             )
             yield tell(message, "export TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1", row["source"])
-        elif gpu.arch not in row["stable"]:
+        elif arch not in row["stable"]:
             message = (
                 f"torch {torch.version} has no fused attention for {gpu.words()}: attention takes memory with the square of the length"
             )

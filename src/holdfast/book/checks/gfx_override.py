@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import has_code, known_archs, sibling, target_of
+from holdfast.book.knowledge import has_code, known_archs, sibling, target_of, wheel_advice
 from holdfast.core.check import Case, Check, block, info, warn
 from holdfast.core.machine import Gpu
 from holdfast.core.types import Finding
@@ -55,7 +55,7 @@ def _one(case: Case, gpu: Gpu, value: str, target: str) -> Iterator[Finding]:
         )
     else:
         message = f"{_NAME}={value} makes {gpu.words()} pass for {target}, which nobody is known to have made work reliably"
-        yield warn(message, f"{_UNSET}, and use a torch with {gpu.arch}", _NATIVE, "reported")
+        yield warn(message, f"{_UNSET}, and install {wheel_advice(gpu.arch or '')}", _NATIVE, "reported")
 
 
 def _family(arch: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import has_code, known_archs, runs_as_sibling, sibling, target_of, wheel_advice
+from holdfast.book.knowledge import has_code, known_archs, running_as, runs_as_sibling, sibling, wheel_advice
 from holdfast.core.check import Case, Check, block, warn
 from holdfast.core.machine import Gpu
 from holdfast.core.types import Finding
@@ -12,27 +12,23 @@ def look(case: Case) -> Iterator[Finding]:
     torch = case.machine.torch
     if torch is None or torch.vendor is None:
         return
-    archs, told = known_archs(torch)
+    archs, source = known_archs(torch)
     cards = [gpu for gpu in case.cards if gpu.arch]
     if not archs or not cards:
         return
-    lacking = [gpu for gpu in cards if not has_code(_effective(case, gpu), archs)]
-    listed = f"it has {', '.join(archs)}" if told else f"the official wheel of this name has {', '.join(archs)}"
+    lacking = [gpu for gpu in cards if not has_code(running_as(gpu, case.machine.env), archs)]
+    listed = f"the official wheel of this name has {', '.join(archs)}" if source else f"it has {', '.join(archs)}"
     for gpu in {gpu.arch: gpu for gpu in lacking}.values():
         message = f"torch {torch.version} has no code for {gpu.words()}: {listed}"
         if len(lacking) < len(cards):
             usable = next(index for index, card in enumerate(case.candidates) if card in cards and card not in lacking)
             name = "ROCR_VISIBLE_DEVICES" if gpu.vendor == "amd" else "CUDA_VISIBLE_DEVICES"
-            yield warn(message, f"export {name}={usable}")
+            yield warn(message, f"export {name}={usable}", source)
         elif runs_as_sibling(gpu.arch or "", archs):
-            yield warn(f"{message}. `holdfast train` runs it as its sibling by itself; other programs need the variable", _fix(gpu, archs))
+            told = f"{message}. `holdfast train` runs it as its sibling by itself; other programs need the variable"
+            yield warn(told, _fix(gpu, archs), source)
         else:
-            yield block(message, _fix(gpu, archs))
-
-
-def _effective(case: Case, gpu: Gpu) -> str:
-    override = case.machine.env.get("HSA_OVERRIDE_GFX_VERSION")
-    return (override and gpu.vendor == "amd" and target_of(override)) or gpu.arch or ""
+            yield block(message, _fix(gpu, archs), source)
 
 
 def _fix(gpu: Gpu, archs: tuple[str, ...]) -> str:

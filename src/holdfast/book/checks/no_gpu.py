@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import AMD_DEVICES
+from holdfast.book.knowledge import AMD_DEVICES, WHEELS
 from holdfast.core.check import Case, Check, warn
 from holdfast.core.types import Finding
 
@@ -27,7 +27,8 @@ def look(case: Case) -> Iterator[Finding]:
     if machine.container:
         yield warn(f"{what}; this is a container", f"start it with: docker run {_FLAGS[vendor]} ...")
     else:
-        yield warn(what, f"see whether the card is there and its driver loaded: {_LOADED[vendor]}")
+        fix = f"see whether the card is there and its driver loaded: {_LOADED[vendor]}; where there is none, the wheels of {WHEELS}/cpu do"
+        yield warn(what, fix)
 
 
 CARD = Check(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import WHEELS, cuda_served, row_of, table
+from holdfast.book.knowledge import WHEELS, cuda_archs, cuda_served, has_code, row_of, table, toolkit
 from holdfast.core.check import Case, Check, block
 from holdfast.core.types import Finding
 from holdfast.core.versions import release, version
@@ -10,26 +10,22 @@ from holdfast.core.versions import release, version
 
 def look(case: Case) -> Iterator[Finding]:
     torch, driver = case.machine.torch, case.machine.cuda_driver
-    cuda = torch.cuda or _of_name(torch.version) if torch else None
-    row = row_of("drivers", "nvidia", cuda=cuda) if torch and torch.vendor == "nvidia" else None
+    cuda = toolkit(torch) if torch and torch.vendor == "nvidia" else None
+    row = row_of("drivers", "nvidia", cuda=cuda) if cuda else None
     if torch and row and driver and version(driver) and version(driver) < version(row["driver"]):
-        fix = f"update the driver to {row['driver']} or newer, or install {_fitting(torch.version, driver)}"
+        other = _fitting(torch.version, driver, [gpu.arch for gpu in case.cards if gpu.arch])
+        fix = f"update the driver to {row['driver']} or newer{other}"
         yield block(f"the NVIDIA driver {driver} is older than the {row['driver']} that CUDA {cuda} of torch {torch.version} needs", fix)
 
 
-def _fitting(torch: str, driver: str) -> str:
-    """The official build of this release for the newest CUDA the driver serves, else of an older release."""
-    made: list[str] = next((row["cuda"] for row in table("cuda_wheels")["wheels"] if release(row["torch"]) == release(torch)), [])
-    usable = [cuda for cuda in made if cuda_served(cuda, driver)]
-    if usable:
-        return f"the torch {'.'.join(map(str, release(torch)))} of {WHEELS}/cu{usable[-1].replace('.', '')}"
-    return f"torch 2.7 or older of {WHEELS}/cu118"
-
-
-def _of_name(torch: str) -> str | None:
-    """2.9.0+cu128 was built with 12.8."""
-    local = torch.partition("+cu")[2]
-    return f"{local[:-1]}.{local[-1]}" if local.isdecimal() and len(local) >= 3 else None
+def _fitting(torch: str, driver: str, archs: list[str]) -> str:
+    """The official build of this release, else of the newest before it, that the driver serves and that has code for the cards."""
+    for row in reversed(table("cuda_wheels")["wheels"]):
+        for cuda in reversed(row["cuda"]) if release(row["torch"]) <= release(torch) else ():
+            made = cuda_archs(row["torch"], cuda)
+            if cuda_served(cuda, driver) and (made is None or all(has_code(arch, made) for arch in archs)):
+                return f", or install the torch {row['torch']} of {WHEELS}/cu{cuda.replace('.', '')}"
+    return ""
 
 
 CARD = Check(
