@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,14 @@ from holdfast.book.examine import examine, verdict
 from holdfast.book.profile import as_file, confirmed, profile
 from holdfast.core.load import load_config
 from holdfast.core.machinefile import training_devices
+from holdfast.core.modelfolder import EMBEDDED
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import add_entry
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast
 from holdfast.verbs.foresee import foresee
 from holdfast.verbs.launch import trainer_launch
+from holdfast.world.modeltypes import causal_types
 from recorded import AMD, MACHINES, Row, machine
 
 
@@ -372,3 +375,23 @@ def test_a_model_folder_that_cannot_be_read_blocks_here_and_not_on_another_machi
     done = holdfast("doctor", config_file, "--machine", tmp_path / "machine.json", "--json", cwd=tmp_path)
     told = {finding["id"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
     assert (done.returncode, told["model-folder"]) == (0, "info"), done.stderr
+
+
+@pytest.mark.parametrize(("kind", "severity"), [("qwen2", "info"), ("a_type_of_its_own", "block")])
+def test_code_in_the_models_folder_is_told_and_blocks_only_where_nothing_else_computes_it(
+    config_file: Path, tmp_path: Path, kind: str, severity: str
+) -> None:
+    folder = shutil.copytree(EMBEDDED["tiny"], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    named = {"AutoModelForCausalLM": "modeling_mine.Mine"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": kind, "auto_map": named}))
+    config_file.write_text(config_file.read_text().replace('"tiny"', '"./model"'))
+    (told,) = (finding for finding in foresee(load_config(config_file, []), {}).findings if finding.id == "model-code")
+    assert told.severity == severity and "modeling_mine.Mine" in told.message
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoTokenizer": ["mine.Tokenizer", None]}}))
+    assert "model-code" not in {finding.id for finding in foresee(load_config(config_file, []), {}).findings}
+
+
+def test_the_types_of_models_read_from_transformers_files_are_those_it_lists() -> None:
+    modeling = pytest.importorskip("transformers.models.auto.modeling_auto")
+    assert causal_types() == set(modeling.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)

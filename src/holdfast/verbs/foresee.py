@@ -17,8 +17,10 @@ from holdfast.mind.plan import make_plan
 from holdfast.rows.rawrow import Reject
 from holdfast.rows.read import read_rows
 from holdfast.rows.tokens import load_codec
+from holdfast.world.modeltypes import causal_types
 
 _LOOKED_AT = 20  # rows of each file
+_REMOTE = "https://github.com/jgi-genomeocean/genomeocean/pull/8"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,24 @@ def foresee(config: Config, machine: Json) -> Foreseen:
         return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     plan = make_plan(config, model, machine, {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch})
-    return Foreseen(plan, [_told(plan, model, limit), *findings])
+    return Foreseen(plan, [_told(plan, model, limit), *_own_code(model), *findings])
+
+
+def _own_code(model: ModelFacts) -> Iterator[Finding]:
+    """Code in the model's folder, which is never run here: transformers' own model of that type computes it, where there is one."""
+    named = model.config.get("auto_map")
+    code = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
+    known, kind = causal_types(), model.config.get("model_type")
+    if not code or known is None:
+        return
+    brings = f"{model.folder} brings code of its own ({code}), which holdfast does not run"
+    if kind in known:
+        text = f"{brings}: transformers' own {kind} computes it. In programs with trust_remote_code=True the folder's code does; "
+        text += "some that was written for transformers 4 runs under 5 without an error and is wrong"
+        yield Finding("model-code", "info", text, "leave trust_remote_code out where you use the model", _REMOTE, "reported")
+    else:
+        text = f"{brings}, and the installed transformers has no causal language model of type {kind!r}"
+        yield Finding("model-code", "block", text, "pip install --upgrade transformers may bring one; else give another model", _REMOTE)
 
 
 def _rows(config: Config) -> Iterator[Finding]:
