@@ -32,16 +32,22 @@ def look(case: Case) -> Iterator[Finding]:
     elif wanted and machine.torch and machine.torch.vendor == "amd":
         if machine.wsl_libraries is not None and not any("rocdxg" in path for path in machine.wsl_libraries):
             missing = "librocdxg.so was not found: ROCm as AMD now installs it under WSL goes through it (its earlier way did not)"
-            yield warn(missing, "install ROCm for WSL as AMD describes it", _AMD, "reported")
+            fix = "install ROCm for WSL as AMD describes it (github.com/ROCm/librocdxg), then: export HSA_ENABLE_DXG_DETECTION=1"
+            yield warn(missing, fix, _AMD, "reported")
         message = (
             "ROCm under WSL goes through /dev/dxg and the Windows driver; there is no /dev/kfd, and rocm-smi cannot work "
             "(amd-smi has a package for WSL)"
         )
-        yield info(message, "keep the Radeon driver of Windows up to date", _AMD)
+        fix = (
+            "keep Windows' Radeon driver up to date; librocdxg and the libhsa-runtime64 that is loaded (a wheel has its own) must be "
+            "of one ROCm"
+        )
+        yield info(message, fix, _DXG)
 
 
 _UPDATE = "https://learn.microsoft.com/windows/wsl/install"
-_AMD = "https://rocm.docs.amd.com/projects/radeon-ryzen/en/latest/docs/install/installryz/wsl/howto_wsl.html"
+_AMD = "https://rocm.docs.amd.com/projects/radeon-ryzen/en/latest/docs/install/installrad/wsl/howto_wsl.html"
+_DXG = "https://rocm.docs.amd.com/projects/rocprofiler-sdk/en/develop/how-to/using-rocprofv3-on-wsl.html"
 CARD = Check(
     title="The GPU under WSL",
     why=(
