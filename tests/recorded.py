@@ -245,7 +245,7 @@ AMD: list[Row] = [
 ]
 AMD += [
     ("MI25 under ROCm 6.0", machine("2.4.1+rocm6.0", "gfx900"), "risky", {"gfx900-rocm60"}, set(), NO_COMPILER),
-    ("MI50, torch without it", machine("2.14.0+rocm7.14", "gfx906"), "blocked", {"gpu-arch", "blas-kernels"}, set(), NO_COMPILER),
+    ("MI50, torch without it", machine("2.14.0+rocm7.14", "gfx906"), "blocked", {"gpu-arch"}, set(), NO_COMPILER),
     (
         "MI50, its Triton",
         machine("2.9.1+rocm6.3", "gfx906", packages={"pytorch-triton-rocm": "3.5.1"}),
@@ -318,6 +318,14 @@ AMD += [
 ]
 OTHERS: list[Row] = [
     ("RTX 5090, 2.6 for CUDA 12.4", machine("2.6.0+cu124", "sm_120", cuda={"driver": "570.86.15"}), "blocked", {"gpu-arch"}, set(), {}),
+    (
+        "RTX 5090 with flash-attn",
+        machine("2.9.1+cu128", "sm_120", packages={"flash-attn": "2.8.3"}),
+        "ready",
+        set(),
+        {"flash-attention"},
+        {},
+    ),
     ("RTX 5090, 2.7 for CUDA 12.6", machine("2.7.1+cu126", "sm_120"), "blocked", {"gpu-arch"}, set(), {}),
     ("V100, 2.14 for CUDA 12.6", machine("2.14.1+cu126", "sm_70"), "ready", set(), {"bf16-hardware"}, {}),
     ("V100, plain pip", machine("2.14.1+cu130", "sm_70"), "blocked", {"gpu-arch"}, set(), {}),

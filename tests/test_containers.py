@@ -63,7 +63,7 @@ NEW, OLD = {"cuda": {"driver": "580.65.06"}}, {"cuda": {"driver": "535.183.01"}}
         ({"gpus": [{"arch": "sm_120"}]} | NEW, "pytorch/pytorch:2.9.0-cuda13.0-cudnn9-runtime"),
         ({"gpus": [{"arch": "sm_86"}]} | OLD, "pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime"),
         ({"gpus": [{"arch": "sm_61"}]} | OLD, "pytorch/pytorch:2.9.0-cuda12.6-cudnn9-runtime"),
-        ({"gpus": [{"arch": "sm_80"}], "cuda": {"driver": "470.256.02"}}, "pytorch/pytorch:2.5.0-cuda11.8-cudnn9-runtime"),
+        ({"gpus": [{"arch": "sm_80"}], "cuda": {"driver": "470.256.02"}}, "pytorch/pytorch:2.7.0-cuda11.8-cudnn9-runtime"),
         ({"gpus": [{"arch": "sm_35"}]} | NEW, "whl/cpu"),
         ({"gpus": [{"arch": "gfx906"}]}, "whl/rocm6.3"),
         ({"gpus": [{"arch": "gfx90a"}], "rocm": {"driver": "6.7.0"}}, "whl/rocm6.4"),

@@ -82,6 +82,8 @@ def _amd(gpu: Gpu, driver: str | None) -> Image:
         compiled = arch in wheel["archs"] and arch not in wheel.get("without_blas", ())
         if not (compiled or runs_as_sibling(arch, wheel["archs"])) or not within(wheel["torch"], ">=2.4") or not served:
             continue
+        if wheel["sure"] == "low":
+            continue
         flags, words = f"{AMD_DEVICES} --shm-size 8g", ""
         if not compiled and (other := sibling(arch)):
             flags, words = f"{flags} -e HSA_OVERRIDE_GFX_VERSION={other['override']}", f", run as {other['runs_as']}"

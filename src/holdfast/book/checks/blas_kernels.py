@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import rocm_wheel, sibling, wheel_advice
+from holdfast.book.knowledge import has_code, known_archs, rocm_wheel, sibling, wheel_advice
 from holdfast.core.check import Case, Check, block
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
@@ -17,8 +17,9 @@ def look(case: Case) -> Iterator[Finding]:
     for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
         wheel = rocm_wheel(torch.version, torch.rocm)
         dropped = gpu.arch in _DROPPED and torch.blas_archs is None and within(torch.rocm, ">=6.4")
-        if sibling(gpu.arch or ""):
-            continue  # it runs as its sibling: gpu-arch
+        compiled = known_archs(torch)[0]
+        if sibling(gpu.arch or "") or (compiled and not has_code(gpu.arch or "", compiled)):
+            continue  # it runs as its sibling, or torch has no code for it either: gpu-arch
         if (torch.blas_archs is not None and gpu.arch not in torch.blas_archs) or dropped:
             named = f"torch {torch.version}" + ("" if wheel or not torch.rocm else " (no wheel of pytorch.org)")
             message = (
@@ -44,6 +45,7 @@ CARD = Check(
         {"torch": {"version": "2.9.1+rocm6.3"}, "gpus": [{"arch": "gfx906"}]},
         {"torch": {"version": "2.9.1+rocm6.4", "blas_archs": ["gfx906"]}, "gpus": [{"arch": "gfx906"}]},
         {"torch": {"version": "2.9.1+rocm6.4"}, "gpus": [{"arch": "gfx1100"}]},
+        {"torch": {"version": "2.14.0+rocm7.14"}, "gpus": [{"arch": "gfx906"}]},
     ],
     look=look,
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import capability
-from holdfast.core.check import Case, Check, warn
+from holdfast.core.check import Case, Check, info, warn
 from holdfast.core.types import Finding
 
 
@@ -16,11 +16,19 @@ def look(case: Case) -> Iterator[Finding]:
                 f"flash-attn {installed} needs Ampere (sm_80) or newer, this is {gpu.words()}",
                 "train.attention=sdpa (the default) needs no flash-attn: pip uninstall flash-attn",
             )
+        elif gpu.vendor == "nvidia" and capability(gpu.arch) >= (10, 0):
+            yield info(
+                f"flash-attn {installed} has code for {gpu.words()} only where it was compiled with CUDA 12.8 or newer",
+                "on 'no kernel image': FLASH_ATTENTION_FORCE_BUILD=TRUE pip install --no-deps --no-build-isolation --force-reinstall "
+                "flash-attn (with nvcc of 12.8 or newer), or pip uninstall flash-attn",
+                _BLACKWELL,
+            )
         elif gpu.vendor == "amd" and gpu.arch not in ("gfx90a", "gfx942", "gfx950") and not triton:
             message = f"the compiled kernels of flash-attn {installed} are for gfx90a, gfx942 and gfx950, this is {gpu.words()}"
             yield warn(message, "pip uninstall flash-attn, or choose its Triton kernels: export FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE")
 
 
+_BLACKWELL = "https://github.com/ostris/ai-toolkit/issues/475"
 CARD = Check(
     title="flash-attn has no kernels for the GPU",
     why=(
@@ -34,6 +42,7 @@ CARD = Check(
     hits=[
         {"gpus": [{"arch": "sm_75"}], "packages": {"flash-attn": "2.8.3"}},
         {"gpus": [{"arch": "gfx1100"}], "packages": {"flash-attn": "2.8.3"}},
+        {"gpus": [{"arch": "sm_120"}], "packages": {"flash-attn": "2.8.3"}},
     ],
     misses=[
         {"gpus": [{"arch": "sm_86"}], "packages": {"flash-attn": "2.8.3"}},

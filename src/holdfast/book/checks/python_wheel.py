@@ -23,7 +23,7 @@ def look(case: Case) -> Iterator[Finding]:
     known = newest_python(torch) if torch else None
     if not torch or not known or found <= release(known["newest"]) or machine.torch_error or torch.devices is not None:
         if not torch and machine.torch_known and found > _NEWEST:
-            yield warn(f"Python {machine.python} is newer than any official torch wheel is made for (3.14)", _VENV, _OURS)
+            yield warn(f"Python {machine.python} is newer than any official torch wheel is made for (3.15)", _VENV, _OURS)
         return
     kind = "ROCm wheels" if torch.backend == "rocm" else "wheels"
     message = f"the official {kind} of torch {torch.version} stop at Python {known['newest']}, this is {machine.python}"
@@ -33,7 +33,7 @@ def look(case: Case) -> Iterator[Finding]:
         yield info(f"{message}: it is somebody else's build", "nothing to do while it imports", known["source"])
 
 
-_NEWEST = (3, 14)
+_NEWEST = (3, 15)
 _VENV = "make a virtual environment with Python 3.12 (python3.12 -m venv .venv) and install torch into it; nothing else has to be removed"
 _OURS = "https://github.com/pytorch/pytorch/blob/main/RELEASE.md"
 CARD = Check(
@@ -46,13 +46,15 @@ CARD = Check(
     hits=[
         {"python": "3.13.1", "torch": {"version": "2.5.1+rocm6.2"}},
         {"python": "3.9.2"},
-        {"python": "3.15.0", "torch": None},
+        {"python": "3.16.0", "torch": None},
+        {"python": "3.15.0", "torch": {"version": "2.13.0+rocm7.2"}},
     ],
     misses=[
         {"python": "3.13.1", "torch": {"version": "2.6.0+rocm6.2.4"}},
         {"python": "3.12.3", "torch": {"version": "2.5.1+rocm6.2"}},
         {"python": "3.13.1", "torch": {"version": "2.5.1+rocm6.2", "devices": []}},
         {"python": "unknown"},
+        {"python": "3.15.0", "torch": {"version": "2.14.0+rocm7.2"}},
     ],
     look=look,
 )
