@@ -328,6 +328,7 @@ OTHERS: list[Row] = [
     ),
     ("RTX 5090, 2.7 for CUDA 12.6", machine("2.7.1+cu126", "sm_120"), "blocked", {"gpu-arch"}, set(), {}),
     ("V100, 2.14 for CUDA 12.6", machine("2.14.1+cu126", "sm_70"), "ready", set(), {"bf16-hardware"}, {}),
+    ("V100, 2.15", machine("2.15.0+cu130", "sm_70"), "blocked", {"gpu-arch"}, set(), {}),
     ("V100, plain pip", machine("2.14.1+cu130", "sm_70"), "blocked", {"gpu-arch"}, set(), {}),
     ("RTX 4090, 4-bit", machine("2.14.1+cu130", "sm_89", packages={"bitsandbytes": "0.50.2"}), "ready", set(), set(), {}),
     (

@@ -160,7 +160,7 @@ def wheel_advice(arch: str) -> str:
     if (major, minor) < (7, 5):
         return f"torch 2.6 to {last} of {WHEELS}/cu126 (cu128 has it in 2.8 to 2.10 only)"
     if major >= 10:
-        return f"torch 2.7 or newer of {WHEELS}/cu128 or a newer CUDA"
+        return f"torch 2.7 to 2.11 of {WHEELS}/cu128, or with a driver of 580 or newer torch 2.9 or newer of {WHEELS}/cu130"
     return f"a torch of {WHEELS}/cu126 or newer that your driver supports"
 
 
