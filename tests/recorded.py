@@ -386,6 +386,14 @@ OTHERS: list[Row] = [
         set(),
         {},
     ),
+    (
+        "torchao 0.18 on torch 2.9",
+        machine("2.9.1+cu128", "sm_89", packages={"torchao": "0.18.0", "transformers": "5.23.0"}),
+        "blocked",
+        {"torchao-scaling"},
+        set(),
+        {},
+    ),
     ("CPU torch in a GPU's place", machine("2.13.0+cpu", "sm_89"), "risky", {"torch-build"}, set(), {}),
     ("macOS", machine("2.13.0", distro="macOS 15.1", system="Darwin", kernel="24.1.0"), "ready", set(), {"operating-system"}, {}),
     (
