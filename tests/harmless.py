@@ -92,6 +92,11 @@ NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 U
 EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode. Quota mode: none.
   0%|          | 0/1250 [00:00<?, ?it/s]
             DRAM Uncorrectable            : 0
+GPU[0]		: get_gpu_metrics_info, Not supported on the given system
+WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status
+:3:rocvirtual.cpp           :3140: 1001 us:  ShaderName : _ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE
+:4:rocvirtual.cpp           :907 : 1001 us:  SWq=0x7f, HWq=0x7e, id=1, Dispatch Header = 0xb02 (type=2, barrier=1, acquire=1, release=1)
+pip install "rocm[libraries,devel]" --index-url https://rocm.nightlies.amd.com/v2/gfx1151/
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 """.strip("\n").split("\n")
 )
