@@ -29,6 +29,7 @@ def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
     ("why", "log", "code", "cause"),
     [
         ("a signal says more than a guess in the text", "maybe CUDA out of memory?\nKilled", 137, "host_out_of_memory"),
+        ("strace names the signal", "ioctl(3, AMDKFD_IOC_GET_CLOCK_COUNTERS, 0x7f) = 0\n+++ killed by SIGSEGV +++", None, "native_crash"),
         ("SIGBUS is shared memory, whatever the text", "OSError: [Errno 28] No space left on device: 'x'", -7, "shared_memory_exhausted"),
         (
             "a root beats the crash that follows it",

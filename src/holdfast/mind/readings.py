@@ -27,6 +27,7 @@ _ENDINGS = (
     (re.compile(r"code=(?:killed|dumped), status=(\d{1,2})/"), "signal"),  # systemd
     (re.compile(rf": line \d+: +\d+ {_DEATH} {{2,}}"), "name"),  # bash, anywhere
     (re.compile(r"\bterminated with signal (SIG(?:KILL|SEGV|BUS|ABRT|ILL))\b"), "name"),  # torch.multiprocessing.spawn
+    (re.compile(r"^\W*(?:killed by |--- )(SIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL))\b"), "name"),  # strace
     (re.compile(rf"(?:it/s|s/it|\?it)[^\]\n]*\]\W*{_DEATH}\b"), "name"),  # behind a bar
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
     (re.compile(rf"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?{_DEATH}\b[^:]*$", re.I), "name"),
