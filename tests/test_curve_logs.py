@@ -34,6 +34,9 @@ REWARDED = "{{'loss': 0.0, 'grad_norm': {}, 'reward': 0.9, 'reward_std': 0.8, 'e
         ("a norm that is bad at the start only", "loss: 1.9, grad_norm: nan\nloss: 0.9, grad_norm: 3.9", "is finite and does not climb"),
         ("a norm that stays bad", "loss: 1.9, grad_norm: 3.9\nloss: 0.9, grad_norm: nan", "gradient norm is not finite"),
         ("three values that climb", "loss: 8.3\nloss: 9.9\nloss: 12.1", "climbs"),
+        ("five values that rise", "\n".join(f"loss: {loss}" for loss in (0.98, 1.10, 1.13, 1.13, 1.32)), "rises through all that is shown"),
+        ("five values that rise and fall", "\n".join(f"loss: {loss}" for loss in (0.98, 1.1, 0.99, 1.05, 1.32)), "does not climb"),
+        ("five values that rise a little", "\n".join(f"loss: {loss}" for loss in (0.98, 1.01, 1.05, 1.09, 1.12)), "does not climb"),
         ("three values that jump", "loss: 8.3\nloss: 5.9\nloss: 9.1", "does not climb"),
     ],
 )

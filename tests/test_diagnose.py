@@ -18,6 +18,10 @@ from holdfast.verbs.diagnose import exit_code
 from holdfast.world.logfile import read_log
 
 BOOK = cards_of("failures")
+NEW_OOM = (
+    "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 18.00 MiB. GPU 0 has a total capacity of {} GiB of which {} GiB is free. "
+    "Of the allocated memory {} GiB is allocated by PyTorch, and 282.37 MiB is reserved by PyTorch but unallocated."
+)
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
@@ -30,6 +34,11 @@ def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
     [
         ("a signal says more than a guess in the text", "maybe CUDA out of memory?\nKilled", 137, "host_out_of_memory"),
         ("strace names the signal", "ioctl(3, AMDKFD_IOC_GET_CLOCK_COUNTERS, 0x7f) = 0\n+++ killed by SIGSEGV +++", None, "native_crash"),
+        ("zsh tells of a job that died", "loss 2.1\nloss 2.0\n[1]    40217 segmentation fault  python train.py", None, "native_crash"),
+        ("zsh tells of a job that was killed", "loss 2.1\n[2]  + 917 killed     python train.py", None, "host_out_of_memory"),
+        ("most of the card is another's", NEW_OOM.format("128.00", "0.77", "57.70"), 1, "gpu_memory_unavailable"),
+        ("what is free of a full card are fragments", NEW_OOM.format("15.98", "0.62", "14.77"), 1, "gpu_out_of_memory"),
+        ("much is free of a card that is not full", NEW_OOM.format("15.98", "6.62", "8.77"), 1, "gpu_memory_unavailable"),
         ("SIGBUS is shared memory, whatever the text", "OSError: [Errno 28] No space left on device: 'x'", -7, "shared_memory_exhausted"),
         (
             "a root beats the crash that follows it",

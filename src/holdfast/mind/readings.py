@@ -28,11 +28,13 @@ _ENDINGS = (
     (re.compile(rf": line \d+: +\d+ {_DEATH} {{2,}}"), "name"),  # bash, anywhere
     (re.compile(r"\bterminated with signal (SIG(?:KILL|SEGV|BUS|ABRT|ILL))\b"), "name"),  # torch.multiprocessing.spawn
     (re.compile(r"^\W*(?:killed by |--- )(SIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL))\b"), "name"),  # strace
+    (re.compile(r"^\[\d+\] +[-+]? *\d+ (segmentation fault|killed|bus error|abort|illegal hardware instruction)\b"), "name"),  # zsh
     (re.compile(rf"(?:it/s|s/it|\?it)[^\]\n]*\]\W*{_DEATH}\b"), "name"),  # behind a bar
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
     (re.compile(rf"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?{_DEATH}\b[^:]*$", re.I), "name"),
 )
-_NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "illegal instruction": 4}
+_NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "abort": 6, "illegal instruction": 4}
+_NAMES["illegal hardware instruction"] = 4
 _NAMES |= {name.lower(): number for number, name in _SIGNALS.items()}
 _SIZE = r"([\d.]+) ?([KMGT]i?B|bytes)"
 _UNITS = {"b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -44,6 +46,7 @@ _IDLE = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _RESERVED = re.compile(rf"{_SIZE} (?:reserved in total|cached)")  # held and idle, as torch said before 2.1
 _OWN = re.compile(rf"(?:{_SIZE} reserved in total|this process has {_SIZE} memory in use)")
 _OTHERS = re.compile(rf"Process \d+ has {_SIZE} memory in use", re.I)
+_FULL = 0.9  # of the card in this process's hands: what is left to it is fragments
 _ROOM = 256 << 20  # the driver and the runtime keep some for themselves, and segments are rounded up
 _CARVE_OUT = 9 << 28  # bytes; what a GPU without memory of its own is left with, and no card sold for computing
 _CAP = re.compile(rf"{_SIZE} allowed")
@@ -86,7 +89,8 @@ def _memory(line: Line) -> Iterator[Line]:
         return
     free, total, held, idle = (_bytes(pattern, line.text) for pattern in (_FREE, _TOTAL, _HELD, _IDLE))
     others, cap = _bytes(_OTHERS, line.text), _bytes(_CAP, line.text)
-    if free is not None and free - asked >= _ROOM:
+    own = (held or 0.0) + (idle or 0.0)
+    if free is not None and free - asked >= _ROOM and not (total and _FULL * total <= own <= total):
         yield Line(line.number, f"reading: {_gib(asked)} asked for while {_gib(free)} are free", line.rank)
     elif free is not None and held is not None and total and _unused(line.text, held, idle, total):
         yield Line(line.number, f"reading: nothing is held by this process, and {_gib(asked)} are refused", line.rank)
@@ -94,7 +98,7 @@ def _memory(line: Line) -> Iterator[Line]:
         yield Line(line.number, f"reading: {_gib(idle)} reserved in pieces too small for the {_gib(asked)} asked for", line.rank)
     if others is not None and "this process has" in line.text and held is not None and others > held:
         yield Line(line.number, f"reading: another process holds {_gib(others)} of the GPU", line.rank)
-    elif others is None and (missing := _held_elsewhere(line.text, free, held, total)):
+    elif others is None and (missing := _held_elsewhere(line.text, free, held, idle, total)):
         yield Line(line.number, f"reading: another process holds {_gib(missing)} of the GPU", line.rank)
     if total is not None and total < _CARVE_OUT and "HIP" in line.text:
         yield Line(line.number, f"reading: the GPU offers {_gib(total)} in all", line.rank)
@@ -108,9 +112,11 @@ def _unused(text: str, held: float, idle: float | None, total: float) -> bool:
     return held + idle < total * 0.05
 
 
-def _held_elsewhere(text: str, free: float | None, held: float | None, total: float | None) -> float:
+def _held_elsewhere(text: str, free: float | None, held: float | None, idle: float | None, total: float | None) -> float:
     """Bytes that are neither free nor this process's where those are most of the card; else, or where the figures do not add up, 0."""
     own = _bytes(_OWN, text)
+    if own is None and held is not None and idle is not None:
+        own = held + idle
     if own is None or free is None or held is None or total is None or held > own:
         return 0.0
     return max(total - own - free, 0.0) if own + free < total / 2 else 0.0
