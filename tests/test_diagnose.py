@@ -67,6 +67,12 @@ def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
             "unknown",
         ),
         (
+            "advice that is all an error says is evidence",
+            "ValueError: Make sure to specify only one of `input_ids` or `inputs_embeds`",
+            1,
+            "launch_misconfigured",
+        ),
+        (
             "frames after healthy steps are no health",
             "{'loss': 1.3, 'epoch': 0.1}\n{'loss': 1.2, 'epoch': 0.2}\n"
             '  File "/env/torch/serialization.py", line 379, in save\n    _save(obj, opened_zipfile)',

@@ -22,8 +22,9 @@ from holdfast.mind.sift import sift
 
 _LOW_MEMORY_BYTES = 512 << 20
 _FULL_DISK_BYTES = 1 << 16
-_ADVICE = re.compile(  # up to the end of the line: advice follows the fact
-    r"\b(?:If (?:reserved\b|you\b|this\b|the problem)|[Pp]lease (?:try|consider|check|make sure|see)\b|[Cc]onsider\b|For debugging\b"
+_ADVICE = re.compile(  # up to the end of the line: advice follows the fact, unless it is all that the error says
+    r"(?<!Error: )\b(?:If (?:reserved\b|you\b|this\b|the problem)|[Pp]lease (?:try|consider|check|make sure|see)\b|[Cc]onsider\b"
+    r"|For debugging\b"
     r"|(?:also )?[Tt]ry (?:to |set|using|with|increas|reduc|lower)|Compile with `TORCH_USE|[Mm]ake sure\b"
     r"|Possible (?:reasons|causes|solutions)|Hint:|[Ss]ee (?:documentation|https?:)"
     r"|To (?:fix|avoid|resolve|solve|suppress|disable) this)[^\n]*"
