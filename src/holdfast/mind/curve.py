@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from holdfast.core.logtext import Line
@@ -26,7 +27,7 @@ _NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
 CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
-RISEN = 1.25  # the last value against the first, where nearly all between them rise
+RISEN, DIP = 1.25, 0.97  # the last value against the first, where each is at least this share of the one before it
 JUMPED = 2.0  # all later values against the first, where there are only three
 
 
@@ -157,8 +158,8 @@ def _finite(course: list[Point]) -> Line:
     steadily = len(losses) == 3 and (losses == sorted(losses) or min(losses[1:]) > JUMPED * losses[0])
     if (len(losses) >= 4 or steadily) and last > best * CLIMBED and last - best > CLIMBED_BY:
         return Line(number, f"reading: loss climbs, from {best:.3g} to {last:.3g}")
-    rises = sum(one < other for one, other in zip(losses, losses[1:], strict=False))
-    if len(losses) >= 5 and losses[-1] > RISEN * losses[0] and losses[0] == min(losses) and rises >= 0.75 * (len(losses) - 1):
+    rising = all(other > DIP * one for one, other in pairwise(losses))
+    if len(losses) >= 5 and rising and losses[0] == min(losses) and losses[-1] > RISEN * losses[0]:
         return Line(number, f"reading: loss rises through all that is shown, from {losses[0]:.3g} to {losses[-1]:.3g}")
     if min(losses) > HIGH and all(point.epoch is not None and point.epoch >= LATE for point in course):
         return Line(number, f"reading: loss is still above {HIGH:g} at epoch {course[-1].epoch}")
