@@ -36,8 +36,8 @@ _BOXED = re.compile(r"^[│|\s]*(\S+\.py):(\d+) in (\S*)[│|\s]*$")  # a frame 
 _SOURCE = re.compile(r"^│ +(?:❱ *)?\d+ │[ │]*(.*?)[ │]*$")  # and a line of its source
 _TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
 _SIGNS = re.compile(  # of a failure, in a log that is nothing but a piece of one
-    r"traceback|^\s*File \"|❱|invalid|not found|no such|missing|unsupported|undefined|refused|illegal|mismatch|hang|stuck|lost|crash"
-    r"|stall|panick|dumped|corrupt|insufficient|non-?finite|disagree|unresolv"
+    r"traceback|^\s*File \"|❱|invalid|not found|no such|missing|unsupported|undefined|refused|illegal|mismatch|\bhang|stuck|lost|crash"
+    r"|\bstall|panick|dumped|corrupt|insufficient|non-?finite|disagree|unresolv"
     r"|assert|^[^\w\n]*#\d+ +0x[0-9a-f]+ in |is_available\(\)\S*\s+False",
     re.I | re.M,
 )
