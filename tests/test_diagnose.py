@@ -13,7 +13,9 @@ from conftest import SHARED, holdfast, needs_shared
 from harmless import HARMLESS, HEALTHY, SURVIVED
 from holdfast.book import cards_of
 from holdfast.core.logtext import Evidence, clean_lines
+from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
+from holdfast.mind.explain import answer
 from holdfast.verbs.diagnose import exit_code
 from holdfast.world.logfile import read_log
 
@@ -110,6 +112,15 @@ def test_a_log_that_no_card_knows_is_guessed_from_its_words() -> None:
     assert 0.3 < found.confidence < 0.7
     assert len(found.also) == 2
     assert found.clues[0].text == KIN
+
+
+def test_a_guess_by_words_brings_no_cards_remedies() -> None:
+    cards = cards_of("failures")
+    guess = answer(Diagnosis("malformed_data", 0.38), cards)
+    assert "No card of the book knows this" in guess["explanation"] and guess["explanation"].endswith("holdfast explain malformed_data")
+    assert guess["remedies"] == [] == guess["cards"]
+    own = answer(Diagnosis("host_out_of_memory", 0.95), cards)
+    assert own["remedies"], "what holdfast saw itself has those of its cause"
 
 
 def test_a_log_that_says_nothing_of_trouble_is_accused_of_nothing_but_its_kin_are_named() -> None:

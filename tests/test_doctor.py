@@ -354,7 +354,10 @@ def test_a_run_is_judged_by_its_model_its_rows_its_memory_and_its_disk(config_fi
     [
         (b"{torn\n" * 30, "block", "cannot be read"),
         (b"", "warn", "no row"),
-        (b'{torn\n{"prompt": "a", "answer": "b"}\n', "warn", "1 of the first 2"),
+        (b'{"foo": 1}\n' * 30, "block", "20 of the first 20 rows"),
+        (b'{"foo": 1}\n', "block", "1 of the first 1 rows"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "image"}]}]}\n', "block", "a part that is not text (image)"),
+        (b'{torn\n{"prompt": "a", "completion": "b"}\n', "warn", "1 of the first 2"),
     ],
 )
 def test_rows_that_are_none_are_found_before_the_run(config_file: Path, content: bytes, severity: str, told: str) -> None:
@@ -390,6 +393,21 @@ def test_code_in_the_models_folder_is_told_and_blocks_only_where_nothing_else_co
     assert told.severity == severity and "modeling_mine.Mine" in told.message
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoTokenizer": ["mine.Tokenizer", None]}}))
     assert "model-code" not in {finding.id for finding in foresee(load_config(config_file, []), {}).findings}
+
+
+@pytest.mark.parametrize("kind", ["t5", "a_type_of_its_own", None])
+def test_a_type_that_transformers_has_no_causal_model_of_blocks(config_file: Path, tmp_path: Path, kind: str | None) -> None:
+    folder = shutil.copytree(EMBEDDED["tiny"], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))
+    config_file.write_text(config_file.read_text().replace('"tiny"', '"./model"'))
+    (told,) = (finding for finding in foresee(load_config(config_file, []), {}).findings if finding.id == "model-type")
+    assert told.severity == "block" and f"a model of type {kind!r}" in told.message
+
+
+def test_targets_that_the_model_does_not_have_block(config_file: Path) -> None:
+    (told,) = foresee(load_config(config_file, ["adapter.targets=[q_projj]"]), {}).findings
+    assert (told.id, told.severity) == ("plan", "block") and "names no module" in told.message and "q_proj, up_proj" in told.fix
 
 
 def test_the_types_of_models_read_from_transformers_files_are_those_it_lists() -> None:

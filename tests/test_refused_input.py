@@ -63,6 +63,8 @@ def test_targets_that_take_no_adapter_are_refused_at_the_first_attempt(
     assert done.returncode == 1, done.stderr
     assert says in done.stderr and "-> this model has down_proj, embed_tokens, gate_proj, k_proj, lm_head," in done.stderr
     assert "Traceback" not in done.stderr and [path.name for path in (run / "attempts").iterdir()] == ["001"]
+    found = json.loads(holdfast("diagnose", run, "--json").stdout)
+    assert says in found["explanation"] and [remedy["what"][:20] for remedy in found["remedies"]] == ["this model has down_"]
     again = holdfast("train", config, "adapter.targets=all-linear", "--run", run)
     assert again.returncode == 2 and f"-> it has no step yet: remove it (rm -r {run}), or " in again.stderr
 

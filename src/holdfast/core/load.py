@@ -182,19 +182,19 @@ def _describe(place: list[Any], model: type[BaseModel]) -> str:
 def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
     data = tree.get("data")
     problems = []
+    found: dict[Path, str] = {}
     for key in ("files", "held_out_files"):
         files = data.get(key) if isinstance(data, dict) else None
         files = [files] if isinstance(files, str) else files if isinstance(files, list) else []
-        found: list[Path | None] = []
         for number, name in enumerate(files):
             path = find_path(name, folder) if isinstance(name, str) else folder / __file__
             if path is None:
                 problems.append(f"data.{key}[{number}]: {name}: no such file{_near_text(folder / name)}")
             elif path.is_dir():
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
-            elif path in found:
-                problems.append(f"data.{key}[{number}]: {name} stands there twice; to draw its rows more often: data.weights")
-            found.append(path)
+            elif found.setdefault(path, f"{key}[{number}]") != f"{key}[{number}]":
+                why = "to draw its rows more often: data.weights" if found[path].startswith(key) else "rows that are learned judge nothing"
+                problems.append(f"data.{key}[{number}]: {name} stands in data.{found[path]}, too; {why}")
     adapter = tree.get("adapter")
     start = adapter.get("start") if isinstance(adapter, dict) else None
     if isinstance(start, str) and find_path(start, folder) is None:

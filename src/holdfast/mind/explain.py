@@ -11,6 +11,8 @@ from holdfast.core.files import Json
 from holdfast.core.types import Diagnosis, Ending, Wreck
 
 REMEDIES = 6
+GUESSED = 0.5  # at most this sure is who goes by the words alone
+_GUESSED = "No card of the book knows this; its words are most like those of {0}. What there is to that: holdfast explain {0}"
 _UNKNOWN = "No card of the book fits well enough to be believed. The lines above are where a person would look first."
 
 
@@ -18,14 +20,15 @@ def answer(found: Diagnosis, cards: Mapping[str, Failure]) -> Json:
     """The diagnosis as JSON."""
     speaking = [cards[name] for name in found.cards]
     known = sorted((card for card in cards.values() if card.cause == found.cause), key=lambda card: -card.sure)
-    chosen = speaking or known
+    guessed = not speaking and found.confidence <= GUESSED
+    chosen = [] if guessed else speaking or known
     remedies = {remedy.id: remedy for card in chosen for remedy in card.remedies}
     return {
         "cause": found.cause,
         "confidence": found.confidence,
         "also": [{"cause": cause, "confidence": confidence} for cause, confidence in found.also],
         "clues": [{"line": clue.line, "text": clue.text} for clue in found.clues],
-        "explanation": f"{chosen[0].title}. {chosen[0].why}" if chosen else _UNKNOWN,
+        "explanation": f"{chosen[0].title}. {chosen[0].why}" if chosen else _GUESSED.format(found.cause) if known and guessed else _UNKNOWN,
         "remedies": [
             {**remedy.model_dump(), "source": remedy.source or chosen[0].source[0]} for remedy in list(remedies.values())[:REMEDIES]
         ],

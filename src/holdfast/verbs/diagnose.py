@@ -43,8 +43,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     machine = read_machine_file(arguments.machine) if arguments.machine else {}
     path = Path(arguments.log)
     if arguments.log != "-" and path.is_dir():
-        found, attempts = diagnose_run(RunFolder(path.resolve()).existing(), cards)
-        result = answer(found, cards) | {"attempts": attempts}
+        folder = RunFolder(path.resolve()).existing()
+        found, attempts = diagnose_run(folder, cards)
+        result = answer(found, cards) | _refusal(folder, found) | {"attempts": attempts}
     else:
         lines = _lines(arguments.log)
         if lines or code is not None or machine:
@@ -109,6 +110,16 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
         words = {"finished": "the run is finished", "interrupted": "the run was stopped on request and can go on"}
         return Diagnosis.plain("healthy", 0.95, words.get(str(status), "no attempt of this run has failed")), told
     return attempts[-1][1], told
+
+
+def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
+    """What a run's last attempt said itself where it refused to begin: no card knows better."""
+    ending = (read_json(folder.attempt(max(folder.attempts(), default=0)) / "wreck.json") or {}).get("ending", {})
+    facts = ending.get("facts", {})
+    if ending.get("kind") != "refused" or found.cause != facts.get("cause"):
+        return {}
+    hint = {"id": "as-told", "what": facts.get("hint", ""), "patch": {}, "command": "", "standing": "confirmed", "source": ""}
+    return {"explanation": facts.get("reason", ""), "remedies": [hint] if facts.get("hint") else []}
 
 
 def _told(result: Json) -> list[str]:

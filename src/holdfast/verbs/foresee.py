@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from holdfast.core.config import Config
+from holdfast.core.config import Config, Data
 from holdfast.core.errors import Stop
 from holdfast.core.files import Json
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan
-from holdfast.rows.rawrow import Reject
+from holdfast.rows.formats import BadRow, parse_example
+from holdfast.rows.rawrow import RawRow, Reject
 from holdfast.rows.read import read_rows
 from holdfast.rows.tokens import load_codec
 from holdfast.world.modeltypes import causal_types
 
 _LOOKED_AT = 20  # rows of each file
+_TYPES = "https://huggingface.co/docs/transformers/model_doc/auto"
 _REMOTE = "https://github.com/jgi-genomeocean/genomeocean/pull/8"
 
 
@@ -49,7 +51,14 @@ def _own_code(model: ModelFacts) -> Iterator[Finding]:
     named = model.config.get("auto_map")
     code = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     known, kind = causal_types(), model.config.get("model_type")
-    if not code or known is None:
+    if known is None:
+        return
+    if not code:
+        if kind not in known:
+            text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no causal language model"
+            yield Finding(
+                "model-type", "block", text, "give a causal language model; for a new one: pip install --upgrade transformers", _TYPES
+            )
         return
     brings = f"{model.folder} brings code of its own ({code}), which holdfast does not run"
     if kind in known:
@@ -74,18 +83,33 @@ def _rows(config: Config) -> Iterator[Finding]:
         except (OSError, Stop) as error:
             yield Finding("data-files", "block", f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", fix)
             continue
-        bad = [row for row in first if isinstance(row, Reject)]
+        bad = [wrong for row in first if (wrong := _wrong(row, config.data))]
         if not first:
             yield Finding("data-files", "warn", f"{name} holds no row", fix)
         elif bad:
-            text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be read: {bad[0].detail}"
-            yield Finding("data-files", "block" if len(bad) == len(first) == _LOOKED_AT else "warn", text, fix)
+            text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be read: {bad[0]}"
+            hopeless = len(bad) == len(first) and (len(first) == _LOOKED_AT or len(config.data.files) == 1)
+            yield Finding("data-files", "block" if hopeless else "warn", text, fix)
+
+
+def _wrong(row: RawRow | Reject, data: Data) -> str:
+    """Why this is no row to train on, as far as its form says; an empty text where it may be one."""
+    if isinstance(row, Reject):
+        return row.detail
+    try:
+        parse_example(row.value, data.format, data.fields)
+    except BadRow as bad:
+        return str(bad)
+    return ""
 
 
 def _told(plan: Json, model: ModelFacts, limit: int) -> Finding:
     peak = plan["peak_bytes"] / 2**30
     room = "an unknown amount" if plan["capacity_bytes"] is None else f"{plan['capacity_bytes'] / 2**30:.2f} GiB"
     text = f"with rows of {limit:,} tokens, the longest allowed, the run needs about {peak:.2f} GiB of {room}"
+    if not plan["params"]["trainable"]:
+        named = sorted({name.rpartition(".")[2] for name in model.linear()})
+        return Finding("plan", "block", "adapter.targets names no module of this model", f"it has {', '.join(named)}; or write all-linear")
     text += (
         f": {plan['params']['trainable']:,} of {plan['params']['total']:,} parameters learn, {plan['micro_batch_tokens']:,} tokens at once"
     )

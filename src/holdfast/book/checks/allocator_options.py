@@ -1,5 +1,6 @@
 """The allocator's options stand under a name that this torch reads, and it can do what they ask."""
 
+import difflib
 from collections.abc import Iterator
 
 from holdfast.core.check import Case, Check, info, warn
@@ -29,6 +30,7 @@ def look(case: Case) -> Iterator[Finding]:
         elif name != used:
             yield warn(f"{used} wins over {name} in torch {torch.version}: {value!r} has no effect", f"unset {name}", _READER)
     if used:
+        yield from _refused(used, given[used])
         yield from _expandable(case, used, options(given[used]))
 
 
@@ -42,6 +44,19 @@ def names_read(torch: str, rocm: bool) -> tuple[str, ...]:
 
 def options(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in (part.partition(":") for part in text.split(",")) if name.strip()}
+
+
+def _refused(name: str, text: str) -> Iterator[Finding]:
+    """What torch stops at when it first allocates: a small split size, and names that are nearly one of its own."""
+    chosen = options(text)
+    split = chosen.get("max_split_size_mb", "")
+    if split.isdigit() and int(split) <= _SMALLEST_SPLIT:
+        message = f"{name}: max_split_size_mb:{split} is refused by torch: it has to be more than {_SMALLEST_SPLIT}"
+        yield warn(message, f"raise it in {name}, or leave it out", _READER)
+    for option in chosen:
+        meant = difflib.get_close_matches(option.partition("=")[0], _OPTIONS, 1, 0.85)
+        if meant and option not in _OPTIONS:
+            yield warn(f"{name}: torch knows no option {option!r} and stops at it", f"did you mean {meant[0]}:VALUE in {name}?", _READER)
 
 
 def _expandable(case: Case, name: str, chosen: dict[str, str]) -> Iterator[Finding]:
@@ -69,6 +84,8 @@ def _expandable(case: Case, name: str, chosen: dict[str, str]) -> Iterator[Findi
         yield warn(message, "leave max_split_size_mb out", _SPLIT, "reported")
 
 
+_SMALLEST_SPLIT = 20  # mebibytes
+_OPTIONS = ("max_split_size_mb", "garbage_collection_threshold", "expandable_segments", "roundup_power2_divisions", "backend")
 _READER = "https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDAAllocatorConfig.h"
 _OUT = "https://github.com/pytorch/pytorch/blob/v2.11.0/c10/cuda/CUDAAllocatorConfig.h"
 _NAN = "https://github.com/pytorch/pytorch/issues/195202"
@@ -83,6 +100,9 @@ CARD = Check(
     ),
     source=[_READER, _OUT],
     hits=[
+        {"torch": {"version": "2.9.1+cu128"}, "env": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:20"}},
+        {"torch": {"version": "2.9.1+cu128"}, "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segment:True"}},
+        {"torch": {"version": "2.9.1+cu128"}, "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments=True"}},
         {"torch": {"version": "2.5.1+rocm6.2"}, "env": {"PYTORCH_HIP_ALLOC_CONF": _CONF}},
         {"torch": {"version": "2.7.1+rocm6.3"}, "env": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}},
         {"torch": {"version": "2.9.1+rocm6.4"}, "env": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}},
@@ -90,6 +110,10 @@ CARD = Check(
         {"torch": {"version": "2.9.1+cu128"}, "env": {"PYTORCH_CUDA_ALLOC_CONF": _CONF}},
     ],
     misses=[
+        {
+            "torch": {"version": "2.9.1+cu128"},
+            "env": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:21,roundup_power2_divisions:[256:1,512:2]"},
+        },
         {"torch": {"version": "2.9.1+cu128"}, "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}},
         {"torch": {"version": "2.7.1+rocm6.3"}, "env": {"PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:512"}},
         {"torch": {"version": "2.13.0+rocm7.2"}, "env": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}},

@@ -13,7 +13,8 @@ def look(case: Case) -> Iterator[Finding]:
     seen = torch.devices if torch.devices is not None else case.visible if torch.vendor else ()
     cards = [gpu for gpu in seen if not gpu.integrated] or seen
     threads = f", {case.machine.threads} threads" if case.machine.threads else ""
-    yield info(f"torch {torch.version} trains on {cards[0].words() if cards else f'the CPU{threads}'}")
+    others = f", one of {len(cards)}; a run uses one GPU, the others stay idle" if len(cards) > 1 else ""
+    yield info(f"torch {torch.version} trains on {cards[0].words() if cards else f'the CPU{threads}'}{others}")
 
 
 CARD = Check(

@@ -22,7 +22,8 @@ def look(case: Case) -> Iterator[Finding]:
         message = f"torch {torch.version} has no code for {gpu.words()}: {listed}"
         if len(lacking) < len(cards):
             usable = next(index for index, card in enumerate(case.candidates) if card in cards and card not in lacking)
-            name = "ROCR_VISIBLE_DEVICES" if gpu.vendor == "amd" else "CUDA_VISIBLE_DEVICES"
+            # CUDA counts the fastest first unless told to count as nvidia-smi does
+            name = "ROCR_VISIBLE_DEVICES" if gpu.vendor == "amd" else "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
             yield warn(message, f"export {name}={usable}", source)
         elif runs_as_sibling(gpu.arch or "", archs):
             told = f"{message}. `holdfast train` runs it as its sibling by itself; other programs need the variable"
