@@ -133,6 +133,8 @@ def _told(result: Json) -> list[str]:
         lines.append(f"  {number}. {remedy['what']} ({remedy['standing']})")
         lines += [f"     {key}={value}" for key, value in remedy["patch"].items()]
         lines += [f"     {remedy['command']}"] if remedy["command"] else []
+    if any(remedy["patch"] for remedy in result["remedies"]):
+        lines.append("  (KEY=VALUE are settings of `holdfast train CONFIG KEY=VALUE`)")
     if result["also"]:
         could = "It could also be" if result["cause"] != "unknown" else "If something failed, it could be"
         lines += ["", f"{could}: " + ", ".join(f"{also['cause']} ({also['confidence']:.0%})" for also in result["also"])]
