@@ -54,6 +54,12 @@ def known_archs(torch: Torch) -> tuple[tuple[str, ...] | None, str]:
     return (tuple(wheel["archs"]), wheel["source"]) if wheel else (None, "")
 
 
+def lacks_code(torch: Torch, arch: str) -> bool:
+    """Whether torch is known to have no code for an architecture."""
+    archs, _ = known_archs(torch)
+    return bool(archs) and not has_code(arch, archs or ())
+
+
 def toolkit(torch: Torch) -> str | None:
     """The ROCm or CUDA a torch was built with, as 7.2 or 12.8: of its name (2.9.0+cu128), else of what it says."""
     local = torch.version.partition("+cu")[2]

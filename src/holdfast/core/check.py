@@ -61,6 +61,11 @@ class Case:
         """The visible GPUs one would train on: the discrete ones, else the integrated."""
         return tuple(gpu for gpu in self.visible if not gpu.integrated) or self.visible
 
+    @cached_property
+    def one_of_each(self) -> tuple[Gpu, ...]:
+        """One of the cards for each architecture among them; none for a card whose architecture is unknown."""
+        return tuple({gpu.arch: gpu for gpu in self.cards if gpu.arch}.values())
+
     def words(self, gpu: Gpu | None = None) -> dict[str, str]:
         """What a message may name: {torch} {rocm} {kernel} {gpu} {arch} and packages by name."""
         machine, card = self.machine, gpu or (self.cards[0] if self.cards else Gpu())

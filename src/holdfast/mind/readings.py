@@ -33,8 +33,8 @@ _ENDINGS = (
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
     (re.compile(rf"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?{_DEATH}\b[^:]*$", re.I), "name"),
 )
-_NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "abort": 6, "illegal instruction": 4}
-_NAMES["illegal hardware instruction"] = 4
+_NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "abort": 6}
+_NAMES |= {"illegal instruction": 4, "illegal hardware instruction": 4}
 _NAMES |= {name.lower(): number for number, name in _SIGNALS.items()}
 _SIZE = r"([\d.]+) ?([KMGT]i?B|bytes)"
 _UNITS = {"b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -43,31 +43,28 @@ def foresee(config: Config, machine: Json) -> Foreseen:
         return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     plan = make_plan(config, model, machine, {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch})
-    return Foreseen(plan, [_told(plan, model, limit), *_own_code(model), *findings])
+    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *findings])
 
 
-def _own_code(model: ModelFacts) -> Iterator[Finding]:
-    """Code in the model's folder, which is never run here: transformers' own model of that type computes it, where there is one."""
+def _code(model: ModelFacts) -> Iterator[Finding]:
+    """Whether transformers has code for the model; code in its folder is never run here, only told of."""
     named = model.config.get("auto_map")
-    code = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
+    own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     known, kind = causal_types(), model.config.get("model_type")
-    if known is None:
+    brings = f"{model.folder} brings code of its own ({own}), which holdfast does not run"
+    if known is None or (kind in known and not own):
         return
-    if not code:
-        if kind not in known:
-            text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no causal language model"
-            yield Finding(
-                "model-type", "block", text, "give a causal language model; for a new one: pip install --upgrade transformers", _TYPES
-            )
-        return
-    brings = f"{model.folder} brings code of its own ({code}), which holdfast does not run"
     if kind in known:
         text = f"{brings}: transformers' own {kind} computes it. In programs with trust_remote_code=True the folder's code does; "
         text += "some that was written for transformers 4 runs under 5 without an error and is wrong"
         yield Finding("model-code", "info", text, "leave trust_remote_code out where you use the model", _REMOTE, "reported")
-    else:
+    elif own:
         text = f"{brings}, and the installed transformers has no causal language model of type {kind!r}"
         yield Finding("model-code", "block", text, "pip install --upgrade transformers may bring one; else give another model", _REMOTE)
+    else:
+        text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no causal language model"
+        fix = "give a causal language model; for a new one: pip install --upgrade transformers"
+        yield Finding("model-type", "block", text, fix, _TYPES)
 
 
 def _rows(config: Config) -> Iterator[Finding]:
@@ -104,12 +101,12 @@ def _wrong(row: RawRow | Reject, data: Data) -> str:
 
 
 def _told(plan: Json, model: ModelFacts, limit: int) -> Finding:
-    peak = plan["peak_bytes"] / 2**30
-    room = "an unknown amount" if plan["capacity_bytes"] is None else f"{plan['capacity_bytes'] / 2**30:.2f} GiB"
-    text = f"with rows of {limit:,} tokens, the longest allowed, the run needs about {peak:.2f} GiB of {room}"
     if not plan["params"]["trainable"]:
         named = sorted({name.rpartition(".")[2] for name in model.linear()})
         return Finding("plan", "block", "adapter.targets names no module of this model", f"it has {', '.join(named)}; or write all-linear")
+    peak = plan["peak_bytes"] / 2**30
+    room = "an unknown amount" if plan["capacity_bytes"] is None else f"{plan['capacity_bytes'] / 2**30:.2f} GiB"
+    text = f"with rows of {limit:,} tokens, the longest allowed, the run needs about {peak:.2f} GiB of {room}"
     text += (
         f": {plan['params']['trainable']:,} of {plan['params']['total']:,} parameters learn, {plan['micro_batch_tokens']:,} tokens at once"
     )

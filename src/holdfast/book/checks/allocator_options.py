@@ -30,8 +30,9 @@ def look(case: Case) -> Iterator[Finding]:
         elif name != used:
             yield warn(f"{used} wins over {name} in torch {torch.version}: {value!r} has no effect", f"unset {name}", _READER)
     if used:
-        yield from _refused(used, given[used])
-        yield from _expandable(case, used, options(given[used]))
+        chosen = options(given[used])
+        yield from _refused(used, chosen)
+        yield from _expandable(case, used, chosen)
 
 
 def names_read(torch: str, rocm: bool) -> tuple[str, ...]:
@@ -46,9 +47,8 @@ def options(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in (part.partition(":") for part in text.split(",")) if name.strip()}
 
 
-def _refused(name: str, text: str) -> Iterator[Finding]:
+def _refused(name: str, chosen: dict[str, str]) -> Iterator[Finding]:
     """What torch stops at when it first allocates: a small split size, and names that are nearly one of its own."""
-    chosen = options(text)
     split = chosen.get("max_split_size_mb", "")
     if split.isdigit() and int(split) <= _SMALLEST_SPLIT:
         message = f"{name}: max_split_size_mb:{split} is refused by torch: it has to be more than {_SMALLEST_SPLIT}"

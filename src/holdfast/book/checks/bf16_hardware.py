@@ -9,7 +9,7 @@ from holdfast.core.types import Finding
 
 def look(case: Case) -> Iterator[Finding]:
     wanted = case.config is not None and case.config.train.precision == "bf16"
-    for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
+    for gpu in case.one_of_each:
         lacks = has_bf16(gpu.arch) is False
         if lacks and wanted:
             yield warn(f"{gpu.words()} computes bf16 in software", "train.precision=fp32")

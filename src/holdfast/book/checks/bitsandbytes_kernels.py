@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import WHEELS, bitsandbytes_library, bitsandbytes_serving, has_code, known_archs, running_as, toolkit
+from holdfast.book.knowledge import WHEELS, bitsandbytes_library, bitsandbytes_serving, has_code, lacks_code, running_as, toolkit
 from holdfast.core.check import Case, Check, warn
 from holdfast.core.machine import Gpu
 from holdfast.core.types import Finding
@@ -14,11 +14,10 @@ def look(case: Case) -> Iterator[Finding]:
     found = bitsandbytes_library(torch, installed) if torch and installed else None
     if not torch or not installed or found is None:
         return
-    compiled = known_archs(torch)[0]
-    for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
-        if compiled and not has_code(running_as(gpu, case.machine.env), compiled):
-            continue  # another torch is needed first: gpu-arch
+    for gpu in case.one_of_each:
         arch, named = running_as(gpu, case.machine.env), f"bitsandbytes {installed}"
+        if lacks_code(torch, arch):
+            continue  # another torch is needed first: gpu-arch
         kind = f"{'ROCm' if torch.vendor == 'amd' else 'CUDA'} {toolkit(torch)}"
         if not found["made"]:
             yield warn(f"{named} has no library for {kind.split()[0]} at all: 4-bit and 8-bit fail", _fix(case, gpu), found["source"])

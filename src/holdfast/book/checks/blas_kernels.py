@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import has_code, known_archs, rocm_wheel, sibling, wheel_advice
+from holdfast.book.knowledge import lacks_code, rocm_wheel, sibling, wheel_advice
 from holdfast.core.check import Case, Check, block
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
@@ -14,11 +14,10 @@ def look(case: Case) -> Iterator[Finding]:
     torch = case.machine.torch
     if torch is None or torch.vendor != "amd" or "HSA_OVERRIDE_GFX_VERSION" in case.machine.env:
         return
-    for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
+    for gpu in case.one_of_each:
         wheel = rocm_wheel(torch.version, torch.rocm)
         dropped = gpu.arch in _DROPPED and torch.blas_archs is None and within(torch.rocm, ">=6.4")
-        compiled = known_archs(torch)[0]
-        if sibling(gpu.arch or "") or (compiled and not has_code(gpu.arch or "", compiled)):
+        if sibling(gpu.arch or "") or lacks_code(torch, gpu.arch or ""):
             continue  # it runs as its sibling, or torch has no code for it either: gpu-arch
         if (torch.blas_archs is not None and gpu.arch not in torch.blas_archs) or dropped:
             named = f"torch {torch.version}" + ("" if wheel or not torch.rocm else " (no wheel of pytorch.org)")

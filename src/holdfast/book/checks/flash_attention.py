@@ -10,7 +10,7 @@ from holdfast.core.types import Finding
 def look(case: Case) -> Iterator[Finding]:
     installed = case.machine.package("flash-attn")
     triton = case.machine.env.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "").upper() == "TRUE"
-    for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values() if installed else ():
+    for gpu in case.one_of_each if installed else ():
         if gpu.vendor == "nvidia" and (0, 0) < capability(gpu.arch) < (8, 0):
             yield warn(
                 f"flash-attn {installed} needs Ampere (sm_80) or newer, this is {gpu.words()}",

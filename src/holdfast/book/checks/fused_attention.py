@@ -12,7 +12,7 @@ def look(case: Case) -> Iterator[Finding]:
     row = row_of("architectures", "fused_attention", torch=torch.version) if torch and torch.vendor == "amd" else None
     if not row or not torch or case.machine.env.get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == "1":
         return
-    for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values():
+    for gpu in case.one_of_each:
         arch = running_as(gpu, case.machine.env)
         if arch in row["experimental"]:
             tell = warn if gpu.arch == "gfx1100" else info

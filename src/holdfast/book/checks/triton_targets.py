@@ -16,7 +16,7 @@ def look(case: Case) -> Iterator[Finding]:
         return  # several of them: triton-packages
     name, installed = found[0]
     row = row_of("architectures", "triton", version=installed)
-    for gpu in {gpu.arch: gpu for gpu in case.cards if gpu.arch}.values() if row else ():
+    for gpu in case.one_of_each if row else ():
         if row and running_as(gpu, case.machine.env) not in row["archs"]:
             message = (
                 f"{name} {installed} does not compile for {gpu.words()}: torch.compile and libraries with kernels in Triton end in "
