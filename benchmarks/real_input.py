@@ -3,7 +3,7 @@
     python benchmarks/real_input.py ROWS.jsonl [--model FOLDER ...] [--threads N]
 
 Without --model a randomly initialised Qwen2 of about 5M parameters is made, its tokenizer trained on the rows. Prints one line of
-a Markdown table per model, as kept in benchmarks/RESULTS.md.
+a Markdown table per model, as kept in benchmarks/results/recovery.md.
 """
 
 from __future__ import annotations

@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import settings
+
+settings.register_profile("holdfast", deadline=None)  # a busy machine is no fault
+settings.load_profile("holdfast")
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks" / "gpu")]
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared/ with third-party data is not beside this checkout")
 
@@ -86,9 +90,17 @@ def holdfast(*arguments: object, cwd: Path | None = None, env: dict[str, str] | 
     )
 
 
-def start(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
+def start(*arguments: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "holdfast", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        env=os.environ | (env or {}),
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

@@ -45,7 +45,9 @@ CARDS: dict[str, tuple[str, float]] = {
 def machine(torch: str | None, *archs: str, python: str = "3.12.3", **more: Any) -> dict[str, Any]:
     """A machine with this torch and these GPUs; `more` replaces keys, and names of sections in `os`."""
     system = {"kernel": "6.8.0-45-generic", "distro": "Ubuntu 24.04", "system": "Linux", "wsl": False, "container": False}
-    system |= {name: more.pop(name) for name in list(more) if name in ("kernel", "wsl", "container", "distro", "command_line", "system")}
+    system |= {
+        name: more.pop(name) for name in list(more) if name in ("kernel", "wsl", "container", "distro", "command_line", "system", "init")
+    }
     gpus = [_card(arch) for arch in archs]
     facts: dict[str, Any] = {
         "os": system,
@@ -73,6 +75,7 @@ def _torch(version: str) -> dict[str, Any]:
     return {"version": version, "hip": f"{local[4:]}.41133" if local.startswith("rocm") else None, "cuda": cuda}
 
 
+SDK = {"rocm-sdk-core": "7.14.0", "rocm-sdk-libraries": "7.14.0"}  # ROCm as pip packages beside torch
 OVERRIDE, HIDE = "HSA_OVERRIDE_GFX_VERSION", "ROCR_VISIBLE_DEVICES"
 SHUT = {"/dev/kfd": {"exists": True, "readable": False}, "/dev/dri/renderD128": {"exists": True, "readable": False}}
 GONE = {"/dev/kfd": {"exists": False, "readable": False}}
@@ -230,7 +233,7 @@ AMD: list[Row] = [
     ),
     ("RX 9060 XT", machine("2.9.1+rocm6.4", "gfx1200"), "ready", set(), {"fused-attention"}, {}),
     ("RX 9070 XT", machine("2.9.1+rocm6.4", "gfx1201"), "ready", set(), set(), {}),
-    ("RX 9070 XT, 2.13", machine("2.13.0+rocm7.2", "gfx1201"), "ready", set(), {"tall-gemm-gfx1201"}, {}),
+    ("RX 9070 XT, 2.13", machine("2.13.0+rocm7.2", "gfx1201"), "risky", {"rdna4-narrow-products"}, {"tall-gemm-gfx1201"}, {}),
     ("RX 9070 XT, older ROCm", machine("2.7.1+rocm6.3", "gfx1201"), "risky", {"rdna4-rocm"}, set(), {}),
     ("RX 9070 XT as gfx1100", machine("2.9.1+rocm6.4", "gfx1201", env={OVERRIDE: "11.0.0"}), "blocked", {"gfx-override"}, set(), {}),
     ("RX 9070 XT, CPU torch", machine("2.10.0+cpu", "gfx1201"), "risky", {"torch-build"}, set(), {}),
@@ -291,7 +294,7 @@ AMD += [
         "RX 9070 XT, a library too old for 7.14",
         machine("2.14.0+rocm7.14", "gfx1201", packages={"bitsandbytes": "0.49.2"}),
         "risky",
-        {"bitsandbytes-kernels"},
+        {"bitsandbytes-kernels", "rdna4-narrow-products"},
         set(),
         {},
     ),
@@ -307,6 +310,49 @@ AMD += [
         set(),
         {},
     ),
+    ("RX 9060 XT, torch 2.10", machine("2.10.0+rocm7.1", "gfx1200"), "ready", set(), {"fused-attention"}, {}),
+    (
+        "MI300X, its kernels left out",
+        machine("2.14.0+rocm7.14", "gfx942", packages=SDK | {"rocm-sdk-device-gfx1100": "7.14.0"}),
+        "blocked",
+        {"rocm-device-packages"},
+        set(),
+        {},
+    ),
+    (
+        "MI300X, ROCm in packages",
+        machine("2.14.0+rocm7.14", "gfx942", packages=SDK | {"rocm-sdk-device-gfx942": "7.14.0"}),
+        "ready",
+        set(),
+        set(),
+        {},
+    ),
+    (
+        "RX 7900 XTX, AMD's torch without its family's kernels",
+        machine("2.12.0+rocm7.14.0", "gfx1100", packages=SDK | {"rocm-sdk-device-gfx1100": "7.14.0", "amd-torch-device-gfx1100": "2.12.0"}),
+        "risky",
+        {"rocm-device-packages"},
+        {"wheel-origin"},
+        {},
+    ),
+    ("MI300X, ROCm 10", machine("2.12.0+rocm10.0.0", "gfx942"), "ready", set(), {"rocm10-for-pip"}, {}),
+    (
+        "MI50, nightly device package",
+        machine("2.12.0+rocm7.15.0a20260728", "gfx906", packages=SDK | {"rocm-sdk-device-gfx906": "7.15.0a20260728"}),
+        "ready",
+        set(),
+        {"vega20", "wheel-origin"},
+        NO_COMPILER,
+    ),
+    (
+        "MI300X, container without an init",
+        machine("2.11.0+rocm7.2", "gfx942", container=True, init="python3"),
+        "ready",
+        set(),
+        {"container-init"},
+        {},
+    ),
+    ("MI300X, container with one", machine("2.11.0+rocm7.2", "gfx942", container=True, init="docker-init"), "ready", set(), set(), {}),
     (
         "Strix Halo, override for want of code",
         machine("2.9.1+rocm6.4", "gfx1151", env={OVERRIDE: "11.0.0"}),
@@ -365,6 +411,14 @@ OTHERS: list[Row] = [
     ("H200, 2.13", machine("2.13.0+cu130", "sm_90", cuda={"driver": "580.95.05"}), "risky", {"cudnn-attention"}, set(), {}),
     ("H200, 2.9", machine("2.9.1+cu128", "sm_90"), "ready", set(), set(), {"TORCH_CUDNN_SDPA_PREFERRED": "0"}),
     ("H100, 2.5.0", machine("2.5.0+cu124", "sm_90"), "risky", {"cudnn-attention"}, set(), {}),
+    (
+        "A100 under MPS",
+        machine("2.9.1+cu128", "sm_80", env={"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}),
+        "risky",
+        {"cuda-mps-pipe-directory"},
+        set(),
+        {},
+    ),
     ("B200", machine("2.11.0+cu128", "sm_100"), "risky", {"cudnn-attention"}, set(), {}),
     ("RTX 5090", machine("2.9.1+cu130", "sm_120", cuda={"driver": "580.65"}), "ready", set(), set(), {}),
     ("RTX 5090, torch before it", machine("2.5.1+cu124", "sm_120"), "blocked", {"gpu-arch"}, set(), {}),

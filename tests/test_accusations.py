@@ -6,16 +6,18 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.book import cards_of
-from holdfast.core.files import Json
+from holdfast.core.files import Json, write_json
+from holdfast.core.run import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.lab.investigate import ACCIDENT, by_accident, in_order, investigate
 from holdfast.lab.replay import Change
-from holdfast.lab.trials import Lab, Spent
+from holdfast.lab.trials import Lab, Spent, trials_left
 
 SETTINGS = {"attention": "sdpa", "dtype": "fp32", "micro_batch_tokens": 200, "packing": True, "own_head": False, "threads": 2}
 SETTINGS |= {"checkpointed_layers": 0}
@@ -162,7 +164,59 @@ def test_the_guilty_are_found() -> None:
         assert (setting.kind, setting.remedy) == ("setting", "eager-attention")
 
 
+@pytest.mark.parametrize("count", [8, 16, 32])
+def test_the_shortest_and_the_longest_row_may_both_be_bad(count: int) -> None:
+    lengths = list(range(20, 20 + count))
+    bad = {0, count - 1}
+    verdict = tried(Fault(lambda seen: any(bad & set(batch) for batch in seen.batches), bad), lengths, random.Random(1))
+    assert (verdict.kind, set(verdict.rows)) == ("rows", bad), verdict
+
+
+def test_more_rows_than_four_are_found_where_the_trials_last() -> None:
+    lengths = [20 + 7 * one % 31 for one in range(16)]
+    bad = {1, 4, 5, 9, 14}
+    verdict = tried(Fault(lambda seen: any(bad & set(batch) for batch in seen.batches), bad), lengths, random.Random(1))
+    assert (verdict.kind, set(verdict.rows)) == ("rows", bad), verdict
+
+
+def test_what_fails_with_every_row_is_no_rows_fault() -> None:
+    broken = Fault(lambda seen: "HSA_ENABLE_SDMA" not in seen.env, remedies={"sdma-off"})
+    verdict = tried(broken, [20 + one for one in range(16)], random.Random(1))
+    assert verdict.kind != "rows", verdict
+
+
 def test_an_accident_is_counted_as_fisher_did() -> None:
     assert by_accident(5, 5, 5) == pytest.approx(1 / 252)
     assert by_accident(5, 5, 5) <= ACCIDENT < by_accident(4, 4, 5)
     assert by_accident(0, 5, 5) == 1
+
+
+@pytest.mark.parametrize(("deterministic", "odds"), [(True, (1, 1)), (False, (1, 3))])
+def test_one_failure_is_a_rule_only_where_the_same_trial_gives_the_same_bits(deterministic: bool, odds: tuple[int, int]) -> None:
+    lab = SimulatedLab(Fault(lambda seen: seen.count == 1), [20] * 8, random.Random(1))
+    lab.settings["deterministic"] = deterministic
+    verdict = investigate(lab, (), 2, [])
+    assert (verdict.kind, verdict.odds) == ("uncertain", odds)
+
+
+def test_all_investigations_of_a_step_share_its_trials(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.config_file.write_text("model: tiny\ndata: {files: rows.jsonl}\nrun: {trials: 60}\n")
+
+    def ended(number: int, step: int, trials: int, go_on: bool = True) -> None:
+        run.attempt(number).mkdir(parents=True)
+        wreck = {"step": step, "decision": {"go_on": go_on}, "verdict": {"trials": trials} if trials else None}
+        write_json(run.attempt(number) / "wreck.json", wreck)
+
+    ended(1, 5, 0)
+    ended(2, 5, 40)
+    ended(3, 6, 7)
+    assert (trials_left(run, 5), trials_left(run, 6), trials_left(run, 7)) == (20, 53, 60)
+    ended(4, 5, 30)
+    assert trials_left(run, 5) == 0
+    ended(5, 5, 0, go_on=False)
+    assert trials_left(run, 5) == 60, "the user has started it again"
+
+
+def test_changes_that_ask_for_other_kernels_are_not_the_same() -> None:
+    assert Change((1,)).key() == Change((1,)).key() != Change((1,), deterministic=True).key()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import orjson
 import pytest
 
 from holdfast.book import cards_of, shelves
+from holdfast.cli import build_parser
 from holdfast.core.catalog import Card, Remedy
 from holdfast.core.config import Config
 from holdfast.core.errors import USAGE, Stop
@@ -64,6 +67,14 @@ def assert_valid_patch(remedy: Remedy) -> None:
         assert isinstance(place, dict)
         place[name] = value
     Config.model_validate(tree)
+
+
+@EACH
+def test_a_command_of_a_card_can_be_typed(shelf: str, card: Card) -> None:
+    """Every `holdfast VERB ...` that a card advises is one the command line takes."""
+    for remedy in card.remedies:
+        for typed in re.findall(r"\bholdfast (?!is\b|keep\b|mask\b|does\b)([^;|&#]+)", remedy.command):
+            build_parser().parse_args(shlex.split(re.sub(r"\bK\b", "1", typed)))  # the K-th step
 
 
 @EACH

@@ -239,7 +239,7 @@ def test_a_snapshot_with_an_absurd_value_never_counts() -> None:
     memory = mmap.mmap(-1, image.bytes)
     for value, sound in ((1.0, True), (1e30, False), (-1e30, False), (float("nan"), False), (float("inf"), False)):
         held["a"][7] = value
-        image.write(memory, 0, image.stage())
+        image.write(memory, 0)
         assert image.finite(memory, 0) is sound
 
 
@@ -280,6 +280,16 @@ def test_state_rate_and_neither_are_told_apart() -> None:
     rate = blamed(lambda change: {"finite": "lr_factor" in change.settings, "loss": 2.0})
     assert rate and (rate.kind, rate.to, rate.settings, rate.cause) == ("setting", 6, {"lr_factor": 0.5}, "divergence")
     assert blamed(lambda change: {"finite": False}) is None, "data or a kernel"
+
+
+@pytest.mark.parametrize(("again", "state"), [((0.1, 0.1), True), ((0.1, -0.1), True), ((0.1, 9e29), False)])
+def test_without_the_same_bits_a_state_is_accused_by_two_trials_that_agree(again: tuple[float, float], state: bool) -> None:
+    """A weight whose gradient is rounding errors alone is another one each time it is trained again: that is no damage."""
+    values = iter(again)
+    lab = StubLab(lambda change: {"finite": change.since == 4, "differs": GROSS | {"again": next(values) if change.since == 4 else 0}})
+    lab.settings = {"deterministic": False}
+    verdict = blame_the_state(lab, FAILED, rates=False)
+    assert (verdict is not None) == state
 
 
 def test_the_largest_rate_is_taken_that_keeps_the_loss_down() -> None:

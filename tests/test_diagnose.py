@@ -310,7 +310,7 @@ def test_what_cannot_be_read_is_told(arguments: tuple[str, ...], told: str, tmp_
 
 def test_a_run_folder_explains_itself(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: m\ndata: {files: [f]}\n")
-    assert ask(tmp_path)["cause"] == "healthy"
+    assert ask(tmp_path)["cause"] == "unknown"
     for number, ending in ((1, {"kind": "nonfinite", "code": 64, "facts": {"loss": None}}), (2, {"kind": "error", "code": 1, "facts": {}})):
         attempt = tmp_path / "attempts" / f"{number:03d}"
         attempt.mkdir(parents=True)

@@ -15,7 +15,7 @@ from conftest import ROOT
 from holdfast.cli import VERBS, build_parser
 
 PAGES = ("data", "doctor", "train", "status", "attach", "stop", "trial", "report", "chat", "diagnose", "bundle", "explain", "schema")
-LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)\)|!\[[^\]]*\]\(([^)]+)\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def commands(page: str) -> list[str]:
@@ -64,16 +64,43 @@ def options_of(parser: argparse.ArgumentParser, page: str) -> Iterator[tuple[str
 
 
 @pytest.mark.parametrize(
-    "page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]), ids=lambda p: p.name
+    "page",
+    sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]),
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_no_link_leads_nowhere(page: Path) -> None:
-    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
-    for match in LINK.finditer(prose):
-        target = match[1] or match[2]
-        assert target.startswith("http") or (page.parent / target).exists(), target
+    for target, anchor in LINK.findall(prose(page)):
+        if target.startswith("http"):
+            continue
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not anchor or anchor in headings(file), f"{target}#{anchor}"
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors GitHub gives the headings of a page."""
+    found = re.findall(r"^#+ (.+)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def test_every_target_named_in_the_readme_is_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make ([\w-]+)", (ROOT / "README.md").read_text(), re.M):
         assert f"\n{target}:" in makefile, target
+
+
+def test_every_claim_of_the_readme_names_its_proof() -> None:
+    proofs = dict(re.findall(r"^\| (.+?) \| (`.+`) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M))
+    readme = (ROOT / "README.md").read_text()
+    faults = readme.split("## What it does when something goes wrong")[1].split("\n## ")[0]
+    claims = re.findall(r"^\* \*\*(.+?\.)\*\*", readme, re.M) + re.findall(r"^\| (.+?) \| ", faults, re.M)[1:]
+    assert len(claims) > 20
+    for claim in claims:
+        assert claim in proofs, f"the table in CONTRIBUTING.md has no test or benchmark for: {claim}"
+    for claim, files in proofs.items():
+        for file in re.findall(r"`([^`]+)`", files):
+            assert (ROOT / file).is_file(), f"{file}, named for: {claim}"

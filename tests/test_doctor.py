@@ -286,6 +286,22 @@ def test_a_machine_file_alone_is_judged(tmp_path: Path, facts: dict[str, Any], c
     assert all(set(finding) >= {"id", "severity", "message", "fix", "source"} for finding in answer["findings"])
 
 
+def test_a_report_is_one_file_without_names_and_secrets_that_any_doctor_judges(tmp_path: Path) -> None:
+    facts = machine("2.11.0+rocm7.2", "gfx942", probes={"matmul": {"outcome": "wrong", "detail": "off by 3 in /home/annabelle/x"}})
+    facts["env"] = {"LD_LIBRARY_PATH": "/home/annabelle/lib", "ROCM_ODD": "hf_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7"}
+    (tmp_path / "machine.json").write_text(json.dumps(facts))
+    report, secret = tmp_path / "made" / "report.md", "a-token-of-mine-42"
+    env = {"MY_API_TOKEN": secret, "SUDO_USER": "annabelle"}
+    done = holdfast("doctor", "--machine", tmp_path / "machine.json", "--report", report, env=env)
+    text = report.read_text()
+    assert done.returncode == 1 and "it, then attach it to an issue" in done.stdout
+    assert not [word for word in ("annabelle", "hf_a1B2", secret, str(Path.home())) if word in text]
+    for told in ("Verdict: **blocked**", "matmul: wrong", "* precision: fp32", "7B shape, r=16", "gfx942", "probe-results"):
+        assert told in text
+    again = json.loads(holdfast("doctor", "--machine", report, "--json").stdout)
+    assert (again["verdict"], again["machine"]["gpus"]) == ("blocked", facts["gpus"])
+
+
 @pytest.mark.parametrize("content", ["", "[1]", "{", "null", '{"machine": 3}'])
 def test_rubbish_in_place_of_a_machine_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "machine.json"

@@ -210,9 +210,10 @@ def test_ctrl_c_finishes_the_step_saves_and_exits_130(undisturbed: SimpleNamespa
     check(run, undisturbed)
 
 
-def test_a_nan_that_does_not_come_back_costs_one_attempt(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+@pytest.mark.parametrize("effect", ["nan_loss", "nan_grad"])
+def test_a_nan_that_does_not_come_back_costs_one_attempt(undisturbed: SimpleNamespace, tmp_path: Path, effect: str) -> None:
     run = tmp_path / "run"
-    faults = write_faults(tmp_path / "f.yaml", [{"name": "nan", "when": {"attempt": 1, "step": 7}, "effect": "nan_loss"}])
+    faults = write_faults(tmp_path / "f.yaml", [{"name": "nan", "when": {"attempt": 1, "step": 7}, "effect": effect}])
     done = holdfast("train", undisturbed.config, "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     incident = json.loads(done.stdout)["incidents"][0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +20,9 @@ from conftest import events, holdfast, lines, run_with_timeline_of
 from holdfast.book import cards_of
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.investigate import in_order
+from holdfast.lab.replay import Host
 from holdfast.lab.search import guilty, smallest_failing, twins
+from holdfast.lab.trials import Lab, concluded
 from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, refuted, wants_experiments
 
 Write = Callable[..., Path]
@@ -114,7 +118,7 @@ LAUNCH = Launch(("x",), {}, {})
 
 
 def past(progressed: bool, kind: str = "error", remedied: bool = False, step: int | None = 5) -> Past:
-    return Past(step, "native_crash", kind, (), progressed, remedied)
+    return Past(step, "native_crash", kind, (), progressed, remedied, from_outside=kind == "killed")
 
 
 def wreck_of(kind: str = "error", code: int | None = 1, step: int | None = 5) -> Wreck:
@@ -123,16 +127,16 @@ def wreck_of(kind: str = "error", code: int | None = 1, step: int | None = 5) ->
 
 
 def test_experiments_begin_at_the_second_death_in_a_step_and_not_at_the_first() -> None:
-    diagnosis = Diagnosis("native_crash", 0.5)
-    assert not wants_experiments(wreck_of(), diagnosis, [past(True)])
-    assert wants_experiments(wreck_of(), diagnosis, [past(True), past(False)])
-    assert not wants_experiments(wreck_of("killed", -9), diagnosis, [past(True), past(False)]), "somebody may have killed it"
-    assert wants_experiments(wreck_of("killed", -9), diagnosis, [past(True), past(False), past(False)])
-    assert wants_experiments(wreck_of(), diagnosis, [past(False), past(False)]), "it never got beyond its first step"
-    assert not wants_experiments(wreck_of(step=None), diagnosis, [past(True), past(False, step=None)])
-    assert not wants_experiments(wreck_of(), diagnosis, [past(True, step=4), past(False)]), "another step"
-    assert wants_experiments(wreck_of(), diagnosis, [past(True), past(True)]), "the second one committed the row of the step before only"
-    assert wants_experiments(wreck_of(), diagnosis, [past(True), past(False, step=None), past(False)]), "a start that failed between them"
+    assert not wants_experiments(wreck_of(), [past(True)])
+    assert wants_experiments(wreck_of(), [past(True), past(False)])
+    killed = past(False, "killed")
+    assert not wants_experiments(wreck_of("killed", -9), [past(True), killed]), "somebody may have killed it"
+    assert wants_experiments(wreck_of("killed", -9), [past(True), killed, killed])
+    assert wants_experiments(wreck_of(), [past(False), past(False)]), "it never got beyond its first step"
+    assert not wants_experiments(wreck_of(step=None), [past(True), past(False, step=None)])
+    assert not wants_experiments(wreck_of(), [past(True, step=4), past(False)]), "another step"
+    assert wants_experiments(wreck_of(), [past(True), past(True)]), "the second one committed the row of the step before only"
+    assert wants_experiments(wreck_of(), [past(True), past(False, step=None), past(False)]), "a start that failed between them"
 
 
 def test_a_remedy_starts_the_count_anew() -> None:
@@ -157,7 +161,7 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
         pasts.append(Past(5, "native_crash" if other else "unknown", "error", (), progressed))
         diagnosis, wreck = Diagnosis(pasts[-1].cause, 0.5), wreck_of()
         decision = decide(wreck, diagnosis, pasts, LAUNCH)
-        if decision.launch is None or wants_experiments(wreck, diagnosis, pasts):
+        if decision.launch is None or wants_experiments(wreck, pasts):
             decision = decide_after(Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), wreck, decision, LAUNCH)
         remedied = decision.remedy not in ("resume", "none")
         pasts[-1] = Past(5, pasts[-1].cause, "error", (), progressed, remedied)
@@ -172,7 +176,7 @@ def test_a_step_that_fails_now_and_then_is_given_more_starts() -> None:
     seen = Past(5, "native_crash", "error", (), False, by_chance=True)
     alike = [past(True), seen, *[past(False)] * 2]
     assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is LAUNCH
-    assert not wants_experiments(wreck_of(), Diagnosis("native_crash", 0.5), alike), "the odds are known"
+    assert not wants_experiments(wreck_of(), alike), "the odds are known"
     alike += [past(False)] * 5
     assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is None
 
@@ -205,7 +209,47 @@ def test_the_cpu_is_the_last_resort_of_a_machine_with_a_gpu_where_the_user_allow
     offered = [card.id for card in in_order(REMEDIES, "gpu_kernel_fault", {"gpus": gpus}, set(), allow_cpu=allowed)]
     assert ("cpu" in offered) == bool(gpus and allowed)
     assert "cpu" not in offered[:-1], "all others come before it"
-    assert {card.id for card in REMEDIES} - set(offered) <= {"cpu"}
+    amd = {card.id for card in REMEDIES if card.device == "amd"}
+    assert {card.id for card in REMEDIES} - set(offered) <= {"cpu"} | (amd if gpus else set())
+
+
+@pytest.mark.parametrize(
+    ("vendors", "offered"), [(["nvidia"], False), (["amd"], True), ([None], True), (["nvidia", "amd"], True), ([], True)]
+)
+def test_remedies_of_another_vendor_are_not_tried(vendors: list[str | None], offered: bool) -> None:
+    """Each costs the start of a process. Where the vendor is not known, or there is no GPU, they come last."""
+    tried = in_order(REMEDIES, "unknown", {"gpus": [{"vendor": one} for one in vendors]}, set(), allow_cpu=False)
+    assert bool([card for card in tried if card.device == "amd"]) == offered
+
+
+# ---- a trial that cannot be ended
+
+
+class Unkillable:
+    """Stands in for a child that waits inside the kernel for ever: SIGKILL does not reach it."""
+
+    pid, stdin = 4711, None
+
+    def kill(self) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "this waits without an end"
+        raise subprocess.TimeoutExpired("trainer", timeout)
+
+
+def test_a_trial_that_cannot_be_ended_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    lab: Any = object.__new__(Lab)
+    host: Any = object.__new__(Host)
+    lab.trials, lab.began, lab.unchanged, host.child = 7, time.monotonic(), [True], Unkillable()
+    lab.hosts = {"": host}
+    verdict = concluded(lab, lambda: Verdict("setting", 7, 1.0, "seen"))
+    assert (verdict.kind, verdict.trials) == ("stuck", 7)
+    before = decide(wreck_of(), Diagnosis("native_crash", 0.5), [past(True), past(False)], LAUNCH)
+    decision = decide_after(verdict, wreck_of(), before, LAUNCH)
+    assert decision.launch is None
+    assert decision.reason == "a trial's process (process 4711) is stuck in the kernel: it is still there 30 s after SIGKILL"
 
 
 # ---- real runs

@@ -10,7 +10,7 @@ import pytest
 from holdfast.book.examine import examine
 from holdfast.core.machinefile import read, training_devices
 from holdfast.world import torchbuild
-from holdfast.world.machine import read_machine
+from holdfast.world.machine import read_machine, read_packages
 from holdfast.world.place import Place
 from holdfast.world.system import usable_threads
 from holdfast.world.tools import nvidia_cards, rocm_agents
@@ -68,6 +68,27 @@ def test_a_failed_answer_is_not_kept_and_a_good_one_is(asked: list[int], monkeyp
     assert len(asked) == 2
     read_machine()
     assert len(asked) == 3
+
+
+def test_no_devices_is_an_answer_for_now_alone_where_the_build_could_have_some(
+    asked: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torchbuild, "torch_files", lambda _folder: {"version": "2.13.0", "cuda": "13.0", "hip": None})
+    for _ in range(3):
+        read_machine()
+    assert len(asked) == 3, "a driver that is loaded meanwhile is seen"
+    monkeypatch.setattr(torchbuild, "_ask_now", lambda: asked.append(1) or {"torch": {"devices": [{"arch": "sm_90"}]}})
+    assert read_machine()["torch"]["devices"] == read_machine()["torch"]["devices"] == [{"arch": "sm_90"}]
+    assert len(asked) == 4
+    nodes = tmp_path / "dev"
+    (nodes / "dri").mkdir(parents=True)
+    (nodes / "nvidia0").touch()
+    one = torchbuild.device_nodes(nodes)
+    (nodes / "dri" / "renderD128").touch()
+    assert len(one) == 1 and len(torchbuild.device_nodes(nodes)) == 2
+    monkeypatch.setattr(torchbuild, "device_nodes", lambda _folder: one)
+    read_machine()
+    assert len(asked) == 5, "another card, another question"
 
 
 def test_the_real_torch_answers_from_a_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -282,3 +303,15 @@ def test_a_torn_torch_is_none(tmp_path: Path, text: str) -> None:
 )
 def test_a_run_uses_the_gpus_that_torch_can_use(facts: dict[str, Any], expected: int) -> None:
     assert len(training_devices(facts)) == expected
+
+
+def test_packages_of_one_gpus_kernels_are_read_where_rocm_is_made_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"rocm_sdk_core": "7.14.0", "rocm_sdk_libraries": "7.14.0", "rocm_sdk_device_gfx1201": "7.14.0"}
+    for name, version in names.items():
+        about = tmp_path / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    assert "rocm-sdk-device-gfx1201" not in read_packages()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = read_packages()
+    assert found["rocm-sdk-libraries"] == found["rocm-sdk-device-gfx1201"] == "7.14.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from holdfast.book import cards_of
 from holdfast.book.examine import examine
 from holdfast.core.config import Config
+from holdfast.core.files import Json
+from holdfast.core.memoryfile import file_bytes
 from holdfast.core.modelfolder import ModelFacts
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.core.versions import version
-from holdfast.mind.decide import BARREN, REPEATS, REPEATS_OTHERWISE, Past, decide
+from holdfast.mind.decide import BARREN, REPEATS, REPEATS_FROM_OUTSIDE, Past, decide, wants_experiments
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.summarise import summarise, wall_seconds
@@ -33,8 +36,7 @@ def wreck(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = 
 
 def outcome_of(pasts: list[Past]) -> bool:
     """Whether the run goes on after this history."""
-    kind = pasts[-1].kind
-    ended = wreck(kind, -9 if kind == "killed" else 1)
+    ended = wreck(pasts[-1].kind, -9 if pasts[-1].from_outside else -11 if pasts[-1].kind == "killed" else 1)
     return decide(ended, Diagnosis(pasts[-1].cause, 0.5), pasts, LAUNCH).launch is not None
 
 
@@ -44,14 +46,70 @@ def test_a_hundred_deaths_with_progress_do_not_stop_a_run() -> None:
 
 def test_the_same_error_without_progress_ends_after_its_limit() -> None:
     past = Past(5, "unknown", "error", (), False)
-    assert outcome_of([past] * (REPEATS_OTHERWISE - 1))
-    assert not outcome_of([past] * REPEATS_OTHERWISE)
+    assert outcome_of([past] * (REPEATS - 1))
+    assert not outcome_of([past] * REPEATS)
 
 
 def test_kills_from_outside_are_met_with_more_patience() -> None:
-    past = Past(5, "unknown", "killed", (), False)
-    assert outcome_of([past] * (REPEATS["killed"] - 1))
-    assert not outcome_of([past] * REPEATS["killed"])
+    past = Past(5, "unknown", "killed", (), False, from_outside=True)
+    assert outcome_of([past] * (REPEATS_FROM_OUTSIDE - 1))
+    assert not outcome_of([past] * REPEATS_FROM_OUTSIDE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "outside"),
+    [
+        *(("killed", -getattr(signal, name), True) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")),
+        *(("killed", -getattr(signal, name), False) for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGXCPU")),
+        ("vanished", None, True),
+        ("never_started", None, True),
+        ("hang", -9, False),  # it was us who killed it
+        ("error", 1, False),
+        ("error", 0, False),
+    ],
+)
+def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outside: bool) -> None:
+    ending = Ending(kind, code)  # type: ignore[arg-type]
+    assert ending.from_outside == outside
+    died = Past(5, "unknown", kind, (), False, from_outside=ending.from_outside)
+    goes_on = decide(wreck(kind, code), Diagnosis("unknown", 0.0), [died] * REPEATS, LAUNCH).launch is not None
+    assert goes_on == outside, "the program's own deaths are tried three times, others eight times"
+    if kind != "never_started":
+        assert [wants_experiments(wreck(kind, code), [died] * deaths) for deaths in (1, 2, 3)] == [False, not outside, True]
+
+
+@given(st.lists(st.booleans(), min_size=3, max_size=BARREN))
+def test_deaths_reach_the_lab_in_whatever_order_they_come(from_outside: list[bool]) -> None:
+    """At the third death in a step at the latest, and after each look at every second one."""
+    history: list[Past] = []
+    looks = []
+    for at, outside in enumerate(from_outside, 1):
+        ended = wreck("killed", -9 if outside else -6)
+        history.append(Past(3, "unknown", "killed", (), False, from_outside=outside))
+        if wants_experiments(ended, history):
+            history[-1] = replace(history[-1], investigated=True)
+            looks.append(at)
+    assert looks[0] in (2, 3)
+    assert all(later - one == 2 for one, later in pairwise(looks)) and len(from_outside) - looks[-1] < 2
+
+
+def test_words_about_a_full_disk_end_no_run_whose_disk_takes_bytes() -> None:
+    said = wreck("killed", -6, ("OSError: [Errno 28] No space left on device: '/scratch/x'",), disk_free_bytes=77 * 10**9)
+    diagnosis = diagnose_wreck(said, cards_of("failures"))
+    assert "77.0 GB free" in " ".join(diagnosis.words()) and diagnosis.confidence < 0.7
+    past = Past(3, diagnosis.cause, "killed", (), False)
+    assert decide(said, diagnosis, [past], LAUNCH).launch is LAUNCH
+    assert wants_experiments(said, [past] * 2)
+    measured = replace(said, disk_free_bytes=0)
+    assert decide(measured, diagnose_wreck(measured, {}), [past], LAUNCH).launch is None
+
+
+def test_words_about_an_unreadable_checkpoint_end_no_run_either() -> None:
+    said = wreck("error", 1, ("safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",))
+    found = Diagnosis("checkpoint_unreadable", 0.9)
+    assert decide(said, found, [Past(3, found.cause, "error", (), False)], LAUNCH).launch is LAUNCH
+    told = wreck("no_state", 65)
+    assert decide(told, found, [Past(3, found.cause, "no_state", (), False)], LAUNCH).launch is None
 
 
 def test_what_the_trainer_refuses_is_not_tried_again() -> None:
@@ -111,9 +169,27 @@ MODEL = ModelFacts(
 def test_a_plan_adds_up() -> None:
     plan = make_plan(CONFIG, MODEL, {"memory_bytes": 32 << 30}, {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000})
     assert plan["peak_bytes"] == sum(plan["bytes"].values())
+    assert plan["bytes"]["snapshot"] == file_bytes(4 * 8 * 320, 8 * 8 * 320), "they lie in main memory, as all else"
+    gpu = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 80 << 30}], "memory_bytes": 32 << 30}
+    assert make_plan(CONFIG, MODEL, gpu, {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000})["bytes"]["snapshot"] == 0
     assert plan["params"] == {"total": 64000 + 4096 + 8192 + 64, "trainable": 8 * (128 + 192)}
     assert plan["fits"] is True
     assert 100 <= plan["micro_batch_tokens"] <= 3200
+
+
+def test_a_card_is_planned_for_the_attention_a_run_will_have_there() -> None:
+    asked = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"precision": "bf16"})})
+    lengths = {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}
+    card: Json = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 80 << 30}]}
+
+    def activations(torch: str, model: ModelFacts = MODEL, fused: bool = True) -> int:
+        facts = card | {"torch": {"version": torch, "backend": "cuda"}}
+        size: int = make_plan(asked, model, facts, lengths, fused)["bytes"]["activations"]
+        return size
+
+    capped = replace(MODEL, config=MODEL.config | {"attn_logit_softcapping": 50.0})
+    at_once, apart, plainly = activations("2.13.0+cu130"), activations("2.4.1+cu121"), activations("2.13.0+cu130", fused=False)
+    assert at_once < apart < plainly < activations("2.13.0+cu130", capped)
 
 
 def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
@@ -156,6 +232,8 @@ def test_weights_stored_in_sixteen_bits_are_planned_at_that_width() -> None:
         ({"memory_bytes": 1000, "gpus": []}, None, 950),
         ({"memory_bytes": 1000, "gpus": [{"integrated": True}]}, None, 950),
         ({"memory_bytes": 1000, "gpus": [{"integrated": False}]}, None, None),
+        ({"memory_bytes": 1000, "gpus": [{"arch": "gfx1201", "memory_bytes": 200}]}, None, 180),  # its driver hangs the machine
+        ({"memory_bytes": 1000, "gpus": [{"arch": "gfx1100", "memory_bytes": 200}]}, None, None),
         ({"memory_bytes": 1000}, "100B", 100),
         ({}, None, None),
     ],
@@ -235,6 +313,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         wrecks=[ended],
         launches={1: {"started": 0.0, "session": "a"}, 2: {"started": 22.0, "session": "a"}},
         endings={1: {"ended": 21.0}, 2: {"ended": 40.0}},
+        health=[],
         evaluation={},
         evaluations=[{"step": 2, "loss": 1.5, "seconds": 0.5}, {"step": 3, "loss": None, "seconds": 0.25}],
         stopped_early=None,

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor, nn
 
 from holdfast.rows.tokenset import TokenSet
-from holdfast.trainer.attention import packed_attention
+from holdfast.trainer.attention import Kernel, packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.mixed import mix_precision
@@ -61,7 +61,7 @@ def task_of(
     dropout: float = 0.0,
     own_head: bool = False,
     mixed: bool = False,
-    varlen: bool = False,
+    kernel: Kernel | None = None,
 ) -> Any:
     """An Sft task around a random model, without a run: the same parts in the same order."""
     from peft import LoraConfig, get_peft_model
@@ -85,10 +85,10 @@ def task_of(
     task.losses = LabelLoss(base, own_head)
     task.base, task.tokens, task.device, task.packing = base, tokens_of(), torch.device("cpu"), packing
     task.dtype = torch.bfloat16 if mixed else torch.float32
-    task.artifact, task.liger = artifact_tensors(task.model), None
+    task.artifact, task.liger, task.fused = artifact_tensors(task.model), None, None
     task.own_kind, task.keeping = "eager", nullcontext
-    task.varlen = varlen
-    task.kind = packed_attention(kind, task.context, varlen) if packing else "eager"
+    task.kernel = kernel
+    task.kind = packed_attention(kind, task.context, kernel) if packing else "eager"
     base.set_attn_implementation(task.kind)
     return task
 

@@ -17,7 +17,8 @@ from conftest import events, holdfast, lines, write_rows
 from holdfast.core.table import StepTable
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.pressure import MemoryWatch, rehearse
+from holdfast.trainer.offload import HostActivations
+from holdfast.trainer.pressure import MemoryWatch, cap_memory, rehearse
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,14 @@ from holdfast.trainer.pressure import MemoryWatch, rehearse
             True,
         ),
         (MemoryError(), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("HIP error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
+        (RuntimeError("miopenStatusAllocFailed"), True),
+        (RuntimeError("hipErrorOutOfMemory: out of memory"), True),
+        (RuntimeError("Triton Error [CUDA]: cudaErrorMemoryAllocation"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (ValueError("out of memory"), False),
     ],
@@ -183,3 +192,51 @@ def test_a_machine_short_of_memory_through_others_leaves_our_micro_batches_alone
     watch = MemoryWatch(bench, lambda: {"MemTotal": 1 << 50, "MemAvailable": 1, "SwapFree": 0})
     watch.look(16)
     assert bench.told == [] and np.isclose(bench.job.settings(99)["micro_batch_tokens"], 400)
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("limit", "total", "shared", "of_device", "of_process"),
+    [
+        (15 * GIB, 16 * GIB, True, 14.5 / 16, 15 * GIB),  # the device may take all of main memory
+        (15 * GIB, 8 * GIB, True, 1.0, 15 * GIB),  # or a part of it
+        (15 * GIB, 16 * GIB, False, 15 / 16, None),  # memory of its own: the host's is another matter
+        (None, 16 * GIB, True, None, None),
+    ],
+)
+def test_a_limit_holds_for_the_process_too_where_the_device_lives_on_main_memory(
+    monkeypatch: pytest.MonkeyPatch, limit: int | None, total: int, shared: bool, of_device: float | None, of_process: int | None
+) -> None:
+    shares: list[float] = []
+    limits: list[int] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: SimpleNamespace(total_memory=total))
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", lambda share, index: shares.append(share))
+    monkeypatch.setattr("resource.setrlimit", lambda kind, pair: limits.append(pair[0]))
+    cap_memory(limit, shared)
+    assert shares == ([] if of_device is None else [pytest.approx(of_device)])
+    assert limits == ([] if of_process is None else [of_process])
+
+
+def test_what_several_operations_keep_is_copied_to_main_memory_once_and_never_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"MemTotal": 100 * GIB, "MemAvailable": 50 * GIB}
+    weights = torch.nn.ModuleList([torch.nn.Linear(64, 64, bias=False) for _ in range(3)])
+    keeping = HostActivations(weights, lambda: now)
+    x = torch.randn(32, 64, requires_grad=True)
+
+    def work() -> torch.Tensor:
+        normal = x * 2.0
+        out = sum((layer(normal).sum() for layer in weights), start=torch.zeros(()))
+        normal = normal * 3.0
+        return out + (normal * normal).sum()
+
+    plain = torch.autograd.grad(work(), [x, *weights.parameters()])
+    with keeping():
+        loss = work()
+    assert keeping.kept == 2 * x.nbytes, "the input of three layers, and what was multiplied with itself"
+    assert all(torch.equal(one, other) for one, other in zip(plain, torch.autograd.grad(loss, [x, *weights.parameters()]), strict=True))
+    now["MemAvailable"] = 5 * GIB
+    with pytest.raises(MemoryError, match="5,120 of 102,400 MiB left"), keeping():
+        work()

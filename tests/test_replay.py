@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import shutil
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +17,14 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import holdfast, lines, make_rows, write_rows
+from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_rows
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.lab.investigate import investigate
+from holdfast.lab.replay import Change, new_trial
+from holdfast.lab.trials import Lab
+from holdfast.trainer.trial import _Stage
+from holdfast.verbs.launch import child_environment, trainer_launch
 
 STEPS = 16  # two epochs of 64 rows in batches of 8
 
@@ -61,8 +72,6 @@ def test_a_replayed_step_gives_the_same_bits(finished: Path, step: int) -> None:
 
 
 def test_a_step_without_its_checkpoint_is_reached_by_computing_those_before_it(finished: Path, tmp_path: Path) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy, symlinks=True)
     for step in range(2, 6):
@@ -81,7 +90,6 @@ def test_a_changed_setting_changes_the_bits_and_is_recorded(finished: Path) -> N
 
 def bench_of(run: Path, step: int) -> Any:
     """The state before `step`, built in this process."""
-    from holdfast.core.run import RunFolder
     from holdfast.trainer.job import open_job
     from holdfast.trainer.restore import find_state
     from holdfast.trainer.setup import build
@@ -203,12 +211,27 @@ def test_an_extended_run_goes_on_where_it_ended(config_of: Callable[..., Path], 
     assert "train.steps: 4 -> 7" in refused.stderr
     extended = holdfast("train", config, "train.steps=7", "--run", run, "--extend")
     assert extended.returncode == 0, extended.stderr
+    assert "extended from 4 to 7 steps; learning rate" in extended.stdout and "at step 5" in extended.stdout
     assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 8))
     assert lines(run / "timeline.jsonl")[1] == {
         "from_step": 5,
         "settings": {"steps": 7, "samples": 56, "patience_from": 5},
         "reason": "extended from 4 steps",
     }
+
+
+def test_a_run_is_never_extended_to_a_shorter_end(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    config, run = config_of(train={"steps": 4000}), tmp_path / "r"
+    child = start("train", config, "--run", run)
+    wait_until(lambda: (run / "steps.jsonl").exists() and bool(lines(run / "steps.jsonl")))
+    child.send_signal(2)
+    child.communicate()
+    before = (run / "timeline.jsonl").read_bytes()
+    refused = holdfast("train", config, "train.steps=3000", "--run", run, "--extend", "--json")
+    assert refused.returncode == 2
+    assert "end after 4000 steps, the config ends at 3000" in refused.stderr and "holdfast stop" in refused.stderr
+    assert json.loads(refused.stdout)["status"] == "refused"
+    assert (run / "timeline.jsonl").read_bytes() == before
 
 
 def test_a_run_extended_behind_a_small_last_step_leaves_no_row_out(config_of: Callable[..., Path], tmp_path: Path) -> None:
@@ -221,3 +244,50 @@ def test_a_run_extended_behind_a_small_last_step_leaves_no_row_out(config_of: Ca
     rows = len(set(drawn))
     assert [len(samples) for samples in steps] == [50, 50, rows - 100] * 3 and rows % 50
     assert all(len(set(drawn[epoch * rows : (epoch + 1) * rows])) == rows for epoch in range(3)), "each epoch has every row"
+
+
+# ---- the processes of trials
+
+
+def lab_of(run: Path, step: int) -> Lab:
+    folder = RunFolder(run)
+    settings = settings_at(read_timeline(folder.timeline_file), step)
+    return Lab(folder, step, child_environment(trainer_launch(folder).env), settings, 60.0, print, lambda: False)
+
+
+def test_a_trial_whose_process_dies_before_it_begins_is_asked_again(finished: Path) -> None:
+    """The process is gone between two trials, or dies with the next one already in its pipe: neither is a failure of the step."""
+    with lab_of(finished, 5) as lab:
+        assert not lab.fails(Change())
+        [idle] = lab.hosts.values()
+        kill(idle.child.pid)
+        idle.child.wait()
+        assert not lab.fails(Change(), anew=True)
+        [asked] = lab.hosts.values()
+        os.kill(asked.child.pid, signal.SIGSTOP)
+        threading.Timer(0.5, lambda: kill(asked.child.pid)).start()
+        assert not lab.fails(Change(), anew=True)
+        assert (lab.trials, lab.processes, lab.verdict("transient", "").processes) == (3, 3, 3)
+    tried = [json.loads(file.read_text()) for file in sorted(finished.glob("trials/*/trial.json"))[-3:]]
+    assert [one["process"] for one in tried] == [1, 2, 3] and all(one["begun"] for one in tried)
+
+
+def test_a_step_that_cannot_be_reached_is_no_failure_of_its_rows(finished: Path, tmp_path: Path) -> None:
+    """Steps before it have to be computed again, and one of them is not finite this time: the lab has no answer."""
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy, symlinks=True)
+    shutil.rmtree(copy / "checkpoints" / "step-00000004")
+    (copy / "f.yaml").write_text(json.dumps([{"when": {"step": 4}, "effect": "nan_loss"}]))
+    launch = copy / "attempts" / "001" / "launch.json"
+    launch.write_text(json.dumps(json.loads(launch.read_text()) | {"faults": str(copy / "f.yaml")}))
+    with lab_of(copy, 5) as lab:
+        verdict = investigate(lab, (), 2, [])
+    assert (verdict.kind, verdict.trials) == ("uncertain", 1)
+    assert verdict.evidence == "a trial could not be begun: not reached: step 4, before it, is not finite"
+
+
+def test_a_trial_with_other_threads_leaves_none_of_them_behind(finished: Path) -> None:
+    stage = _Stage(RunFolder(finished))
+    for settings, threads in (({}, 1), ({"threads": 2}, 2), ({}, 1)):
+        assert stage.replay(new_trial(RunFolder(finished), 5, Change(settings=settings)))
+        assert torch.get_num_threads() == threads

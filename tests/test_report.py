@@ -78,7 +78,7 @@ def test_an_adapter_that_is_no_better_than_the_base_is_called_that(
     summary["loss"] |= {"eval_base": 2.0, "eval_tuned": tuned}
     Terminal(to_stderr=False, quiet=False).summary(summary, RunFolder(run))
     told = capsys.readouterr().out
-    assert "(tuned)" in told and ("NO better than the base" in told) == worse
+    assert "(tuned)" in told and ("NOT lower than the base's" in told) == worse
 
 
 def test_the_verb_writes_it_again_anywhere(run: Path, tmp_path: Path) -> None:

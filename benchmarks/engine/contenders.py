@@ -4,7 +4,7 @@ A peer's name is PEER-SETTING. `plain` is what its documentation shows, with gra
 against padding: `group` (rows of like length together), `pack` (rows behind each other in rows of max_tokens, one per step), `free`
 (the same rows as plain, behind each other in one row). trl-default is plain with the gradient checkpointing TRL switches on by itself.
 hf and trl also run in bf16 mixed precision, what holdfast chooses for itself where the machine is fast at it: PEER-SETTING-bf16; on a
-GPU also with Liger's kernels: PEER-SETTING-liger-bf16.
+GPU also with Liger's kernels: PEER-SETTING-liger-bf16, which for Axolotl includes its own LoRA kernels.
 LitGPT has nothing of the kind.
 """
 
@@ -22,7 +22,8 @@ PEERS = HERE / "peers"
 PLAIN = ("hf-plain", "trl-plain", "litgpt-plain", "torchtune-plain", "llamafactory-plain", "axolotl-plain")
 BEST = ("hf-group", "trl-free", "trl-pack", "trl-group", "torchtune-pack", "llamafactory-pack", "axolotl-pack", "axolotl-group")
 BF16 = ("hf-plain-bf16", "hf-group-bf16", "trl-free-bf16")
-ON_GPU = ("trl-pack-bf16", "trl-pack-liger-bf16", "trl-free-bf16")
+ON_GPU = ("trl-pack-bf16", "trl-pack-liger-bf16", "trl-free-bf16", "axolotl-pack-bf16", "axolotl-pack-liger-bf16")
+ON_GPU += ("torchtune-pack-bf16", "unsloth-free-bf16")
 NAMES = (*PLAIN, *BEST, *BF16, "trl-default", "llamafactory-group")
 SWITCHES = ("bf16", "liger")
 
@@ -110,8 +111,8 @@ def _torchtune(work: Work, folder: Path) -> list[str]:
         "metric_logger": {"_component_": "torchtune.training.metric_logging.DiskLogger", "log_dir": work.out},
         "log_every_n_steps": 10,
         "log_peak_memory_stats": False,
-        "device": "cpu",
-        "dtype": "fp32",
+        "device": work.device,
+        "dtype": "bf16" if work.bf16 else "fp32",
         "enable_activation_checkpointing": False,
         "enable_activation_offloading": False,
     }
@@ -217,14 +218,18 @@ def _axolotl(work: Work, folder: Path) -> list[str]:
         "gradient_checkpointing": False,
         "max_steps": work.steps,
         "sdp_attention": True,
-        **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), False),  # they are Triton's, for GPUs
+        **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), work.liger),  # they are Triton's, for GPUs
         "tf32": False,
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
         "optimizer": "adamw_torch",
         "lr_scheduler": "constant",
         **_trainer_settings(work),
+        "bf16": work.bf16,
     }
+    if work.liger:
+        switches = ("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_fused_linear_cross_entropy")
+        config |= {"plugins": ["axolotl.integrations.liger.LigerPlugin"], **dict.fromkeys(switches, True)}
     for unknown in ("lr_scheduler_type", "optim", "report_to", "disable_tqdm"):
         config.pop(unknown)
     return ["-m", "axolotl.cli.train", str(_yaml(folder / "axolotl.yaml", config))]
@@ -258,4 +263,5 @@ _STARTS: dict[str, Callable[[Work, Path], list[str]]] = {
     "litgpt": _litgpt,
     "llamafactory": _llamafactory,
     "axolotl": _axolotl,
+    "unsloth": _program("unsloth_sft.py"),
 }

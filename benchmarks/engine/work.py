@@ -26,6 +26,7 @@ class Work:
     option: str = ""  # what this contender's variant switches on
     bf16: bool = False  # mixed precision, at the peers that are asked for it
     liger: bool = False  # Liger's kernels, likewise
+    device: str = "cpu"  # for peers that have to be told
 
     def at(self, out: Path, option: str = "", rows: Path | None = None, bf16: bool = False, liger: bool = False) -> Work:
         return replace(self, out=str(out), option=option, rows=str(rows or self.rows), bf16=bf16, liger=liger)

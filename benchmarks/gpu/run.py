@@ -1,8 +1,10 @@
-"""The engine on a GPU: tokens a second, peak bytes of the device and share of the measured matrix rate, beside TRL. One command for all.
+"""The engine on a GPU: tokens a second, peak bytes of the device and share of the measured matrix rate, beside other trainers.
 
-    python benchmarks/gpu/run.py --out FOLDER [--sizes qwen0.5b qwen7b] [--steps N] [--rounds N] [--smoke]
+    python benchmarks/gpu/run.py --out FOLDER [--sizes qwen0.5b qwen7b] [--steps N] [--rounds N] [--peer NAME=PYTHON ...] [--smoke]
 
-The environment of this python holds holdfast and, for the peer, trl; liger-kernel where Liger is to be measured. Models (random weights,
+The environment of this python holds holdfast, and those of trl, axolotl, torchtune and unsloth that are to be measured; one that lives
+elsewhere is given as --peer axolotl=/venv/bin/python (trl as hf=...). Who is absent is told and left out; liger-kernel has to be there
+where Liger is to be measured. All train the same rows in the same order with the same LoRA in bf16, dropout 0. Models (random weights,
 bf16) and rows are made in FOLDER. Each size adds its table to FOLDER/tables.md as it is done, so what ran before a cut-off is kept.
 """
 
@@ -12,6 +14,7 @@ import argparse
 import importlib.util
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +29,12 @@ from speed import run_rounds  # noqa: E402
 from tables import Rounds, add_to, median, ratio, table  # noqa: E402
 from work import Work, pad_token  # noqa: E402
 
-VARIANTS = {"holdfast-without-liger": ["train.liger=false"]}
+VARIANTS = {
+    "holdfast-without-liger": ["train.liger=false"],
+    "holdfast-dropout": ["adapter.dropout=0.05"],
+    "holdfast-deterministic": ["train.deterministic=true"],
+}
+MODULES = {"hf": "trl", "axolotl": "axolotl", "torchtune": "torchtune", "unsloth": "unsloth"}  # by the environment's name
 LENGTHS = (64, 128, 192, 256, 384, 512, 1024, 2048)  # tokens of a row, with the weights below
 WEIGHTS = (4, 8, 8, 8, 6, 4, 2, 1)
 COLUMNS = (
@@ -70,7 +78,18 @@ def work_on(size: str, out: Path, steps: int) -> Work:
     batch = 16
     chance = random.Random(0)
     Writer(model).write(rows, chance.choices(LENGTHS, WEIGHTS, k=batch * (steps + 4)))
-    return Work(str(model), str(rows), "", steps=steps, batch=batch, max_tokens=2048, pad=pad_token(model))
+    device = "cuda" if shutil.which("nvidia-smi") or Path("/dev/kfd").exists() else "cpu"
+    return Work(str(model), str(rows), "", steps=steps, batch=batch, max_tokens=2048, pad=pad_token(model), device=device)
+
+
+def peers_here(given: list[str]) -> list[str]:
+    """NAME=PYTHON of the peers that were given, and of those this python can import; the others are told."""
+    known = {entry.partition("=")[0] for entry in given}
+    here = [name for name, module in MODULES.items() if name not in known and importlib.util.find_spec(module)]
+    absent = [module for name, module in MODULES.items() if name not in (*known, *here)]
+    if absent:
+        print(f"not installed, so not measured: {', '.join(absent)}", flush=True)
+    return [*given, *(f"{name}={sys.executable}" for name in here)]
 
 
 def operations(work: Work) -> float:
@@ -123,14 +142,14 @@ def main() -> None:
     given = parser.parse_args()
     if given.smoke:
         given.sizes, given.steps = ["test"], 6
-    given.peer = given.peer or ([f"hf={sys.executable}"] if importlib.util.find_spec("trl") else [])
+    given.peer = peers_here(given.peer)
     device, rate = matrix_rate(256 if given.smoke else 8192)
     warmup = 2 if given.smoke else 8
     for size in given.sizes:
         race = open_race(given, warmup)
         liger = importlib.util.find_spec("liger_kernel") is not None
         peers = [name for name in contenders.ON_GPU if race.has(name) and (liger or "liger" not in name)]
-        names = ["holdfast", *VARIANTS, *peers]
+        names = ["holdfast", *peers, *VARIANTS]
         work = work_on(size, given.out, given.steps)
         results = run_rounds(race, work, names, given.rounds, VARIANTS)
         text = table(COLUMNS, rows_of(race, results, work, rate))

@@ -10,9 +10,11 @@ import traceback
 import orjson
 
 from holdfast import __version__
-from holdfast.core.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.core.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.core.files import Json
 from holdfast.core.parser import Parser, add_verbs
 
+_STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}
 VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what mends it",
     "train": "train a model from a config, or go on with an unfinished run",
@@ -39,27 +41,34 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit code."""
-    as_json = False
+    as_json = "--json" in (sys.argv[1:] if argv is None else argv)
     try:
         arguments = build_parser().parse_args(argv)
         as_json = getattr(arguments, "json", False)
         code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
         print(f"holdfast: {stop}", file=sys.stderr)
-        code, answer = stop.code, stop.answer or {"error": stop.message, "hint": stop.hint, "code": stop.code}
+        told, own = _untold(stop.code, stop.message, stop.hint), stop.answer or {}
+        code, answer = stop.code, own if "status" in own else told | own
     except KeyboardInterrupt as interrupt:
         print(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
-        return INTERRUPTED
+        code, answer = INTERRUPTED, _untold(INTERRUPTED, str(interrupt) or "interrupted", "")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
         traceback.print_exc()
-        print("holdfast: this is a bug in holdfast, not in your run; please report it with the lines above", file=sys.stderr)
-        return OUR_BUG
+        bug = "this is a bug in holdfast, not in your run; please report it with the lines above"
+        print(f"holdfast: {bug}", file=sys.stderr)
+        code, answer = OUR_BUG, _untold(OUR_BUG, bug, "")
     if as_json:
         sys.stdout.write(orjson.dumps(answer).decode() + "\n")
     return int(code)
+
+
+def _untold(code: int, error: str, hint: str) -> Json:
+    """What --json prints of a command that did not come to its answer: like any other, it has a status."""
+    return {"status": _STATUS.get(code, "failed"), "error": error, "hint": hint, "code": code}
 
 
 def entry() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from holdfast.lab.course import investigate_course, state_before
 from holdfast.lab.health import HealthWatch
 from holdfast.lab.investigate import in_order, investigate
 from holdfast.lab.replay import with_env
-from holdfast.lab.trials import Lab
+from holdfast.lab.trials import Lab, concluded, trials_left
 from holdfast.mind.course import Trouble
 from holdfast.mind.decide import (
     Past,
@@ -29,12 +28,15 @@ from holdfast.mind.decide import (
     decide,
     decide_after,
     decide_course,
+    decide_gone,
     refuted,
     wants_experiments,
 )
 from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.mind.explain import ending_of
 from holdfast.world import evidence, process
 from holdfast.world.patience import Patience
+from holdfast.world.pauses import Pauses
 from holdfast.world.process import Attempt
 from holdfast.world.rollback import roll_back, rollbacks, take_up
 from holdfast.world.standby import Standby
@@ -84,16 +86,17 @@ class RealWorld:
         cards, allow_cpu = cards_of("remedies").values(), run.config().run.allow_cpu
         remedies = in_order(cards, diagnosis.cause, machine, out | set(refuted(applied)), allow_cpu)
         suspects = wreck.samples if wreck.phase == "rehearsal" else ()
-        with Lab(run, wreck.step, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop) as lab:
-            return investigate(lab, suspects, deaths, remedies)
+        lab = Lab(run, wreck.step, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop)
+        return concluded(lab, lambda: investigate(lab, suspects, deaths, remedies))
 
     def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
         """Experiments with the steps in which the loss left its level."""
         settings = settings_at(read_timeline(run.timeline_file), to + 1)
         limit_s = Patience(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
         steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}
-        with Lab(run, to + 1, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop) as lab:
-            return investigate_course(lab, trouble, steps, settings.get("quarantine", []), settings.get("lr_factor", 1.0))
+        lab = Lab(run, to + 1, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop)
+        quarantine, factor = settings.get("quarantine", []), settings.get("lr_factor", 1.0)
+        return concluded(lab, lambda: investigate_course(lab, trouble, steps, quarantine, factor))
 
 
 @dataclass(frozen=True)
@@ -119,21 +122,25 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
     places = [Path(place) for place in orders["memory_places"]]
     take_up(run, places)
     launch = relaunch(run)
-    pause, watch = _Backoff(), HealthWatch(run)
+    pauses, watch = Pauses(run, view.tell), HealthWatch(run)
     failures: dict[str, Failure] = {}
     while True:
         attempt = hands.adopt(run)
         ended_before = attempt is not None and not process.living_pids(attempt)
         if attempt is None:
-            pause.wait(view.stop)
+            pauses.wait(view.stop)
+            if view.stop() and run.attempts():
+                return Outcome(Ending("interrupted"), None, None)
             attempt = hands.start(launch, run, orders | {"committed_before": run.committed()} | _failures_so_far(run))
             run.event("attempt_started", attempt=attempt.number, stood_by=attempt.stood_by)
         elif not ended_before:
             view.tell(f"adopted the living attempt {attempt.number} ({_pids(attempt)})")
             run.event("attempt_adopted", attempt=attempt.number)
         failures = failures or cards_of("failures")  # while the trainer starts, so that nobody waits for it after a death
-        ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch))
+        ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch, pauses))
         watch.look(at_once=True)  # a short run ends between two looks
+        if ending.kind != "device_gone":
+            pauses.found()
         if ending.kind == "finished" and watch.trouble is None:
             return Outcome(ending, None, None)
         wreck = hands.collect(attempt, run, ending)
@@ -154,9 +161,13 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
             return Outcome(ending, None, wreck)
         history = [*read_history(run), _past(wreck, diagnosis, launch)]
         rolled = barren_rollbacks([*(facts for _, facts in rollbacks(run)), {"from": run.committed()}]) - 1
-        decision = decide(wreck, diagnosis, history, launch, rolled)
+        away_s = pauses.missing(str(ending.facts.get("reason"))) if ending.kind == "device_gone" else None
+        if away_s is None:
+            decision = decide(wreck, diagnosis, history, launch, rolled)
+        else:
+            decision = decide_gone(wreck, launch, away_s, run.config().run)
         verdict = None
-        if wants_experiments(wreck, diagnosis, history) and run.config().run.trials:
+        if wreck.step is not None and wants_experiments(wreck, history) and trials_left(run, wreck.step):
             view.tell(f"attempt {attempt.number}: {wreck.ending.words()} at step {wreck.step} again; trying it with one change at a time")
             verdict = hands.investigate(launch, run, wreck, diagnosis, deaths_in_step(history), view)
             decision = decide_after(verdict, wreck, decision, launch, rolled)
@@ -169,13 +180,16 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         watch.tell_refuted()
         if verdict is not None and _apply(run, wreck, verdict, decision, diagnosis):
             launch, watch.remedied = relaunch(run), True
+        if decision.remedy == "cpu" and verdict is None:
+            launch, pauses = _leave_the_gpu(run, decision, relaunch), Pauses(run, view.tell)
         if decision.to is not None:
             roll_back(run, places, decision.to, verdict.settings if verdict else {}, [], decision.reason)
             launch = relaunch(run)
         if decision.launch is None:
             return Outcome(ending, decision, wreck)
-        view.tell(f"attempt {attempt.number}: {decision.reason}")
-        pause.after(progressed=wreck.committed_after > wreck.committed_before)
+        if decision.remedy != "wait" or away_s == 0:  # looking again and again is told once
+            view.tell(f"attempt {attempt.number}: {decision.reason}")
+        pauses.after(progressed=wreck.committed_after > wreck.committed_before)
 
 
 def _course(
@@ -229,9 +243,20 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, d
     return True
 
 
-def _ticker(view: View, hands: World, launch: Launch, watch: HealthWatch) -> process.Tick:
+def _leave_the_gpu(run: RunFolder, decision: Decision, relaunch: Callable[[RunFolder], Launch]) -> Launch:
+    """Put the CPU on the timeline, from the next step on; how the trainer is started then."""
+    card, step = cards_of("remedies")["cpu"], run.committed() + 1
+    env = settings_at(read_timeline(run.timeline_file), step).get("env", {}) | card.env
+    add_entry(run.timeline_file, step, card.settings | {"env": env}, decision.reason)
+    run.event("setting_changed", what=f"device cuda -> cpu from step {step} on", reason=decision.reason)
+    return relaunch(run)
+
+
+def _ticker(view: View, hands: World, launch: Launch, watch: HealthWatch, pauses: Pauses) -> process.Tick:
     def tick(attempt: Attempt) -> bool:
         view.tick(attempt)
+        if attempt.pulse() is not None:
+            pauses.found()
         watch.look()
         hands.stand_by(launch)
         return view.stop() or watch.trouble is not None
@@ -241,21 +266,6 @@ def _ticker(view: View, hands: World, launch: Launch, watch: HealthWatch) -> pro
 
 def _pids(attempt: Attempt) -> str:
     return ", ".join(f"{role} {pid}" for role, pid in process.living_pids(attempt).items())
-
-
-class _Backoff:
-    """Wait longer between starts that come to nothing: 0.1 s, 0.2 s, ... 5 s; not at all after progress."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def after(self, progressed: bool) -> None:
-        self.seconds = 0.0 if progressed else min(5.0, max(0.1, self.seconds * 2))
-
-    def wait(self, stop: Callable[[], bool]) -> None:
-        end = time.monotonic() + self.seconds
-        while time.monotonic() < end and not stop():
-            time.sleep(0.02)
 
 
 def _record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, decision: Decision | None, verdict: Verdict | None = None) -> None:
@@ -282,10 +292,10 @@ def read_history(run: RunFolder) -> list[Past]:
             continue
         settings = (read_json(run.attempt(number) / "launch.json") or {}).get("settings", {})
         progressed = wreck["committed_after"] > wreck["committed_before"]
-        remedied = wreck["decision"]["remedy"] not in ("resume", "none")
-        kind = wreck["ending"]["kind"]
-        chance = _by_chance(wreck.get("verdict"))
-        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], kind, _frozen(settings), progressed, remedied, chance))
+        remedied = wreck["decision"]["remedy"] not in ("resume", "none", "wait")
+        ending, verdict = ending_of(wreck["ending"]), wreck.get("verdict")
+        seen = _by_chance(verdict), ending.from_outside, bool(verdict and verdict.get("trials"))
+        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], ending.kind, _frozen(settings), progressed, remedied, *seen))
     return history
 
 
@@ -299,12 +309,14 @@ def _failures_so_far(run: RunFolder) -> Json:
     """Attempts that died, and seconds in which attempts ran: what the checkpoint interval goes by."""
     wrecks = [wreck for number in run.attempts() if (wreck := read_json(run.attempt(number) / "wreck.json"))]
     endings = [wreck["ending"] for wreck in wrecks]
-    failures = sum(ending["kind"] not in ("finished", "interrupted") for ending in endings)
+    failures = sum(ending["kind"] not in ("finished", "interrupted", "device_gone") for ending in endings)
     return {"failures": failures, "running_s": sum(ending.get("seconds") or 0.0 for ending in endings)}
 
 
 def _past(wreck: Wreck, diagnosis: Diagnosis, launch: Launch) -> Past:
-    return Past(wreck.step, diagnosis.cause, wreck.ending.kind, _frozen(launch.settings), wreck.committed_after > wreck.committed_before)
+    progressed = wreck.committed_after > wreck.committed_before
+    settings, outside = _frozen(launch.settings), wreck.ending.from_outside
+    return Past(wreck.step, diagnosis.cause, wreck.ending.kind, settings, progressed, from_outside=outside)
 
 
 def _frozen(settings: dict[str, Any]) -> tuple[tuple[str, object], ...]:

@@ -22,7 +22,7 @@ def model(folder, **lora):
         max_seq_len=2048,
         norm_eps=config["rms_norm_eps"],
         rope_base=config["rope_parameters"]["rope_theta"],
-        tie_word_embeddings=True,
+        tie_word_embeddings=config["tie_word_embeddings"],
     )
 
 

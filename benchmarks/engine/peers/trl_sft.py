@@ -53,5 +53,3 @@ settings = SFTConfig(
 )
 tokenizer = AutoTokenizer.from_pretrained(work["model"])
 SFTTrainer(model=model, args=settings, train_dataset=rows, processing_class=tokenizer).train()
-if on_gpu:
-    Path(work["out"]).with_name("peak.json").write_text(json.dumps({"bytes": torch.cuda.max_memory_allocated()}))

@@ -57,7 +57,7 @@ def _cpu(reason: str) -> Image:
 
 def _made(base: str, dockerfile: str, argument: str, flags: str, reason: str, source: str) -> Image:
     build = f"docker build -f docker/{dockerfile}.Dockerfile --build-arg {argument} -t holdfast ."
-    run = " ".join(f'docker run --rm -it {flags} -v "$PWD:/work" holdfast train my-run.yaml'.split())
+    run = " ".join(f'docker run --rm -it --init {flags} -v "$PWD:/work" holdfast train my-run.yaml'.split())
     return Image(base, build, run, reason, source)
 
 

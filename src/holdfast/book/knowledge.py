@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from holdfast.core.files import Json
-from holdfast.core.machine import Gpu, Torch
+from holdfast.core.machine import Gpu, Machine, Torch
+from holdfast.core.machinefile import read, training_devices
 from holdfast.core.versions import release, version, within
 
 _TABLES = Path(__file__).parent / "tables"
@@ -58,6 +59,34 @@ def lacks_code(torch: Torch, arch: str) -> bool:
     """Whether torch is known to have no code for an architecture."""
     archs, _ = known_archs(torch)
     return bool(archs) and not has_code(arch, archs or ())
+
+
+def fused_attention(torch: Torch, arch: str) -> Literal["stable", "experimental"] | None:
+    """Whether this torch has fused attention for an AMD architecture, has it behind a switch, or has none."""
+    row = row_of("architectures", "fused_attention", torch=torch.version) or {"stable": [], "experimental": []}
+    return "stable" if arch in row["stable"] else "experimental" if arch in row["experimental"] else None
+
+
+def attention_kernels(machine: Machine, gpu: str | None) -> Literal["stable", "experimental"] | None:
+    """As fused_attention for the GPU of that architecture, the switch of this environment heard; what is no AMD card has stable ones."""
+    torch, arch = machine.torch, next((running_as(one, machine.env) for one in machine.gpus if one.arch == gpu), "")
+    if torch is None or torch.backend != "rocm":
+        return "stable"
+    found = fused_attention(torch, arch)
+    switched = machine.env.get("TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL") == "1"
+    return "stable" if found == "experimental" and switched else found
+
+
+def has_fused_attention(facts: Json) -> bool:
+    """Whether attention on the GPU a run takes holds no matrix of scores."""
+    gpus = training_devices(facts)
+    return not gpus or attention_kernels(read(facts), gpus[0].get("arch")) == "stable"
+
+
+def lacks_device_package(machine: Machine, arch: str) -> bool:
+    """Whether ROCm is pip packages here, one of kernels for each architecture, and this architecture's is not among them."""
+    packages = machine.packages
+    return bool(packages.get("rocm-sdk-libraries")) and bool(arch) and not packages.get(f"rocm-sdk-device-{arch}")
 
 
 def toolkit(torch: Torch) -> str | None:
@@ -172,7 +201,8 @@ def wheel_advice(arch: str) -> str:
 
 def _rocm_advice(arch: str) -> str:
     if arch in ("gfx900", "gfx906"):
-        return f"torch 2.7 to 2.9 of {WHEELS}/rocm6.3, the last wheels with kernels for it"
+        tried = "; untested: AMD's nightly builds with rocm-sdk-device-gfx906 (github.com/ROCm/TheRock, SUPPORTED_GPUS.md)"
+        return f"torch 2.7 to 2.9 of {WHEELS}/rocm6.3, the last wheels with kernels for it{tried if arch == 'gfx906' else ''}"
     if arch in ("gfx1150", "gfx1151"):
         return f"torch 2.10 or newer of {WHEELS}/rocm7.1, or AMD's own index for {arch} under repo.amd.com/rocm/whl"
     wheels = [wheel for wheel in rocm_wheels() if arch in wheel["archs"] and wheel["sure"] != "low" and within(wheel["torch"], ">=2.4")]

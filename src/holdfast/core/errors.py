@@ -1,4 +1,4 @@
-"""The one error a user meets, and the exit codes. Printing it is cli.py's job."""
+"""The one error a user meets, and the exit codes. Printing it is cli.py's job. And the one a trainer says to its parents."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class Stop(Exception):
 
     def __str__(self) -> str:
         return self.message if not self.hint else f"{self.message}\n  -> {self.hint}"
+
+
+class DeviceGone(Exception):
+    """The GPU of the run's plan is not there. The message: what torch says instead."""
 
 
 def told(error: Exception) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from holdfast.core.config import Evaluate
 from holdfast.core.files import Json, read_lines
 from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_at
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,18 @@ def stopped_early(rows: list[Json], evaluate: Evaluate, since: int) -> Json | No
         "patience": evaluate.patience,
         "min_delta": evaluate.min_delta,
     }
+
+
+def is_over(run: RunFolder) -> bool:
+    """Whether the journals say that the run has ended: after its last step, evaluated where it is to be, or early.
+
+    The only meaning of "finished": an exit code says how a process ended, not that its run did.
+    """
+    committed, timeline = run.committed(), read_timeline(run.timeline_file)
+    if not timeline:
+        return False
+    settings, evaluate = settings_at(timeline, committed + 1), run.config().evaluate
+    rows = [row for row in read_evaluations(run) if row["step"] <= committed]
+    if evaluate.every is not None and not any(row["step"] == committed for row in rows):
+        return False
+    return committed >= settings["steps"] or stopped_early(rows, evaluate, settings.get("patience_from", 1)) is not None

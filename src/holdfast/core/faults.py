@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Effect = Literal[
     "kill",
+    "exit",
     "segfault",
     "abort",
     "raise",
@@ -38,7 +39,7 @@ Effect = Literal[
 Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "evaluate", "evaluated", "best", "save", "saved"]
 CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint", "disk_full", "bad_sector")
 LOSS_EFFECTS = ("nan_loss", "zero_loss", "spike")  # they change a micro-batch's loss
-LATE_EFFECTS = ("kill", "segfault", "abort", "raise", "host_oom", "hang", "slow")
+LATE_EFFECTS = ("kill", "exit", "segfault", "abort", "raise", "host_oom", "hang", "slow")
 WRITER_PHASES = ("save", "saved")
 
 

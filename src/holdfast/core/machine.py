@@ -13,6 +13,8 @@ INTEGRATED = frozenset(
         *("gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"),
     )
 )
+# Cards whose driver hangs the machine where their memory runs out, instead of refusing: https://github.com/unslothai/unsloth/pull/5301
+FREEZE_WHEN_FULL = frozenset({"gfx1200", "gfx1201"})
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # of /proc/cpuinfo: units that multiply bf16, the last one on ARM
 _AMD_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")
 VENDORS: tuple[Vendor, ...] = ("amd", "nvidia", "intel", "apple")
@@ -93,6 +95,7 @@ class Machine:
     system: str | None = None
     wsl: bool | None = None
     container: bool | None = None
+    init: str | None = None  # the name of the first process
     kernel_command_line: str | None = None
     numa_balancing: bool | None = None
     groups: tuple[str, ...] | None = None

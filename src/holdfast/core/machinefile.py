@@ -43,6 +43,7 @@ def read(facts: Mapping[str, Any]) -> Machine:
         system=at.text("os", "system"),
         wsl=at.truth("os", "wsl"),
         container=at.truth("os", "container"),
+        init=at.text("os", "init"),
         kernel_command_line=at.text("os", "command_line"),
         numa_balancing=at.truth("os", "numa_balancing"),
         groups=at.texts("os", "groups"),

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from holdfast.core.catalog import Card
+from holdfast.core.failure import Cause
 from holdfast.core.files import Json
 
 
@@ -17,6 +18,7 @@ class Sign(Card):
     A card may write rows short, as {"loss": [3.0, 2.5, ...]}: a list for each column.
     """
 
+    cause: Cause | None = Field(None, description="what a run that ends like this suffers from; None: it may be well all the same")
     newest: int = Field(240, exclude=True, description="how many of the newest rows it looks at")
     look: Callable[[Sequence[Json]], str | None] = Field(exclude=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -18,24 +19,20 @@ EndingKind = Literal[
     "out_of_memory",
     "refused",
     "damaged",
+    "device_gone",
     "hang",
     "stuck",
     "vanished",
     "never_started",
 ]
+FULL_DISK_BYTES = 1 << 16  # with less left no attempt can begin
 LOGITS_AT_ONCE = 1 << 25  # elements of [labels, vocabulary] that exist together: 128 MiB in fp32
+WIDENED_ROWS = 1 << 14  # of a narrow output layer, at once
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
 EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED, EXIT_DAMAGED = 64, 65, 66, 67, 68, 69
-EXIT_KINDS: dict[int, EndingKind] = {
-    0: "finished",
-    130: "interrupted",
-    64: "nonfinite",
-    65: "no_state",
-    66: "disk_full",
-    67: "out_of_memory",
-    68: "refused",
-    69: "damaged",
-}
+EXIT_DEVICE_GONE = 71  # 70 is the command line's "a bug of ours"
+# A signal that a program does not die of by its own doing, as it does of SIGSEGV or SIGABRT.
+_OTHERS_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPWR}
 
 
 @dataclass(frozen=True)
@@ -68,23 +65,29 @@ class Ending:
     seconds: float | None = None
     facts: Json = field(default_factory=dict)
 
+    @property
+    def from_outside(self) -> bool:
+        """Whether somebody else ended the process, or nobody saw how it ended. Killing a trainer that hangs is our own doing: `hang`."""
+        if self.kind == "killed":
+            return self.code is not None and -self.code in _OTHERS_SIGNALS
+        return self.kind in ("vanished", "never_started")
+
     def words(self) -> str:
         """The ending in words."""
         if self.kind == "killed" and self.code is not None:
-            import signal
-
             return f"killed by {signal.Signals(-self.code).name}"
         if self.kind == "error":
-            return f"ended with exit code {self.code}"
+            return f"ended with exit code {self.code}" + (", before the end of the run" if self.code == 0 else "")
         return {
             "finished": "finished",
             "interrupted": "asked to stop",
             "nonfinite": "stopped at a loss or gradient that is not finite",
             "no_state": "found no state to go on from",
             "disk_full": "the disk is full",
-            "out_of_memory": "ran out of memory on a single sample",
+            "out_of_memory": "ran out of memory",
             "refused": "refused what it was to train on",
             "damaged": "found its state damaged",
+            "device_gone": "did not find the GPU of its plan",
             "hang": "gave no sign of life and was ended",
             "stuck": "cannot be killed: it is stuck in the kernel",
             "never_started": "never started",
@@ -116,6 +119,11 @@ class Wreck:
     kernel_messages: tuple[str, ...] | None = None
     machine: Json | None = None  # kernel, torch and devices, in short
 
+    @property
+    def disk_is_full(self) -> bool:
+        """As measured; words in an output prove nothing."""
+        return self.disk_free_bytes is not None and self.disk_free_bytes < FULL_DISK_BYTES
+
     def as_json(self) -> Json:
         return asdict(self) | {"words": self.ending.words()}
 
@@ -137,6 +145,7 @@ class Diagnosis:
     clues: tuple[Clue, ...] = ()
     also: tuple[tuple[str, float], ...] = ()
     cards: tuple[str, ...] = ()
+    explanation: str = ""  # in place of what cards say
 
     @classmethod
     def plain(cls, cause: str, confidence: float, *clues: str) -> Diagnosis:
@@ -153,9 +162,10 @@ class Verdict:
     """What the lab found out about a step that fails, and what was seen to help.
 
     kind: transient (it goes through now), rows (named in `rows` and `sources`), setting (`settings` and `env` were seen to help, and it
-    failed again without them), state (the state before it is damaged), weights (those of the base model are), uncertain. odds: failures
-    and trials of the step as it was. cause: what the trials say it is, where the diagnosis could not know. to: the older state from which
-    the step goes through.
+    failed again without them), state (the state before it is damaged), weights (those of the base model are), stuck
+    (a trial cannot be ended), uncertain. odds: failures and trials of the step as it was. cause: what the trials say
+    it is, where the diagnosis could not know. to: the older state from which the step goes through. processes:
+    started for the trials.
     """
 
     kind: str
@@ -170,6 +180,7 @@ class Verdict:
     odds: tuple[int, int] | None = None
     cause: str | None = None
     to: int | None = None
+    processes: int = 0
 
 
 @dataclass(frozen=True)

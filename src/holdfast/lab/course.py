@@ -12,7 +12,7 @@ from holdfast.core.run import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
 from holdfast.lab.search import smallest_failing
-from holdfast.lab.trials import Lab, Spent
+from holdfast.lab.trials import Lab, NoAnswer, Spent
 from holdfast.mind.course import BEFORE, FROM_THE_START, RATES, Trouble
 
 _BEYOND = 14  # steps from the onset on that are trained again
@@ -68,6 +68,8 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quaran
             return lab.verdict("setting", text, remedy="rollback", settings={"lr_factor": factor * share})
     except Spent:
         return lab.verdict("uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
+    except NoAnswer as reason:
+        return lab.verdict("uncertain", f"{reason}")
     return lab.verdict("uncertain", f"{seen}: the loss rises whatever is left out, and at {RATES[-1]:g} times the learning rate, too")
 
 

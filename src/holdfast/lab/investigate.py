@@ -11,10 +11,11 @@ from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
 from holdfast.lab.search import guilty, smallest_failing, twins
 from holdfast.lab.state import blame_the_rate, blame_the_state
-from holdfast.lab.trials import Lab, Spent, failure
+from holdfast.lab.trials import Lab, NoAnswer, Spent, failure
 from holdfast.mind.course import left_level
 
-_CULPRITS = 4  # rows of one step that are searched for
+_CULPRITS = 4  # rows of one step that are searched for in any case
+_OF_ROWS = 2 / 3  # of the trials, in which more rows than that are searched for; the rest is left for remedies
 _TRANSIENT = 3  # passes in a row after which a failure counts as gone
 _ACCUSED = 2  # steps in whose rows were accused lately: where the loss has left its level, it is not the rows
 _AGAIN = 2  # more failures of a culprit, and more passes of what is left, before a row is accused
@@ -24,13 +25,16 @@ _BLOCKS = ((1, 1), (4, 3), (5, 5), (5, 5))  # trials with a change and without i
 
 
 def in_order(cards: Iterable[RemedyCard], cause: str, machine: Json, refuted: set[str], allow_cpu: bool) -> list[RemedyCard]:
-    """The remedies worth a trial: likely cures of the cause first, the cheaper before the dearer, those of this device before others'.
+    """The remedies worth a trial: likely cures of the cause first, the cheaper before the dearer.
 
-    The last resort comes last, where it is allowed and there is a GPU to leave.
+    Those of another vendor's GPU than this machine's are left out: each would cost the start of a process. Those of a
+    GPU come late where there is none. The last resort comes last, where it is allowed and there is a GPU to leave.
     """
-    amd = any(gpu.get("vendor") == "amd" for gpu in machine.get("gpus") or [])
-    here = {"any": True, "gpu": bool(machine.get("gpus")), "amd": amd}
-    offered = [card for card in cards if not card.last_resort or (allow_cpu and here["gpu"])]
+    vendors = {gpu.get("vendor") for gpu in machine.get("gpus") or []}
+    here = {"any": True, "gpu": bool(vendors), "amd": "amd" in vendors}
+    foreign = {"amd"} if vendors and not vendors & {"amd", None} else set()
+    own = [card for card in cards if card.device not in foreign]
+    offered = [card for card in own if not card.last_resort or (allow_cpu and here["gpu"])]
     ranked = sorted(offered, key=lambda card: (card.last_resort, not here[card.device], not card.matches(cause), card.cost, card.id))
     return [card for card in ranked if card.id not in refuted]
 
@@ -45,10 +49,14 @@ def investigate(lab: Lab, suspects: Sequence[int], failures: int, remedies: Iter
     except Spent:
         text = f"no answer within {lab.trials} trials and {lab.seconds():.0f} s{_told(lab)}"
         return lab.verdict("uncertain", text)
+    except NoAnswer as reason:
+        return lab.verdict("uncertain", f"{reason}{_told(lab)}")
 
 
 def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[RemedyCard]) -> Verdict:
-    if not any(lab.fails_unchanged(suspects) for _ in range(_TRANSIENT)):
+    while len(lab.unchanged) < _TRANSIENT and not (lab.exact and any(lab.unchanged)):
+        lab.fails_unchanged(suspects)
+    if not any(lab.unchanged):
         return lab.verdict("transient", f"the same step went through in {len(lab.unchanged)} of {len(lab.unchanged)} trials")
     certain = all(lab.unchanged)
     everything = Change(tuple(suspects))
@@ -136,7 +144,7 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     blamed: list[list[int]] = []
     seen = ""
     left = suspects
-    while len(blamed) < _CULPRITS and left and lab.fails(Change(tuple(left))):
+    while left and (len(blamed) < _CULPRITS or lab.trials < lab.most_trials * _OF_ROWS) and lab.fails(Change(tuple(left))):
         smallest = smallest_failing(left, lambda some: lab.fails(Change(tuple(some))))
         if len(smallest) > 2:
             return None  # so many that fail together only are a shape
@@ -191,9 +199,11 @@ def _where(first: Json | None) -> str:
 
 
 def _everything_fails(lab: Lab, suspects: list[int]) -> bool:
-    """Whether samples as unlike as the shortest and the longest fail alone, both: then it is not a row that is to blame."""
+    """Whether samples as unlike as the shortest, the longest and some between them fail alone: then it is not a row that is to blame."""
     by_length = sorted(suspects, key=lambda one: _length(lab, one))
-    return len(suspects) > 2 and all(lab.fails(Change((one,))) for one in (by_length[0], by_length[-1]))
+    last = len(by_length) - 1
+    at = dict.fromkeys((0, last, last // 2, last // 4, 3 * last // 4))  # bad rows are often just the shortest and the longest
+    return last > 1 and all(lab.fails(Change((by_length[place],))) for place in at)
 
 
 def _company(lab: Lab, others: list[int]) -> list[int]:

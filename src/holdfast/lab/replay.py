@@ -1,7 +1,12 @@
-"""One trial of a run: a step replayed in a throw-away child that dies with its parent. Changes nothing in the run; concludes nothing."""
+"""One trial of a run: a step replayed in a throw-away child that dies with its parent.
+
+Changes nothing in the run; concludes nothing. In the trial's folder the child leaves reached.json with each step that it
+has to compute first, running.json when it begins, outcome.json at its end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import signal
 import subprocess
@@ -15,10 +20,14 @@ from typing import Any
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.memoryfile import memory_places
 from holdfast.core.run import RunFolder
+from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.wait import wait_for_end
+from holdfast.world.ending import end
 
+START_S = 900.0  # until a child computes, or has computed another step on its way there
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.02
+DEVICE_GONE = "the GPU is gone"
 
 
 @dataclass(frozen=True)
@@ -31,20 +40,25 @@ class Change:
     trace: bool = False
     until: int | None = None  # train on through this step, with all samples
     since: int | None = None  # begin at this step and not at the one that fails; the state that was stored on the way is compared
+    deterministic: bool = False  # with kernels that give the same bits each time, whichever the run has
 
     def key(self) -> str:
         """The same for changes that ask the same."""
-        return f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())} {self.trace} {self.until} {self.since}"
+        what = f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())}"
+        return f"{what} {self.trace} {self.until} {self.since} {self.deterministic}"
 
 
-def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str]) -> Json:
-    """Replay `step` under `change` in a child of its own; the outcome in the form of contracts."""
+def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str], deadline_s: float) -> Json:
+    """Replay `step` under `change` in a child of its own; the outcome as the command prints it. Raises Stuck."""
     folder = new_trial(run, step, change)
     began = time.monotonic()
     with (folder / "output.log").open("ab") as output:
         child = start_child(["trial", str(run.path), str(folder)], with_env(environment, change.env), output, subprocess.DEVNULL)
-        code = child.wait()
-    return conclude(folder, step, change, ending_of(code), time.monotonic() - began)
+        try:
+            ending = _ending(child, folder, START_S, deadline_s)
+        finally:
+            end(child, "the trial")
+    return conclude(folder, step, change, ending, time.monotonic() - began)
 
 
 def new_trial(run: RunFolder, step: int, change: Change) -> Path:
@@ -56,6 +70,7 @@ def new_trial(run: RunFolder, step: int, change: Change) -> Path:
         "settings": change.settings,
         "env": change.env,
         "trace": change.trace,
+        "deterministic": change.deterministic,
         "until": change.until,
         "compare": change.since is not None,
         "attempt": max(run.attempts(), default=0) + int(folder.name),
@@ -66,11 +81,18 @@ def new_trial(run: RunFolder, step: int, change: Change) -> Path:
     return folder
 
 
-def conclude(folder: Path, step: int, change: Change, ending: str, seconds: float) -> Json:
-    """Put what came of a trial together; `ending` holds where the child left no outcome."""
-    begun = read_json(folder / "running.json") or {}  # where it crashed: which rows it was about
-    outcome = read_json(folder / "outcome.json") or begun | {"ending": ending, "finite": None, "loss": None, "grad_norm": None}
+def answered(folder: Path) -> bool:
+    """Whether the child has begun with the trial, or said why it cannot: else it was never asked."""
+    return any((folder / name).exists() for name in ("running.json", "outcome.json"))
+
+
+def conclude(folder: Path, step: int, change: Change, ending: str, seconds: float, process: int = 1) -> Json:
+    """Put what came of a trial together; `ending` holds where the child left no outcome. process: the lab's how-manieth."""
+    begun = read_json(folder / "running.json")  # where it crashed: which rows it was about
+    failed = {"ending": ending, "finite": None, "loss": None, "grad_norm": None}
+    outcome = read_json(folder / "outcome.json") or (begun or {}) | failed
     outcome = {"gradients_sha256": None, "weights_sha256": None, **outcome, "seconds_in_all": round(seconds, 3)}
+    outcome |= {"begun": begun is not None, "process": process}
     changed = {"settings": change.settings, "env": change.env, "samples": list(change.samples) or None}
     result = {"step": step, "samples": list(change.samples) or None, **outcome, "changed": changed, "folder": str(folder)}
     write_json(folder / "trial.json", result)
@@ -78,7 +100,7 @@ def conclude(folder: Path, step: int, change: Change, ending: str, seconds: floa
 
 
 class Host:
-    """A child that serves many trials with one loaded model. After a crash or a hang it is gone."""
+    """A child that serves many trials with one loaded model. After a crash, a hang or an error on a GPU it is gone."""
 
     def __init__(self, run: RunFolder, environment: dict[str, str]) -> None:
         run.trials.mkdir(exist_ok=True)
@@ -90,39 +112,57 @@ class Host:
         return self.child.poll() is None
 
     def ask(self, folder: Path, start_s: float, deadline_s: float) -> str:
-        """Have one trial done; how it ended. `start_s`: patience until it computes, `deadline_s`: until it is done."""
-        began, said = time.monotonic(), self.log.stat().st_size
+        """Have one trial done; how it ended. Raises Stuck.
+
+        `start_s`: patience until it computes, `deadline_s`: until it is done.
+        """
+        said = self.log.stat().st_size
         assert self.child.stdin is not None
         try:
             self.child.stdin.write(f"{folder}\n".encode())
             self.child.stdin.flush()
+            ending = _ending(self.child, folder, start_s, deadline_s)
         except OSError:
-            return "the trial's process could not be asked"
-        running: float | None = None
-        while not (folder / "outcome.json").exists():
-            now = time.monotonic()
-            if running is None and (folder / "running.json").exists():
-                running = now
-            if not self.alive():
-                ending = ending_of(self.child.wait())
-                break
-            if now - (began if running is None else running) > (start_s if running is None else deadline_s):
-                ending = f"no end after {deadline_s:.0f} s" if running is not None else f"not ready after {start_s:.0f} s"
-                self.close()
-                break
-            wait_for_end((self.child.pid,), _LOOK_S)
-        else:
-            ending = "finished"
-        with self.log.open("rb") as handle:
+            ending = "the trial's process could not be asked"
+        if ending != "finished" or (read_json(folder / "outcome.json") or {}).get("leaving"):
+            self.close()  # and wait: the next one needs the memory that this one has on the device
+        with self.log.open("rb") as handle, (folder / "output.log").open("ab") as own:
             handle.seek(said)
-            (folder / "output.log").write_bytes(handle.read())
+            own.write(handle.read())
         return ending
 
     def close(self) -> None:
-        self.child.kill()
-        self.child.wait()
+        """Raises Stuck."""
+        end(self.child, "a trial's process")
         if self.child.stdin is not None:
-            self.child.stdin.close()
+            with contextlib.suppress(OSError):  # what it was asked last may lie there still
+                self.child.stdin.close()
+
+
+def _ending(child: subprocess.Popen[bytes], folder: Path, start_s: float, deadline_s: float) -> str:
+    """How a trial ended, once it has, or that it takes too long."""
+    since, sign = time.monotonic(), (False, 0)
+    while not (folder / "outcome.json").exists():
+        newest = _sign_of_life(folder)
+        if newest != sign:
+            since, sign = time.monotonic(), newest
+        code = child.poll()
+        if code is not None:
+            return "finished" if (folder / "outcome.json").exists() else ending_of(code)
+        running, _ = sign
+        if time.monotonic() - since > (deadline_s if running else start_s):
+            return f"no end after {deadline_s:.0f} s" if running else f"not ready after {start_s:.0f} s"
+        wait_for_end((child.pid,), _LOOK_S)
+    return "finished"
+
+
+def _sign_of_life(folder: Path) -> tuple[bool, int]:
+    """(whether the trial has begun, when its child last reached another of the steps before it)"""
+    try:
+        reached = (folder / "reached.json").stat().st_mtime_ns
+    except FileNotFoundError:
+        reached = 0
+    return (folder / "running.json").exists(), reached
 
 
 def start_child(arguments: list[str], environment: dict[str, str], output: Any, given: int) -> subprocess.Popen[bytes]:
@@ -142,6 +182,8 @@ def with_env(environment: Mapping[str, str], changes: dict[str, str | None]) -> 
 
 
 def ending_of(code: int) -> str:
+    if code == EXIT_DEVICE_GONE:
+        return DEVICE_GONE
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"error, exit code {code}"
 
 

@@ -11,6 +11,7 @@ from holdfast.lab.trials import Lab
 from holdfast.mind.course import RATES
 
 _GROSS = 1.0  # a stored value that is off by as much as the largest of its tensor is no rounding
+_AGREE = 0.1  # of what the stored value is off: two trials that give that value again may be so far apart
 _NEAR = 1.4  # times the loss at the best of the rates: beyond it the weights are spoilt, if finite
 
 
@@ -27,11 +28,27 @@ def blame_the_state(lab: Lab, failed: Json, rates: bool) -> Verdict | None:
         if not again["finite"]:
             continue
         differs = again.get("differs")
-        if differs is None or differs["times"] < _GROSS:
+        if differs is None or differs["times"] < _GROSS or not _comes_again(lab, to, differs):
             return None  # from the same state it went through: a failure that comes and goes
         text = f"the state after step {before} is damaged: {_words(differs)}; trained again from step {to}, step {lab.step} goes through"
         return lab.verdict("state", text, remedy="rollback", cause="hardware_fault", to=to)
     return _first_rate(lab, older[:1] + older[1:][-1:]) if rates else None
+
+
+def _comes_again(lab: Lab, to: int, differs: Json) -> bool:
+    """Whether training once more gives the value that the stored state should have, too; where bits are the same: yes.
+
+    Without that, the first updates of weights that hardly have a gradient go by the signs of rounding errors, so that two
+    computations may differ by all there is.
+    """
+    if lab.exact:
+        return True
+    again = lab.outcome(Change(since=to + 1, until=lab.step), anew=True)
+    other = again.get("differs") if again["finite"] else None
+    if other is None or (other["tensor"], other["at"]) != (differs["tensor"], differs["at"]):
+        return False
+    apart, off = abs(other["again"] - differs["again"]), abs(differs["stored"] - differs["again"])
+    return bool(apart <= _AGREE * off)
 
 
 def blame_the_rate(lab: Lab, onset: int, limit: float) -> Verdict | None:

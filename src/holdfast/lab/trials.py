@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.checkpoint import checkpoint_steps, next_valid
-from holdfast.core.files import Json, read_lines
+from holdfast.core.files import Json, read_json, read_lines
 from holdfast.core.run import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.core.units import counted
-from holdfast.lab.replay import Change, Host, conclude, new_trial, with_env
+from holdfast.lab.replay import DEVICE_GONE, START_S, Change, Host, answered, conclude, new_trial, with_env
 from holdfast.mind.course import FROM_THE_START, WIDTH
+from holdfast.world.ending import Stuck
+from holdfast.world.pauses import Pauses
 
 MOST_SECONDS = 3600.0
-_START_S = 900.0
 _STATES = 3  # older states that are tried
 
 
@@ -23,8 +25,14 @@ class Spent(Exception):
     """The budget of trials is used up, or the user wants to stop."""
 
 
+class NoAnswer(Exception):
+    """A trial of what the run itself does could not be begun, so it says nothing about the step. The message: why."""
+
+
 class Lab:
     """The trials of one failing step: counted, cached by what they ask, kept under RUN/trials."""
+
+    processes = 0  # that were started for the trials
 
     def __init__(
         self,
@@ -38,7 +46,7 @@ class Lab:
     ) -> None:
         self.run, self.step, self.environment, self.settings = run, step, environment, settings
         self.deadline_s, self.tell, self.stop = deadline_s, tell, stop
-        self.trials, self.most_trials = 0, run.config().run.trials
+        self.trials, self.most_trials = 0, trials_left(run, step)
         self.goes_back = run.config().run.rollback  # whether committed steps may be trained again at a lower rate
         self.unchanged: list[bool] = []  # whether the step failed, each time it was tried as it was
         self.began = time.monotonic()
@@ -52,8 +60,16 @@ class Lab:
         for host in self.hosts.values():
             host.close()
 
+    @property
+    def exact(self) -> bool:
+        """Whether the same trial gives the same bits: not so with most GPU runs' kernels, which trials use as well."""
+        return bool(self.settings.get("deterministic", True))
+
     def fails(self, change: Change, anew: bool = False) -> bool:
-        """Whether the step fails under `change`; asked once, or again with `anew`. Raises Spent."""
+        """Whether the step fails under `change`; asked once, or again with `anew`.
+
+        Raises Spent, NoAnswer, Stuck.
+        """
         return not self.outcome(change, anew)["finite"]
 
     def fails_unchanged(self, suspects: Sequence[int]) -> bool:
@@ -93,7 +109,8 @@ class Lab:
 
     def verdict(self, kind: str, evidence: str, **facts: Any) -> Verdict:
         """What the trials so far have shown."""
-        return Verdict(kind, self.trials, round(self.seconds(), 1), evidence, odds=self.odds(), **facts)
+        facts |= {"odds": self.odds(), "processes": self.processes}
+        return Verdict(kind, self.trials, round(self.seconds(), 1), evidence, **facts)
 
     def seconds(self) -> float:
         return time.monotonic() - self.began
@@ -105,11 +122,36 @@ class Lab:
         began, first = time.monotonic(), change.since or self.step
         folder = new_trial(self.run, first, change)
         steps = 1 if change.until is None else change.until - first + 1
-        ending = self._host(change.env).ask(folder, _START_S, self.deadline_s * steps)
-        result = conclude(folder, first, change, ending, time.monotonic() - began)
+        ending = self._asked(folder, change, self.deadline_s * steps)
+        result = conclude(folder, first, change, ending, time.monotonic() - began, self.processes)
         loss = "" if result["loss"] is None else f", loss {result['loss']:.4g}"
         self.tell(f"trial {folder.name}: {_words(change)}: {f'goes through{loss}' if result['finite'] else failure(result)}")
+        if ending == DEVICE_GONE or not (result["begun"] or change.settings or change.env):
+            raise NoAnswer(f"a trial could not be begun: {failure(result)}")
         return result
+
+    def _asked(self, folder: Path, change: Change, deadline_s: float) -> str:
+        """How a trial ended. Its process may be gone before it begins, for a reason of its own: then it is asked once more.
+
+        Where that finds no GPU it is asked again and again, for `run.device_s` seconds.
+        """
+
+        def ask() -> str:
+            return self._host(change.env).ask(folder, START_S, deadline_s)
+
+        ending = ask()
+        if ending != DEVICE_GONE and not answered(folder):
+            ending = ask()
+        pauses = Pauses(self.run, self.tell)
+        while ending == DEVICE_GONE and not self.stop():
+            if pauses.missing("a trial found no GPU") >= self.run.config().run.device_s:
+                return ending
+            pauses.after(progressed=False)
+            pauses.wait(self.stop)
+            ending = ask()
+        if ending != DEVICE_GONE:
+            pauses.found()
+        return ending
 
     def sources(self, samples: Sequence[int]) -> tuple[str, ...]:
         """The rows, as file:line, of samples that took part in a trial."""
@@ -127,7 +169,29 @@ class Lab:
             self.hosts.pop(other).close()
         if key not in self.hosts:
             self.hosts[key] = Host(self.run, with_env(self.environment, env))
+            self.processes += 1
         return self.hosts[key]
+
+
+def concluded(lab: Lab, experiments: Callable[[], Verdict]) -> Verdict:
+    """What the experiments show, with every process of the lab gone; or that one of them cannot be ended."""
+    try:
+        with lab:
+            return experiments()
+    except Stuck as stuck:
+        return lab.verdict("stuck", str(stuck))
+
+
+def trials_left(run: RunFolder, step: int) -> int:
+    """What is left of the trials of a step, which all its investigations share since the run was last given up or stopped."""
+    spent = 0
+    for number in run.attempts():
+        wreck = read_json(run.attempt(number) / "wreck.json") or {}
+        if wreck and not wreck.get("decision", {}).get("go_on"):
+            spent = 0
+        elif wreck.get("step") == step:
+            spent += (wreck.get("verdict") or {}).get("trials", 0)
+    return max(0, run.config().run.trials - spent)
 
 
 def _words(change: Change) -> str:

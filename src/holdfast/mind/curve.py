@@ -28,6 +28,7 @@ HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
 CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
 RISEN, DIP = 1.25, 0.97  # the last value against the first, where each is at least this share of the one before it
+LARGE_RATE = 1.0
 JUMPED = 2.0  # all later values against the first, where there are only three
 
 
@@ -100,6 +101,10 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
         yield Line(ill.line.number, "reading: gradient norm is not finite while the loss is", ill.line.rank)
     else:
         yield _finite(alive)
+    rates = [(point.rate, point.line) for point in course if point.rate is not None and point.rate > LARGE_RATE]
+    if rates:
+        rate, line = rates[-1]
+        yield Line(line.number, f"reading: learning rate is {rate:g}, far above what language models learn at", line.rank)
     if len(course) >= 3 and _still(course):
         yield Line(course[-1].line.number, "reading: nothing moves: loss, gradient norm or learning rate say that no weight is updated")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.core.config import Run
 from holdfast.core.files import Json
 from holdfast.core.types import Decision, Diagnosis, Launch, Verdict, Wreck
 from holdfast.mind.course import FROM_THE_START, SLOWER, Trouble
 
-REPEATS = {"killed": 8, "vanished": 8, "never_started": 8}  # somebody else's doing, often; the rest is the program's own
-REPEATS_OTHERWISE = 3
+REPEATS = 3  # of what is the program's own doing
+REPEATS_FROM_OUTSIDE = 8  # of what is somebody else's, often
 BARREN = 20
-FINAL = ("checkpoint_unreadable", "disk_full")  # another attempt would meet the same
-FINAL_KINDS = ("refused", "stuck")
+FINAL_KINDS = ("refused", "stuck", "no_state")  # another attempt would meet the same
 REPEATS_BY_CHANCE = 8  # where the lab saw the step go through as it is: another start is another chance
 ROLLBACKS = 3  # in a row without getting beyond where the first of them began
 OF_REMEDIES = ("remedy_applied", "remedy_helped", "remedy_refuted", "attempt_ended")  # what `refuted` and `helped` look at
@@ -32,6 +32,8 @@ class Past:
     progressed: bool  # it committed a step
     remedied: bool = False  # something was changed after it
     by_chance: bool = False  # the lab saw its step go through as it is
+    from_outside: bool = False  # somebody else ended it
+    investigated: bool = False  # the lab has looked into its step after it
 
 
 def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Launch, rolled: int = 0) -> Decision:
@@ -42,12 +44,13 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
     """
     if wreck.ending.kind == "damaged":
         return _decide_damaged(wreck, launch, rolled)
-    if diagnosis.cause in FINAL or wreck.ending.kind in FINAL_KINDS:
+    if is_final(wreck):
         return Decision(None, "none", str(wreck.ending.facts.get("reason") or "; ".join(clue.text for clue in diagnosis.clues)))
+    history = [past for past in history if past.kind != "device_gone"]  # a GPU that was away explains nothing else
     barren = _trailing(history, lambda past: not past.progressed)
     newest = history[-1]
     repeats = _unchanged(history, lambda past: not past.progressed and _key(past) == _key(newest))
-    limit = REPEATS.get(wreck.ending.kind, REPEATS_OTHERWISE)
+    limit = REPEATS_FROM_OUTSIDE if newest.from_outside else REPEATS
     if repeats and any(past.by_chance for past in history[-repeats:]):
         limit = max(limit, REPEATS_BY_CHANCE)
     where = f"at step {wreck.step}" if wreck.step is not None else "before its first step"
@@ -56,6 +59,22 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
     if barren >= BARREN:
         return Decision(None, "none", f"{barren} attempts in a row committed no new step, for changing reasons")
     return Decision(launch, "resume", f"{wreck.ending.words()} {where}; starting again from the newest state")
+
+
+def is_final(wreck: Wreck) -> bool:
+    """Whether another attempt would meet the same: as measured, or as the trainer found. Words in its output prove nothing."""
+    return wreck.disk_is_full or wreck.ending.kind in FINAL_KINDS
+
+
+def decide_gone(wreck: Wreck, launch: Launch, away_s: float, asked: Run) -> Decision:
+    """What follows where the GPU of the plan has been gone for `away_s` seconds: look again, give up, or go on without where allowed."""
+    reason = str(wreck.ending.facts.get("reason") or "torch finds no GPU")
+    if away_s < asked.device_s:
+        told = f"{reason}; the run was planned for one: looking for it again for {asked.device_s:g} s (run.device_s)"
+        return Decision(launch, "wait", told)
+    if asked.allow_cpu:
+        return Decision(launch, "cpu", f"{reason} for {away_s:.0f} s; going on on the CPU, as run.allow_cpu says")
+    return Decision(None, "none", f"{reason} for {away_s:.0f} s (run.device_s = {asked.device_s:g})")
 
 
 def _decide_damaged(wreck: Wreck, launch: Launch, rolled: int) -> Decision:
@@ -68,16 +87,16 @@ def _decide_damaged(wreck: Wreck, launch: Launch, rolled: int) -> Decision:
     return Decision(launch, "rollback", f"{told}; back to step {sound}, whose state is sound", told, to=sound)
 
 
-def wants_experiments(wreck: Wreck, diagnosis: Diagnosis, history: list[Past]) -> bool:
+def wants_experiments(wreck: Wreck, history: list[Past]) -> bool:
     """Whether the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
-    if wreck.step is None or diagnosis.cause in FINAL or wreck.ending.kind in (*FINAL_KINDS, "no_state", "never_started", "damaged"):
+    if wreck.step is None or is_final(wreck) or wreck.ending.kind in ("never_started", "damaged"):
         return False
-    from_outside = wreck.ending.kind == "vanished" or wreck.ending.code == -9
-    deaths = deaths_in_step(history)
-    first = EXPERIMENTS_AFTER + (1 if from_outside else 0)
-    if any(past.by_chance for past in history[len(history) - deaths :]):
-        return deaths == REPEATS_BY_CHANCE  # once more, before the end
-    return deaths >= first and (deaths - first) % 2 == 0
+    deaths = _in_step(history)[-deaths_in_step(history) :]
+    if any(past.by_chance for past in deaths):
+        return len(deaths) == REPEATS_BY_CHANCE  # once more, before the end
+    looked = max((at for at, past in enumerate(deaths, 1) if past.investigated), default=0)
+    enough = EXPERIMENTS_AFTER + (1 if deaths[-1].from_outside and not looked else 0)
+    return len(deaths) - looked >= enough
 
 
 def deaths_in_step(history: list[Past]) -> int:
@@ -85,7 +104,12 @@ def deaths_in_step(history: list[Past]) -> int:
 
     By the step alone: the row of the step before may be committed only by the next attempt, from the snapshot, and look like progress.
     """
-    return _unchanged([past for past in history if past.step is not None], lambda past: past.step == history[-1].step)
+    return _unchanged(_in_step(history), lambda past: past.step == history[-1].step)
+
+
+def _in_step(history: list[Past]) -> list[Past]:
+    """Without the deaths before a first step."""
+    return [past for past in history if past.step is not None]
 
 
 def decide_after(verdict: Verdict, wreck: Wreck, before: Decision, launch: Launch, rolled: int = 0) -> Decision:
@@ -93,6 +117,8 @@ def decide_after(verdict: Verdict, wreck: Wreck, before: Decision, launch: Launc
 
     `launch` is the one that goes on; where settings or rows change, they are on the timeline before it starts. rolled: as in `decide`.
     """
+    if verdict.kind == "stuck":
+        return Decision(None, "none", verdict.evidence)
     told = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
     if verdict.to is not None and rolled < ROLLBACKS:
         change = "".join(f" with {name} = {value}" for name, value in verdict.settings.items())
@@ -119,6 +145,8 @@ def decide_course(trouble: Trouble, verdict: Verdict, to: int | None, barren: in
     to: the newest step before it whose state there is, None: there is none. barren: rollbacks in a row that came to nothing. factor: of the
     learning rate, in force.
     """
+    if verdict.kind == "stuck":
+        return Decision(None, "none", verdict.evidence)
     told = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
     if to is None:
         return Decision(launch, "none", f"{trouble.words()}; no state from before it is left, so the run goes on as it is", told)
@@ -173,8 +201,8 @@ def helped(events: list[Json], committed: int) -> list[Json]:
     return [one for one in applied if committed >= one["step"] + WATCHED and one["step"] not in told and one["remedy"] not in wrong]
 
 
-def _key(past: Past) -> tuple[str, str, tuple[tuple[str, object], ...]]:
-    return past.cause, past.kind, past.settings
+def _key(past: Past) -> tuple[object, ...]:
+    return past.cause, past.kind, past.from_outside, past.settings
 
 
 def _unchanged(history: list[Past], holds: Callable[[Past], bool]) -> int:

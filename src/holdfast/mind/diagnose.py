@@ -15,13 +15,14 @@ from itertools import accumulate
 from holdfast.core.failure import Failure
 from holdfast.core.logtext import Evidence, Line, clean
 from holdfast.core.types import Clue, Diagnosis, Wreck
+from holdfast.mind.frames import tracebacks
 from holdfast.mind.kinship import guess
 from holdfast.mind.passing import of_weight, without_passing
 from holdfast.mind.readings import readings
 from holdfast.mind.sift import sift
+from holdfast.mind.unfinished import CutShort, cut_short
 
 _LOW_MEMORY_BYTES = 512 << 20
-_FULL_DISK_BYTES = 1 << 16
 _ADVICE = re.compile(  # up to the end of the line: advice follows the fact, unless it is all that the error says
     r"(?<!Error: )\b(?:If (?:reserved\b|you\b|this\b|the problem)|[Pp]lease (?:try|consider|check|make sure|see)\b|[Cc]onsider\b"
     r"|For debugging\b"
@@ -45,11 +46,13 @@ _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
 ECHO_BESIDE_ROOT = 0.2
 LATER = 0.75  # an error after the first one
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
+AGAINST_MEASURED = 0.6  # words that say otherwise than what was measured
 IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
 ENOUGH = 0.3  # below this no card is believed
 ENOUGH_TO_ACT = 0.4  # below this a run of our own is not steered by it
-UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (measured, benchmarks/RESULTS.md)
+UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (benchmarks/results/diagnose.md)
 CLUES, LONGEST_CLUE = 5, 500
+_OF_DEVICES = ("hardware_fault", "driver_or_firmware", "device_access_denied", "wrong_device_selected")  # why a GPU may be gone
 READING = "reading: "
 HEALTHY = "reading: loss is finite and does not climb"
 
@@ -78,14 +81,17 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
         return Diagnosis.plain("hardware_fault", 0.8, *facts["damaged"])
     if ending.kind == "refused":
         return Diagnosis.plain(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
-    if ending.kind == "disk_full" or (wreck.disk_free_bytes is not None and wreck.disk_free_bytes < _FULL_DISK_BYTES):
-        return Diagnosis.plain("disk_full", 0.95, f"the disk of the run folder has {wreck.disk_free_bytes} bytes free")
+    if ending.kind == "disk_full" or wreck.disk_is_full:
+        free = "an unknown number of" if wreck.disk_free_bytes is None else f"{wreck.disk_free_bytes:,}"
+        return Diagnosis.plain("disk_full", 0.95, f"the disk of the run folder has {free} bytes free")
     if ending.kind in ("hang", "stuck"):
         return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
     if ending.kind == "no_state":
         return Diagnosis.plain("checkpoint_unreadable", 0.95, str(facts.get("reason", "")))
     if ending.kind == "out_of_memory":
         return Diagnosis.plain("gpu_out_of_memory" if facts.get("device") == "cuda" else "host_out_of_memory", 0.95, str(facts["reason"]))
+    if ending.kind == "device_gone":
+        return _of_a_device(wreck, cards)
     if ending.kind not in ("killed", "error"):
         return Diagnosis("unknown", 0.0)
     available = wreck.memory_available_bytes
@@ -105,7 +111,19 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
     found = _by_cards(Evidence(tuple(serious), ending.code), cards)
     if found.confidence < ENOUGH_TO_ACT:
         found = Diagnosis("unknown", 0.0, found.clues, found.also)
+    if found.cause == "disk_full" and wreck.disk_free_bytes is not None:
+        room = Clue(None, f"the disk of the run folder has {wreck.disk_free_bytes / 1e9:.1f} GB free, so it is another one")
+        found = replace(found, confidence=round(found.confidence * AGAINST_MEASURED, 3), clues=(*found.clues[: CLUES - 1], room))
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
+
+
+def _of_a_device(wreck: Wreck, cards: Mapping[str, Failure]) -> Diagnosis:
+    """Why there is no device: what the kernel's log and the trainer's own say, where that names one of the causes it can have."""
+    texts = (*_kernels_words(wreck), *wreck.lines)
+    found = _by_cards(Evidence(tuple(line for text in texts if (line := clean(text)).text)), cards)
+    if found.cause in _OF_DEVICES and found.confidence >= ENOUGH_TO_ACT:
+        return found
+    return Diagnosis.plain("device_access_denied", 0.5, str(wreck.ending.facts.get("reason", "")))
 
 
 def _kernels_words(wreck: Wreck) -> list[str]:
@@ -119,16 +137,27 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     serious, beyond_doubt = without_passing(evidence.lines)
     troubled = bool(evidence.exit_code) or _is_trouble(beyond_doubt)
     found = _by_cards(replace(evidence, lines=tuple(serious if troubled else beyond_doubt)), cards)
+    if found.cause == "healthy" and (cut := cut_short(evidence.lines)):
+        return _cut_short(cut, evidence.exit_code)
     if found.cause != "unknown":
         return found if found.clues else replace(found, clues=tuple(_best_clues(evidence, [])))
-    kin = guess("\n".join(_plain(line) for line in sift(serious)), cards.values())
+    kin = guess(_text(sift(serious)), cards.values())
     if kin and troubled:
         return Diagnosis(*kin[0], found.clues, tuple(kin[1:]))
     return replace(found, clues=found.clues or tuple(_best_clues(evidence, [])), also=found.also or tuple(kin))  # nobody says it failed
 
 
+def _cut_short(cut: CutShort, code: int | None) -> Diagnosis:
+    """Losses that look well say nothing about how a program ended."""
+    where = f"the log ends at {cut.done} of {cut.total}, without any closing words"
+    clues = (Clue(None, where), Clue(cut.line.number, cut.line.text.strip()[-LONGEST_CLUE:]))
+    asked = "How did the program end? Tell it with --exit-code N: 137 (or SIGKILL) where it was killed, 0 where it ended by itself."
+    told = "The loss looks well as far as it goes, but the log is cut short: whatever ended the program left no line in it."
+    return Diagnosis("unknown", 0.0, clues, explanation=f"{told} {asked if code is None else f'It ended with exit code {code}.'}")
+
+
 def _is_trouble(lines: Sequence[Line]) -> bool:
-    text = of_weight("\n".join(_plain(line) for line in sift(lines)))
+    text = of_weight(_text(sift(lines)))
     return bool(_TROUBLE.search(text) or _SIGNS.search(text))
 
 
@@ -142,8 +171,12 @@ def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
         guesses = tuple((cause, confidences[cause]) for cause in ranked[:3])
         return Diagnosis("unknown", 0.0, tuple(_best_clues(evidence, fired)), guesses)
     chosen = [one for one in fired if one.card.cause == ranked[0]]
-    chosen.sort(key=lambda one: (-one.card.sure, one.place))
-    clues = dict.fromkeys(clue for one in chosen for clue in _clues(one.line, evidence))
+    own = _own_lines(evidence)
+    chosen.sort(key=lambda one: (one.line not in own, -one.card.sure, one.place))
+    spoken = [one.line for one in chosen]
+    if not any(line in own for line in spoken):
+        spoken[CLUES - 1 :] = own[-1:]
+    clues = dict.fromkeys(clue for line in spoken for clue in _clues(line, evidence))
     also = tuple((cause, confidences[cause]) for cause in ranked[1:4])
     return Diagnosis(ranked[0], confidences[ranked[0]], tuple(clues)[:CLUES], also, tuple(one.card.id for one in chosen))
 
@@ -151,7 +184,13 @@ def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
 def lines_as_seen(evidence: Evidence) -> tuple[list[Line], str]:
     """What cards are held against: the log without its advice, frames in Python's form, then the readings; as lines and as one text."""
     lines = [*sift(evidence.lines), *readings(evidence)]
-    return lines, "\n".join(_plain(line) for line in lines)
+    return lines, _text(lines)
+
+
+def _text(lines: Sequence[Line]) -> str:
+    """Lines as cards meet them; of the source that tracebacks quote nothing is left."""
+    quoted = tracebacks([line for line in lines if not line.text.startswith(READING)]).quoted  # readings come last
+    return "\n".join("" if at in quoted else _plain(line) for at, line in enumerate(lines))
 
 
 def _plain(line: Line) -> str:
@@ -202,11 +241,19 @@ def _confidence(scores: dict[str, float], cause: str) -> float:
     return round(min(0.97, own * (1 - 0.5 * others) if own >= others else own * (1 - others)) * UNSEEN, 3)
 
 
+def _own_lines(evidence: Evidence) -> list[Line]:
+    """What exceptions say themselves, in order."""
+    return [evidence.lines[at] for at in tracebacks(evidence.lines).own]
+
+
 def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
     """What a person would look at first: lines that cards fired on, the first trouble, the last line."""
-    lines = [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]
-    lines += [line for line in evidence.lines if _TROUBLE.search(_ADVICE.sub("", line.text))][:2]
-    lines += evidence.lines[-1:]
+    lines = _own_lines(evidence)[-2:]
+    lines += [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]
+    quoted = tracebacks(evidence.lines).quoted
+    own_words = [line for at, line in enumerate(evidence.lines) if at not in quoted]
+    lines += [line for line in own_words if _TROUBLE.search(_ADVICE.sub("", line.text))][:2]
+    lines += own_words[-1:]
     return list(dict.fromkeys(clue for line in lines for clue in _clues(line, evidence)))[:CLUES]
 
 

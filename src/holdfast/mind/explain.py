@@ -28,7 +28,7 @@ def answer(found: Diagnosis, cards: Mapping[str, Failure]) -> Json:
         "confidence": found.confidence,
         "also": [{"cause": cause, "confidence": confidence} for cause, confidence in found.also],
         "clues": [{"line": clue.line, "text": clue.text} for clue in found.clues],
-        "explanation": f"{chosen[0].title}. {chosen[0].why}" if chosen else _GUESSED.format(found.cause) if known and guessed else _UNKNOWN,
+        "explanation": found.explanation or _explanation(found, chosen, bool(known and guessed)),
         "remedies": [
             {**remedy.model_dump(), "source": remedy.source or chosen[0].source[0]} for remedy in list(remedies.values())[:REMEDIES]
         ],
@@ -36,8 +36,19 @@ def answer(found: Diagnosis, cards: Mapping[str, Failure]) -> Json:
     }
 
 
+def _explanation(found: Diagnosis, chosen: list[Failure], guessed: bool) -> str:
+    if chosen:
+        return f"{chosen[0].title}. {chosen[0].why}"
+    return _GUESSED.format(found.cause) if guessed else _UNKNOWN
+
+
 def wreck_of(tree: Json) -> Wreck:
     """A wreck from its wreck.json."""
     values: dict[str, Any] = {field.name: tree.get(field.name) for field in fields(Wreck)}
-    ending = Ending(**{field.name: tree["ending"][field.name] for field in fields(Ending) if field.name in tree["ending"]})
-    return Wreck(**(values | {"ending": ending, "lines": tuple(tree.get("lines") or ()), "samples": tuple(tree.get("samples") or ())}))
+    lists = {name: tuple(tree.get(name) or ()) for name in ("lines", "samples")}
+    return Wreck(**(values | lists | {"ending": ending_of(tree["ending"])}))
+
+
+def ending_of(tree: Json) -> Ending:
+    """An ending from its place in a wreck.json."""
+    return Ending(**{field.name: tree[field.name] for field in fields(Ending) if field.name in tree})

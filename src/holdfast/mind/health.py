@@ -17,6 +17,24 @@ def odd(steps: Sequence[Json], signs: Iterable[Sign]) -> dict[str, str]:
     return {name: words for name, words in found.items() if words is not None}
 
 
+def at_the_end(steps: Sequence[Json], told: Iterable[Json], signs: Iterable[Sign]) -> list[Json]:
+    """[{sign, step, says, cause, lasts}]: what was told of a run, and what is odd about its last steps. lasts: at its end it still is so.
+
+    told: the events of signs. For summary, report, terminal and `diagnose` alike.
+    """
+    cards = {sign.id: sign for sign in signs}
+    now = odd(steps, cards.values()) if len(steps) >= FIRST_WORD_AT else {}
+    found = {one["sign"]: (one["step"], one["says"]) for one in told if one["sign"] != "first"}
+    found |= {name: (found[name][0] if name in found else steps[-1]["step"], says) for name, says in now.items()}
+    causes = {name: cards[name].cause if name in cards else None for name in found}
+    return [{"sign": name, "step": step, "says": says, "cause": causes[name], "lasts": name in now} for name, (step, says) in found.items()]
+
+
+def ills(summary: Json) -> list[Json]:
+    """Of a summary's `health` what a run still suffers from at its end, though nothing ended it: its result may be worth nothing."""
+    return [one for one in summary.get("health") or () if one["cause"] and one["lasts"]]
+
+
 def first_word(steps: Sequence[Json], oddities: dict[str, str]) -> str:
     """One sentence after the first steps."""
     if oddities:

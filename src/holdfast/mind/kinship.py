@@ -25,7 +25,7 @@ _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of fooBar_baz
 OFTEN = 3  # a word that every card of a cause has counts that much more than one that one card has
 LONG_CHAPTERS = 0.25  # by which power of its number of texts a cause's voice is lowered
 ENOUGH, CLEAR = 8.0, 1.6  # rare words shared, at least; and how far the best stands above the second best
-CLEARLY, HARDLY = 0.5, 0.38  # how often such a guess was right (measured, benchmarks/RESULTS.md)
+CLEARLY, HARDLY = 0.5, 0.38  # how often such a guess was right (benchmarks/results/diagnose.md)
 
 
 def words_of(text: str) -> set[str]:

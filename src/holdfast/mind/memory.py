@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from holdfast.core.config import Config
 from holdfast.core.modelfolder import ModelFacts
-from holdfast.core.types import LOGITS_AT_ONCE
+from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
 
-# Bytes a decoder layer keeps for backward, per token and unit of these two sizes: counted on Qwen2, with a third added to the first.
+# How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.
+Attends = Literal["at once", "apart", "plainly"]
+
+# Bytes a layer keeps for backward on a CPU, per token and unit of these two sizes: counted on Qwen2, a third added to the first.
 _HIDDEN_KEPT, _MIDDLE_KEPT = {"fp32": 48, "bf16": 40}, {"fp32": 16, "bf16": 8}
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a run needs. `kept`: of one layer per token, for backward; `carried`: of a layer that is computed again; `fixed`: by kind."""
+    """What a run needs. `fixed`: by kind. Per token: `kept` of one layer, for backward; `carried` of a layer that is computed again.
+
+    `passing`: a token, once: what lies there for a moment while a layer goes backward. `logit`: bytes an element of a chunk of logits,
+    where there is one chunk and where there are more; `widened`: bytes of the output layer beside them.
+    """
 
     fixed: dict[str, int]
     loading: int
@@ -23,28 +31,37 @@ class Footprint:
     kept: int
     carried: int
     vocabulary: int
+    passing: int = 0
+    logit: tuple[int, int] = (8, 8)
+    widened: int = 0
 
     def activations(self, tokens: int, checkpointed: int) -> int:
         again = min(checkpointed, self.layers)
-        return tokens * ((self.layers - again + (again > 0)) * self.kept + again * self.carried)
+        return tokens * ((self.layers - again + (again > 0)) * self.kept + again * self.carried + self.passing)
 
     def logits(self, tokens: int) -> int:
-        """Two chunks of logits in fp32 at most: values, and what is made of them."""
-        return 2 * 4 * self.vocabulary * min(tokens, max(1, LOGITS_AT_ONCE // self.vocabulary))
+        """Of the largest chunk of logits: values, what is made of them, and what is left of the chunk before."""
+        rows = max(1, LOGITS_AT_ONCE // self.vocabulary)
+        return self.logit[tokens > rows] * self.vocabulary * min(tokens, rows) + self.widened
 
 
-def footprint(config: Config, model: ModelFacts, precision: str, longest: int) -> Footprint:
-    """The footprint of a LoRA run; `longest`: tokens of its longest row, which matters where attention matrices exist (eager)."""
-    hidden = model.number("hidden_size", "n_embd", default=768)
-    middle = model.number("intermediate_size", "n_inner", default=4 * hidden)
-    heads = model.number("num_attention_heads", "n_head", default=12)
+def footprint(
+    config: Config, model: ModelFacts, precision: str, longest: int, on_card: Attends | None = None, masks_kept: bool = True
+) -> Footprint:
+    """The footprint of a LoRA run; `longest`: tokens of its longest row, which matters where attention matrices exist.
+
+    on_card: how samples attend on a GPU; None on a CPU. masks_kept: dropout's masks lie there until backward, as they do where no kernel
+    draws them anew.
+    """
+    hidden, middle, heads = _sizes(model)
     halves, mixed = model.stored in ("BF16", "F16"), precision == "bf16"
     total = model.parameters()
     trainable = trainable_parameters(config, model)
-    masks = 6 * hidden + middle if config.adapter.dropout else 0
-    attention = 3 * heads * longest * 4 if config.train.attention == "eager" else 0
+    masks = 6 * hidden + middle if config.adapter.dropout and masks_kept else 0
     weights = total * (2 if halves or mixed else 4)
-    return Footprint(
+    capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")
+    scores = 3 if capped or config.train.attention == "eager" else 1 if on_card == "plainly" else 0
+    need = Footprint(
         fixed={
             "weights": weights,
             "adapter": trainable * 4,
@@ -52,11 +69,52 @@ def footprint(config: Config, model: ModelFacts, precision: str, longest: int) -
             "optimizer": trainable * 8,
         },
         loading=total * (2 if halves and mixed else 4),
-        layers=model.number("num_hidden_layers", "n_layer", default=12),
-        kept=_HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle + masks + attention,
+        layers=_layers(model),
+        kept=masks + scores * heads * longest * 4,
         carried=hidden * 4,
         vocabulary=model.number("vocab_size", default=32000),
     )
+    if on_card is None:
+        return replace(need, kept=need.kept + _HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle)
+    return replace(
+        need,
+        fixed=need.fixed | {"adapter": trainable * (6 if mixed else 4)},  # products take a copy in 16 bits
+        kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
+        passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it
+        logit=(14, 16) if model.config.get("final_logit_softcapping") else (6, 10) if mixed else (4, 8),
+        widened=0 if mixed or not halves else 4 * hidden * WIDENED_ROWS,
+    )
+
+
+def _sizes(model: ModelFacts) -> tuple[int, int, int]:
+    """(hidden, middle, heads)."""
+    hidden = model.number("hidden_size", "n_embd", default=768)
+    middle = model.number("intermediate_size", "n_inner", default=4 * hidden)
+    return hidden, middle, model.number("num_attention_heads", "n_head", default=12)
+
+
+def _layers(model: ModelFacts) -> int:
+    return model.number("num_hidden_layers", "n_layer", default=12)
+
+
+def _kept_on_a_card(config: Config, model: ModelFacts, mixed: bool, at_once: bool) -> int:
+    """Bytes a token that a layer keeps for backward on a GPU, scores and masks apart.
+
+    What each operation of such a layer keeps, added up; tests/test_faked.py compares it with traced steps.
+    """
+    hidden, middle, heads = _sizes(model)
+    size = model.number("head_dim", default=hidden // heads)
+    keys = size * model.number("num_key_value_heads", default=heads)
+    queries, width = size * heads, 2 if mixed else 4
+    norms = sum(len(shape) == 1 and "norm" in name for name, shape in model.shapes.items()) / _layers(model)
+    between = any(name.endswith("q_norm.weight") for name in model.shapes)  # of queries and keys
+    low = len(_adapted(model, config.adapter.targets)) * config.adapter.r / _layers(model)
+    kept = 4 * width * middle + width * low + 2 * (4 + width) * hidden + 4 * (heads + 2)
+    kept += 4 * hidden * max(0, int(norms) - 2 - 2 * between)  # those of what a part gives
+    kept += 4 * (queries + keys + 2 * heads) if between else 0
+    if at_once:
+        return int(kept + 2 * width * (queries + keys))
+    return int(kept + (14 if mixed else 16) * queries)  # keys and values are repeated for their heads
 
 
 def trainable_parameters(config: Config, model: ModelFacts) -> int:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from holdfast.core.config import Config
 from holdfast.core.files import Json
+from holdfast.core.machine import FREEZE_WHEN_FULL
 from holdfast.core.machinefile import read, training_devices
+from holdfast.core.memoryfile import file_bytes
 from holdfast.core.modelfolder import ModelFacts
-from holdfast.mind.memory import Footprint, footprint, trainable_parameters
+from holdfast.core.versions import within
+from holdfast.mind.memory import Attends, Footprint, footprint, trainable_parameters
 from holdfast.mind.precision import choose_precision
 
+AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
 USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
 _LIMIT_SHARE = 0.95
+_LIMIT_SHARE_OF_A_CARD = 0.9  # where a full card hangs the machine; others refuse by themselves
 _LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step gains nothing and costs memory
 WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340 MB
 
 
-def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -> Json:
+def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, fused_attention: bool = True) -> Json:
     """Memory by kind in bytes, tokens per micro-batch, layers computed again in backward, and whether the run fits into the capacity.
 
     `lengths` in tokens: {max, mean, rows} of the training rows, `step`: all of the largest step. The capacity is the device's, never what
-    happens to be free.
+    happens to be free. fused_attention: a GPU's torch has kernels of attention that hold no matrix of scores.
     """
     precision, why = choose_precision(config, model, machine)
-    need = footprint(config, model, precision, int(lengths["max"]))
+    attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
+    need = footprint(config, model, precision, int(lengths["max"]), attends, masks_kept=attends is None)
+    trainable = trainable_parameters(config, model)
+    need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable)})
     capacity = _capacity(machine)
     budget, checkpointed = _micro_batch(config, need, capacity, lengths, "gpu" if training_devices(machine) else "cpu")
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
@@ -38,13 +47,24 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -
         "peak_bytes": peak,
         "capacity_bytes": capacity,
         "bytes": spent,
-        "params": {"total": model.parameters(), "trainable": trainable_parameters(config, model)},
+        "params": {"total": model.parameters(), "trainable": trainable},
         "precision": precision,
         "micro_batch_tokens": budget,
         "checkpointed_layers": checkpointed,
         "accumulation": min(config.train.effective_batch, max(1, round(per_step / budget))),
-        "reasons": [*_reasons(config, capacity, budget, checkpointed, peak, lengths), why],
+        "reasons": [*_reasons(config, capacity, budget, checkpointed, peak, lengths), why, *_exactness(config, machine)],
     }
+
+
+def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, fused: bool) -> Attends:
+    """How samples will attend on a GPU, as far as a plan can know; where it cannot, what needs more."""
+    if not fused:
+        return "plainly"
+    facts = read(machine)
+    capped = model.config.get("attn_logit_softcapping") and facts.package("flash-attn") is None
+    known = facts.torch is not None and within(facts.torch.version, AT_ONCE)
+    at_once = known and precision == "bf16" and config.train.attention == "sdpa" and config.train.packing and not capped
+    return "at once" if at_once else "apart"
 
 
 def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths: Json, device: str) -> tuple[int, int]:
@@ -60,6 +80,13 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
     layers = next((n for n in choices if need.activations(floor, n) + need.logits(floor) <= room), choices[-1])
     fitting = int((room - need.logits(wanted)) / max(1, need.activations(1, layers)))
     return fixed or max(longest, min(wanted, fitting)), layers
+
+
+def _snapshots(config: Config, machine: Json, trainable: int) -> int:
+    """Bytes of the capacity that snapshots take: none of a GPU's; of main memory, their file where it lies there."""
+    size, memory = file_bytes(4 * trainable, 8 * trainable), machine.get("memory_bytes")
+    elsewhere = config.save.snapshot_dir or config.save.flush_snapshots or (memory and size > memory / 4)
+    return 0 if training_devices(machine) or elsewhere else size
 
 
 def _capacity(machine: Json) -> int | None:
@@ -84,6 +111,15 @@ def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: in
     return reasons
 
 
+def _exactness(config: Config, machine: Json) -> list[str]:
+    """Whether a run that was killed ends with the bits of one that was not; unsaid where it does without further ado."""
+    if not training_devices(machine):
+        return []
+    if config.train.deterministic:
+        return ["train.deterministic: kernels that add in one order, so that a run killed and resumed ends with the same bits"]
+    return ["attention's backward pass adds in changing order on a GPU: the bits of two runs differ, unless train.deterministic is true"]
+
+
 def _gib(value: float) -> str:
     return f"{value / 2**30:.2f} GiB"
 
@@ -92,9 +128,11 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
     """The settings a run begins with: the first entry of its timeline. `threads`: CPU threads this process may use."""
     chosen, liger, on_gpu = config.train.deterministic, config.train.liger, bool(training_devices(machine))
     return {
+        "device": "cuda" if on_gpu else "cpu",
         "attention": config.train.attention,
         "dtype": plan["precision"],
         "liger": on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
+        "fused": on_gpu,
         "packing": config.train.packing,
         "varlen": on_gpu,
         "own_head": False,
@@ -109,8 +147,11 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
 
 
 def _memory_limit(machine: Json) -> int | None:
-    """Where running out of memory freezes the machine (no GPU, or one that lives on main memory), a limit below all of it."""
+    """Where running out of memory freezes the machine (no GPU, one that lives on main memory, RDNA4), a limit below all of it."""
     gpus = training_devices(machine)
+    own = gpus[0].get("memory_bytes") if gpus else None
+    if gpus and not gpus[0].get("integrated") and gpus[0].get("arch") in FREEZE_WHEN_FULL and isinstance(own, int):
+        return int(own * _LIMIT_SHARE_OF_A_CARD)
     total = machine.get("memory_bytes")
     if total is None or (gpus and not gpus[0].get("integrated")):
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from holdfast.core.evaluations import best_of
 from holdfast.core.files import Json
 from holdfast.core.units import counted
@@ -13,6 +15,7 @@ def summarise(
     reason: str | None,
     steps: list[Json],
     events: list[Json],
+    health: list[Json],
     wrecks: list[Json],
     launches: dict[int, Json],
     endings: dict[int, Json],
@@ -39,6 +42,7 @@ def summarise(
         },
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
+        "health": health,
         "attempts": len(launches),
         "incidents": incidents(steps, events, wrecks),
         "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
@@ -65,8 +69,8 @@ def incidents(steps: list[Json], events: list[Json], wrecks: list[Json]) -> list
     """One entry for each attempt that ended early against the user's will."""
     restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
     found = []
-    for wreck in wrecks:
-        if "decision" not in wreck:
+    for before, wreck in pairwise([{}, *wrecks]):
+        if "decision" not in wreck or _still_gone(before, wreck):
             continue
         following = [event for number, event in restored.items() if number > wreck["attempt"]]
         next_state = following[0] if following else None
@@ -86,6 +90,11 @@ def incidents(steps: list[Json], events: list[Json], wrecks: list[Json]) -> list
             }
         )
     return found
+
+
+def _still_gone(before: Json, wreck: Json) -> bool:
+    """Whether the attempt looked once more for a GPU that the one before it had missed: that is one incident."""
+    return all(one.get("ending", {}).get("kind") == "device_gone" for one in (before, wreck))
 
 
 def _ending_words(wreck: Json) -> str:

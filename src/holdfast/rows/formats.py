@@ -33,6 +33,9 @@ _KNOWN = (
     "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
     "question-answer: question + answer; text: text"
 )
+_TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
+_REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
+_MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
 _NAME_THEM = "say what yours are called: --field output=THEIRS, in a config data.fields: {output: THEIRS}"
 FIELDS = frozenset(
     {name for pair in _PAIRS for name in pair[1:] if name} | {"text", "messages", "conversations", "system", "tools"}
@@ -106,6 +109,8 @@ def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
 
 
 def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> _Pair | None:
+    if not _PREFERENCE.isdisjoint(names):
+        return None  # its values tell
     try:
         layout, pair = _recognise(value)
     except BadRow:
@@ -132,6 +137,7 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
         raise BadRow("not_an_object", f"a JSON object is needed, this is {_kind(value)}")
     if fields:
         value = value | {ours: value[theirs] for ours, theirs in fields.items() if theirs in value}
+    _refuse_preferences(value)
     name, pair = _recognise(value) if layout == "auto" else (layout, _pair(value, layout))
     if pair:
         return _from_pair(value, pair)
@@ -157,6 +163,29 @@ def _recognise(value: dict[str, Any]) -> tuple[str, _Pair | None]:
         if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
             raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
     raise BadRow("missing_field", f"fields {sorted(map(str, value))[:20]} fit no known layout ({_KNOWN}); {_NAME_THEM}")
+
+
+_PREFERENCE = frozenset((*(name for names in _TWO_ANSWERS for name in names), *_REJECTED, *_MARKS))
+
+
+def _refuse_preferences(value: dict[str, Any]) -> None:
+    """Raise BadRow for a row that says which answer is better, or that its own is bad: learning the answer alone may be the opposite."""
+    pair = next((names for names in _TWO_ANSWERS if all(value.get(name) for name in names)), None)
+    worse = next((name for name in _REJECTED if value.get(name)), None)
+    if pair or worse:
+        fields = " and ".join(pair) if pair else f"an answer and {worse}"
+        raise BadRow("preference_row", f"it holds {fields}, two answers of which one is the better; {_PREFERENCES}")
+    mark = next((name for name in _MARKS if _is_mark(value.get(name))), None)
+    if mark and "text" not in value:
+        kept = f"jq -c 'select(.{mark}) | del(.{mark})' keeps the good ones"
+        raise BadRow("preference_row", f"its {mark} says whether the answer is a good one ({value[mark]}); {_PREFERENCES}, {kept}")
+
+
+_PREFERENCES = "preferences (DPO, KTO, ORPO) cannot be trained on yet, only answers that are all good"
+
+
+def _is_mark(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
 
 
 def _looks_like_a_row(value: Any) -> bool:

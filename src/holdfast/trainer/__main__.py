@@ -6,11 +6,22 @@ import faulthandler
 import sys
 from pathlib import Path
 
+from holdfast.core.errors import DeviceGone
+from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.trainer.libraries import libraries
 
 
 def main(argv: list[str]) -> int:
+    """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait."""
     faulthandler.enable()
+    try:
+        return _do(argv)
+    except DeviceGone as gone:
+        print(f"holdfast: {gone}", file=sys.stderr)
+        return EXIT_DEVICE_GONE
+
+
+def _do(argv: list[str]) -> int:
     job, rest = argv[0], argv[1:]
     if job == "train":
         from holdfast.trainer.job import register

@@ -7,9 +7,14 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.pressure import release
 
 _BATCH = 16
-Asked = Callable[[int], None]  # is told how many rows a model was just asked for
+Asked = Callable[[int], None]  # is told how many rows a model was just asked for; 0: it has computed one more token
 
 
 def unheard(rows: int) -> None:
@@ -21,16 +26,38 @@ def answers(
 ) -> list[str]:
     """One answer per prompt (token numbers), without special tokens and surrounding blanks, in the order of the prompts."""
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    found = [""] * len(prompts)
-    for start in range(0, len(order), _BATCH):
-        chosen = order[start : start + _BATCH]
-        for at, ids in zip(chosen, _generate(model, [prompts[at] for at in chosen], pad, eos, longest), strict=True):
+    found, together = [""] * len(prompts), _BATCH
+    while order:
+        chosen = order[:together]
+        try:
+            answered = _generate(model, [prompts[at] for at in chosen], pad, eos, longest, asked)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or len(chosen) == 1:
+                raise
+            answered = None
+        if answered is None:  # outside the except, whose error holds what was in the way
+            release()
+            together = len(chosen) // 2
+            continue
+        for at, ids in zip(chosen, answered, strict=True):
             found[at] = tokenizer.decode(ids, skip_special_tokens=True).strip()
         asked(len(chosen))
+        order = order[together:]
     return found
 
 
-def _generate(model: Any, prompts: list[list[int]], pad: int, eos: int | None, longest: int) -> list[list[int]]:
+class _Lives(StoppingCriteria):  # type: ignore[misc]
+    """Stops nothing: says after each token that there was one."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        self.asked(0)
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def _generate(model: Any, prompts: list[list[int]], pad: int, eos: int | None, longest: int, asked: Asked) -> list[list[int]]:
     width = max(map(len, prompts))
     device = next(model.parameters()).device
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
@@ -45,6 +72,7 @@ def _generate(model: Any, prompts: list[list[int]], pad: int, eos: int | None, l
             pad_token_id=pad,
             eos_token_id=eos,
             use_cache=True,
+            stopping_criteria=StoppingCriteriaList([_Lives(asked)]),
         )
     return [_until(row[width:].tolist(), eos) for row in out]
 

@@ -7,8 +7,10 @@ Plugged in through transformers' attention interface. What an architecture asks 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,23 +23,41 @@ _NUMBERS = count(1)
 _UNSUPPORTED = ("position_bias", "s_aux", "cache")  # biases, sinks, paged caches
 
 
-def packed_attention(kind: str, context: StepContext, varlen: bool = False) -> str:
+def packed_attention(kind: str, context: StepContext, kernel: Kernel | None = None) -> str:
     """The name under which a model attends within the sequences `context` names. kind: eager (the reference) or sdpa.
 
-    varlen: with sdpa in 16 bits, all sequences in one kernel where this torch has one.
+    kernel: in 16 bits, what attends in all sequences at once, as far as it knows what the architecture asks for.
     """
     name = f"holdfast_{next(_NUMBERS)}"  # the interface's names are global, a context belongs to one model
-    AttentionInterface.register(name, _PackedAttention(_KINDS[kind], context, _varlen() if varlen and kind == "sdpa" else None))
+    AttentionInterface.register(name, _PackedAttention(_KINDS[kind], context, kernel))
     return name
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """FlashAttention over sequences of different lengths, from `source`.
+
+    attend(q, k, v, ends, longest, scale, window, softcap): [tokens, heads, size] of all; `ends` as in a Batch; `window` of tokens that one
+    sees, itself among them, or None. capped: it knows soft-capping.
+    """
+
+    source: str
+    attend: Callable[[Tensor, Tensor, Tensor, Tensor, int, float, int | None, float | None], Tensor]
+    capped: bool = False
+
+
+def best_kernel() -> Kernel | None:
+    """The best there is: of the package that somebody installed for it, or torch's own, by its public name or else its private one."""
+    return _of_package() or _of_torch() or _of_torch_within()
 
 
 class _PackedAttention:
     """What transformers calls in place of its own attention, for queries [1, heads, tokens, size] and keys, values of as many tokens."""
 
-    def __init__(self, attend: _Attend, context: StepContext, varlen: Callable[..., Tensor] | None) -> None:
+    def __init__(self, attend: _Attend, context: StepContext, kernel: Kernel | None) -> None:
         self.attend = attend
         self.context = context
-        self.varlen = varlen
+        self.kernel = kernel
 
     def __call__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **asked: Any
@@ -53,23 +73,15 @@ class _PackedAttention:
         window, softcap = asked.get("sliding_window"), asked.get("softcap")
         kind = _arithmetic(value)
         query, key, value = query.to(kind), key.to(kind), value.to(kind)
-        if self.varlen and kind != torch.float32 and softcap is None:
-            return self._all_at_once(query, key, value, lengths, scale, window), None
+        if self.kernel and kind != torch.float32 and (softcap is None or self.kernel.capped):
+            ends = self.context.ends
+            assert ends is not None
+            q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+            return self.kernel.attend(q, k, v, ends, max(lengths), scale, window, softcap).unsqueeze(0), None
         parts = zip(*(torch.split(tensor, list(lengths), dim=2) for tensor in (query, key, value)), strict=True)
         with torch.autocast(query.device.type, enabled=False):  # mixed precision attends in the type chosen here
             attended = [self.attend(q, k, v, scale, window, softcap) for q, k, v in parts]
         return torch.cat([part.transpose(1, 2) for part in attended], dim=1), None
-
-    def _all_at_once(self, query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...], scale: float, window: int | None) -> Tensor:
-        """FlashAttention over sequences of different lengths, as torch brings it along for GPUs."""
-        assert self.varlen is not None
-        ends = torch.tensor((0, *lengths), device=query.device).cumsum(0).to(torch.int32)
-        q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-        reach = (-1 if window is None else window - 1, 0)
-        grouped = query.shape[1] != key.shape[1]
-        longest = max(lengths)
-        out = self.varlen(q, k, v, ends, ends, longest, longest, scale=scale, window_size=reach, enable_gqa=grouped)
-        return out.unsqueeze(0)
 
 
 def _arithmetic(value: Tensor) -> torch.dtype:
@@ -77,19 +89,79 @@ def _arithmetic(value: Tensor) -> torch.dtype:
     return value.dtype if value.is_cuda else torch.float32
 
 
-def _varlen() -> Callable[..., Tensor] | None:
-    """torch's own variable-length attention; it came with torch 2.10 and has taken windows and grouped heads since 2.11."""
-    try:
-        from inspect import signature
+def _of_package() -> Kernel | None:
+    """Of the package flash-attn. It caps scores since 2.6; before, it had no such argument and is left out.
 
+    Source: https://github.com/Dao-AILab/flash-attention
+    """
+    try:
+        from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
+    except (ImportError, OSError):  # not there, or built for another torch
+        return None
+    if not {"window_size", "softcap", "deterministic"} <= set(signature(flash_attn_varlen_func).parameters):
+        return None
+
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, scale: float, window: int | None, softcap: float | None
+    ) -> Tensor:
+        out: Tensor = flash_attn_varlen_func(
+            *(q, k, v, ends, ends, longest, longest),
+            softmax_scale=scale,
+            causal=True,
+            window_size=(-1 if window is None else window - 1, -1 if window is None else 0),
+            softcap=softcap or 0.0,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+        return out
+
+    return Kernel("flash-attn", attend, capped=True)
+
+
+def _of_torch() -> Kernel | None:
+    """torch's own; it came with torch 2.10 and has taken windows and grouped heads since 2.11."""
+    try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    return (
-        cast(Callable[..., Tensor], varlen_attn)
-        if {"window_size", "enable_gqa", "scale"} <= set(signature(varlen_attn).parameters)
-        else None
-    )
+    if not {"window_size", "enable_gqa", "scale"} <= set(signature(varlen_attn).parameters):
+        return None
+
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, scale: float, window: int | None, _softcap: float | None
+    ) -> Tensor:
+        reach = (-1 if window is None else window - 1, 0)
+        grouped = q.shape[1] != k.shape[1]
+        out: Any = varlen_attn(q, k, v, ends, ends, longest, longest, scale=scale, window_size=reach, enable_gqa=grouped)
+        attended: Tensor = out
+        return attended
+
+    return Kernel("torch", attend)
+
+
+def _of_torch_within() -> Kernel | None:
+    """What lies under torch's own, where that has no public name yet: torch 2.5 to 2.10 (windows came with 2.5).
+
+    A private operation: called only where its arguments are those known here, and where autograd knows it.
+    """
+    operation = getattr(torch.ops.aten, "_flash_attention_forward", None)
+    if operation is None or not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_flash_attention_forward", "Autograd"):
+        return None
+    names = [argument.name for argument in operation.default._schema.arguments]
+    if names[:10] != _WITHIN or not {"scale", "window_size_left", "window_size_right"} <= set(names[10:]):
+        return None
+
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, scale: float, window: int | None, _softcap: float | None
+    ) -> Tensor:
+        reach = {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
+        positions = (q, k, v, ends, ends, longest, longest)
+        out: Tensor = operation(*positions, 0.0, window is None, False, scale=scale, **reach)[0]
+        return out
+
+    return Kernel("torch's private one", attend)
+
+
+_WITHIN = ["query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask"]
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
+from holdfast.core.timeline import read_timeline, settings_of_process
 from holdfast.rows.formats import Example, Message
 from holdfast.rows.rules import Rules
 from holdfast.rows.template import pieces
@@ -20,7 +21,8 @@ def chat(path: Path) -> int:
     run = RunFolder(path)
     config = run.config()
     codec = load_codec(read_model(config.model).folder)
-    model, _, _ = load_tuned(run, config)
+    settings = settings_of_process(read_timeline(run.timeline_file)) | {"device": None}  # to talk, any will do
+    model, _ = load_tuned(run, config, settings)
     show = sys.stdin.isatty()
     print(f"base and tuned ({run.path.name}) answer side by side; an empty line or Ctrl-D ends", flush=True)
     while True:

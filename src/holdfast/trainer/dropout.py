@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,14 +27,41 @@ class StepContext:
         self.step = 0
         self.rows: Tensor | None = None
         self.lengths: tuple[int, ...] | None = None
+        self.ends: Tensor | None = None
+        self.names: list[str] = []  # of the dropout modules, in order
+        self.keys: Tensor | None = None
+        self._keys_of: int | None = None
 
-    def enter(self, step: int, samples: Tensor, positions: Tensor, lengths: tuple[int, ...] | None = None) -> None:
+    def keep_keys(self, device: torch.device) -> None:
+        """From now on, have each module's two words on the device, for kernels that draw masks: `keys` [modules, 2] int32.
+
+        They stay in one place, whose content changes with the step: a recording of one step can be played for another.
+        """
+        self.keys = torch.zeros(len(self.names), 2, dtype=torch.int32, device=device)
+        self._put_keys(self.keys)
+
+    def _put_keys(self, place: Tensor) -> None:
+        self._keys_of = self.step
+        if self.names:
+            words = torch.from_numpy(np.array([_words(self.seed, self.step, name) for name in self.names], np.int32))
+            place.copy_(words.pin_memory() if place.is_cuda else words, non_blocking=True)
+
+    def enter(
+        self,
+        step: int,
+        samples: Tensor,
+        positions: Tensor,
+        lengths: tuple[int, ...] | None = None,
+        ends: Tensor | None = None,
+    ) -> None:
         """Set the micro-batch: `samples` and `positions` are whole numbers of shape [rows, positions], on the model's device.
 
-        `lengths`: of the samples that share one row; None where each has its own.
+        `lengths`: of the samples that share one row; None where each has its own. `ends`: 0 and where each of them ends, int32.
         """
         self.step = step
-        self.lengths = lengths
+        self.lengths, self.ends = lengths, ends
+        if self.keys is not None and self._keys_of != step:
+            self._put_keys(self.keys)
         self.rows = _mix(_mix(samples.to(torch.int32) + _GOLDEN) ^ positions.to(torch.int32))
 
 
@@ -43,9 +71,12 @@ class StatelessDropout(nn.Module):
     def __init__(self, p: float, name: str, context: StepContext) -> None:
         super().__init__()
         self.p = p
-        self.share = 1.0 - round(p * _STEPS) / _STEPS  # of the elements that stay
+        self.dropped = round(p * _STEPS)  # of so many elements
+        self.share = 1.0 - self.dropped / _STEPS  # of the elements that stay
         self.name = name
         self.context = context
+        self.number = len(context.names)
+        context.names.append(name)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape [*rows, features] in and out; `rows` must be the micro-batch's shape. Raises ValueError when it is not."""
@@ -54,30 +85,35 @@ class StatelessDropout(nn.Module):
 
     def mask(self, x: Tensor) -> Tensor | None:
         """True where an element of `x` stays; None where nothing is dropped."""
+        rows = self.rows(x)
+        return None if rows is None else self.keep(rows, x.shape[-1])
+
+    def rows(self, x: Tensor) -> Tensor | None:
+        """The micro-batch's hashes, a word for each row of `x`; None where nothing is dropped."""
         if not self.training or self.p == 0.0:
             return None
         rows = self.context.rows
         if rows is None or rows.shape != x.shape[:-1]:
             known = None if rows is None else tuple(rows.shape)
             raise ValueError(f"dropout {self.name}: input {tuple(x.shape)} does not follow the micro-batch's tokens {known}")
-        return self.keep(rows, x.shape[-1])
+        return rows
 
     def keep(self, rows: Tensor, features: int) -> Tensor:
         """The mask: True where an element stays. Shape [*rows, features]."""
-        first, second = self._keys()
+        first, second = _words(self.context.seed, self.context.step, self.name)
         pairs = torch.arange((features + 1) // 2, dtype=torch.int32, device=rows.device)
         column = _mix(pairs.mul_(_GOLDEN).add_(second))
         mixed = _mix_((_mix(rows ^ first)).unsqueeze(-1) ^ column)
-        return mixed.view(torch.int16)[..., :features] >= round(self.p * _STEPS) - _STEPS // 2
-
-    def _keys(self) -> tuple[int, int]:
-        """Two signed 32-bit numbers from (seed, step, module)."""
-        text = f"{self.context.seed} {self.context.step} {self.name}".encode()
-        digest = hashlib.blake2b(text, digest_size=8).digest()
-        return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:], "little", signed=True)
+        return mixed.view(torch.int16)[..., :features] >= self.dropped - _STEPS // 2
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def _words(seed: int, step: int, name: str) -> tuple[int, int]:
+    """Two signed 32-bit numbers from (seed, step, module)."""
+    digest = hashlib.blake2b(f"{seed} {step} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:], "little", signed=True)
 
 
 def _mix(value: Tensor) -> Tensor:

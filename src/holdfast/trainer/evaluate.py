@@ -20,9 +20,11 @@ from holdfast.rows.template import pieces
 from holdfast.rows.tokens import Codec, load_codec
 from holdfast.rows.tokenset import TokenSet, load_tokens, split
 from holdfast.trainer.answer import Asked, answers, unheard
+from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.lora import use_lean_lora
 from holdfast.trainer.model import load_base, prepare_torch
 from holdfast.trainer.packing import grouped_batches
+from holdfast.trainer.pressure import release
 from holdfast.trainer.tasks.sft import LabelLoss
 
 _SAMPLES_KEPT = 12
@@ -30,31 +32,30 @@ _ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together
 _SLOT = "HOLDFAST-SLOT"
 
 
-def load_tuned(run: RunFolder, config: Config) -> tuple[Any, Settings, torch.device]:
+def load_tuned(run: RunFolder, config: Config, settings: Settings) -> tuple[Any, torch.device]:
     """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`."""
-    timeline = read_timeline(run.timeline_file)
-    settings = settings_of_process(timeline)
     device = prepare_torch(settings)
     base, _ = load_base(config, settings, device)
     model = PeftModel.from_pretrained(base, str(run.adapter)).eval()
     if settings["dtype"] == "bf16":
         use_lean_lora(model, mixed=True)  # what a product rounds away is no part of the adapter's worth
-    return model, settings, device
+    return model, device
 
 
 def evaluate(path: Path, tell: int) -> int:
     """Write evaluation.json: held-out loss per label token, exact matches and sample answers of the base and the tuned model.
 
-    tell: a descriptor that gets a byte for each row a model has been asked for.
+    tell: a descriptor that gets a dot for each row a model has been asked for, and a blank for each token it has made.
     """
 
     def asked(rows: int) -> None:
         with contextlib.suppress(OSError):  # nobody listens any more
-            os.write(tell, b"." * rows)
+            os.write(tell, b"." * rows or b" ")
 
     run = RunFolder(path)
     config = run.config()
-    model, settings, device = load_tuned(run, config)
+    settings = settings_of_process(read_timeline(run.timeline_file))
+    model, device = load_tuned(run, config, settings)
     tokens = load_tokens(run.data_file)
     held_out = split(tokens, config.data, config.train.seed)[1].tolist()
     result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
@@ -70,14 +71,28 @@ def evaluate(path: Path, tell: int) -> int:
 
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = unheard) -> float:
     """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
-    total, labels = 0.0, 0
+    total, labels, budget = 0.0, 0, settings["micro_batch_tokens"]
     loss = LabelLoss(model.get_base_model(), settings["own_head"])
-    with torch.inference_mode():
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            for batch in grouped_batches(tokens, rows[start : start + _ROWS_AT_ONCE], settings["micro_batch_tokens"], device):
-                total += float(loss(batch)[0].double())
-                labels += batch.labels
-                asked(len(batch.numbers))
+    waiting = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
+    while waiting:
+        left = set(now := waiting.pop(0))
+        try:
+            with torch.inference_mode():
+                for batch in grouped_batches(tokens, now, budget, device):
+                    with naming(batch):
+                        total += float(loss(batch)[0].double())
+                    labels += batch.labels
+                    left -= set(batch.numbers)
+                    asked(len(batch.numbers))
+        except OutOfMemory as full:
+            assert full.batch is not None
+            if len(full.batch.numbers) == 1:
+                raise
+            budget = max(*full.batch.lengths, full.batch.ids.numel() // 2)
+            full.with_traceback(None).__context__ = None
+        if left:
+            release()
+            waiting.insert(0, [row for row in now if row in left])
     return total / labels
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -10,22 +11,40 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def keep_narrow(model: nn.Module, stored: torch.dtype) -> int:
-    """Bring the weights of linear and embedding layers, just loaded from `stored`, back to that width; bytes saved.
+def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype = torch.float32) -> int:
+    """Keep the weights of linear and embedding layers, loaded from `stored`, at that width, all else in `arithmetic`; bytes saved.
 
-    Only of exactly these two classes: a subclass may compute in its weights' own type.
+    Only of exactly these two classes: a subclass may compute in its weights' own type. A weight that such a one shares stays wide, but
+    where it is an embedding of token ids, which scales them: that one is given the rows it looks up, widened.
     """
-    saved = 0
+    saved, narrow = 0, set()
+    scaled = [module for module in model.modules() if _is_scaled_embedding(module)]
+    others = [module for module in model.modules() if type(module) not in (nn.Linear, nn.Embedding) and module not in scaled]
+    wide = {id(weight) for module in others for weight in module.parameters(recurse=False)}
     for module in model.modules():
-        if type(module) not in (nn.Linear, nn.Embedding):
+        if type(module) not in (nn.Linear, nn.Embedding) and module not in scaled:
             continue
         weight: Any = module.weight
-        module.forward = partial(_linear if type(module) is nn.Linear else _embed, module, weight.dtype)
+        if id(weight) in wide:
+            continue
+        forward = {nn.Linear: _linear, nn.Embedding: _embed}.get(type(module), _embed_scaled)
+        module.forward = partial(forward, module, arithmetic)
+        narrow.add(id(weight))
         if weight.dtype.itemsize > stored.itemsize:  # a tied weight is met twice
             saved += weight.numel() * (weight.dtype.itemsize - stored.itemsize)
             weight.requires_grad_(False)
             weight.data = weight.data.to(stored)
+    for parameter in model.parameters():
+        if id(parameter) not in narrow:
+            parameter.data = parameter.data.to(arithmetic)
     return saved
+
+
+def _is_scaled_embedding(module: nn.Module) -> bool:
+    """Whether it is a subclass of nn.Embedding whose forward pass takes token ids and nothing else, as Gemma's does."""
+    if not isinstance(module, nn.Embedding) or type(module) is nn.Embedding:
+        return False
+    return list(signature(type(module).forward).parameters) == ["self", "input_ids"]
 
 
 def _linear(module: Any, _: torch.dtype, x: Tensor) -> Tensor:
@@ -35,6 +54,18 @@ def _linear(module: Any, _: torch.dtype, x: Tensor) -> Tensor:
 
 def _embed(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
     return F.embedding(ids, module.weight, module.padding_idx).to(arithmetic)
+
+
+def _embed_scaled(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
+    """Let the module's own code look into a table of nothing but the rows it asks for, in the type the model computes in."""
+    kept, padding = module.weight, module.padding_idx
+    rows = F.embedding(ids.flatten(), kept).to(arithmetic)
+    module._parameters["weight"], module.padding_idx = rows, None
+    try:
+        out: Tensor = type(module).forward(module, torch.arange(len(rows), device=ids.device).view(ids.shape))
+    finally:
+        module._parameters["weight"], module.padding_idx = kept, padding
+    return out
 
 
 class _NarrowLinear(torch.autograd.Function):

@@ -12,10 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.core.types import LOGITS_AT_ONCE
+from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
 from holdfast.trainer.mixed import HALF, padded
-
-WIDENED_ROWS = 1 << 14  # of a narrow weight, at once
 
 
 class Head:

@@ -31,15 +31,15 @@ class Image:
         self._runs = _runs(self.tensors, starts)
         self.bytes = len(first)
 
-    def stage(self) -> list[Tensor]:
-        """What `write` is to copy: the live tensors, or copies on their device where the host would have to wait for it."""
-        return [run.clone() if run.device.type != "cpu" else run for run, _ in self._runs]
-
-    def write(self, memory: mmap.mmap, at: int, staged: list[Tensor]) -> None:
-        """Copy header and tensors to `at` in a mapped file."""
+    def write(self, memory: mmap.mmap, at: int) -> None:
+        """Copy header and tensors to `at` in a mapped file; waits until they have left their device. Nothing may change them meanwhile."""
         memory[at : at + len(self.header)] = self.header
-        for run, (_, start) in zip(staged, self._runs, strict=True):
+        for run, start in self._runs:
             self._view(memory, at, run, start).copy_(run)
+
+    def extremes(self) -> list[Tensor]:
+        """The smallest and the largest value of each stretch of tensors, NaN where one is, on the stretch's own device."""
+        return [value.float() for run, _ in self._runs for value in torch.aminmax(run)]
 
     def finite(self, memory: mmap.mmap, at: int) -> bool:
         """Whether every value that was written at `at` is finite and none is absurd. Reads in one thread, beside those that train."""

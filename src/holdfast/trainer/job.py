@@ -100,6 +100,8 @@ def happen(fault: Fault) -> float:
     message = fault.message or f"fault: {fault.name}"
     if fault.effect in ("kill", "host_oom"):  # the kernel sends the same when memory has run out
         os.kill(os.getpid(), signal.SIGKILL)
+    elif fault.effect == "exit":
+        os._exit(0)
     elif fault.effect == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif fault.effect == "abort":

@@ -12,16 +12,25 @@ from typing import Any
 
 import torch
 
-from holdfast.core.errors import DONE, INTERRUPTED
-from holdfast.core.files import Json, write_json
+from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
+from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.machinefile import training_devices
 from holdfast.core.modelfolder import read_model
 from holdfast.core.timeline import settings_of_process
-from holdfast.core.types import EXIT_DAMAGED, EXIT_DISK_FULL, EXIT_NO_STATE, EXIT_NONFINITE, EXIT_OUT_OF_MEMORY, EXIT_REFUSED
+from holdfast.core.types import (
+    EXIT_DAMAGED,
+    EXIT_DEVICE_GONE,
+    EXIT_DISK_FULL,
+    EXIT_NO_STATE,
+    EXIT_NONFINITE,
+    EXIT_OUT_OF_MEMORY,
+    EXIT_REFUSED,
+)
 from holdfast.trainer.announce import Announcer
-from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
-from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, rehearse
+from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
 from holdfast.trainer.proof import is_proven, settle_precision
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
 from holdfast.trainer.restore import Found, state_for_training
@@ -46,33 +55,39 @@ def train(job: Job, ready: Bench | None = None) -> int:
         committed = job.run.committed()
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
-        cap_memory(job.settings(1)["memory_limit_bytes"])
+        cap_memory(job.settings(1)["memory_limit_bytes"], shared=_on_main_memory(job))
         if found.snapshot is None:
             settle_precision(job)
         settings = settings_of_process(job.timeline)
         if ready is not None and ready.settings == settings:
             bench = replace(ready, job=job)
         else:
-            bench = build(job, settings)
+            bench = once_more("the model", lambda: build(job, settings))
             refuse_broken_weights(bench.task.model, job.config.model)
-        while found.snapshot is None and not is_proven(bench):
+        while found.snapshot is None and not _proven(bench):
             del bench  # before there is another
-            bench = build(job, job.settings(1))
+            bench = once_more("the model", lambda: build(job, job.settings(1)))
         if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
             job.event("tokenizers_disagree", **differing)
         for note in bench.task.notes:
             job.event("setting_changed", what=note)
         snapshots = Snapshots(bench, places)
         sound, damaged = sound_before(bench, places, found)
-        return _damaged(job, found, sound, damaged) if damaged else _run(bench, snapshots, found)
+        if damaged:
+            return _damaged(job, found, sound, damaged)
+        with naming(None, "what is no micro-batch (an update, a snapshot)"):
+            return _run(bench, snapshots, found)
     except Refusal as refusal:
         job.say(f"holdfast: {refusal}")
         return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
+    except DeviceGone as gone:
+        job.say(f"holdfast: {gone}")
+        return _end(job, EXIT_DEVICE_GONE, kind="device_gone", reason=str(gone))
     except FloatingPointError as error:
         job.say(f"holdfast: {error}")
         return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
     except OutOfMemory as full:
-        return _too_large(job, full)
+        return _out_of_memory(job, full)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -80,19 +95,29 @@ def train(job: Job, ready: Bench | None = None) -> int:
         return EXIT_DISK_FULL
 
 
+def _proven(bench: Bench) -> bool:
+    return once_more("the trial of the model's layout", lambda: is_proven(bench))
+
+
+def _on_main_memory(job: Job) -> bool:
+    """Whether the device has no memory of its own."""
+    gpus = training_devices(read_json(job.run.machine_file) or {})
+    return bool(gpus and gpus[0].get("integrated"))
+
+
 def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     job = bench.job
     step = 0
     if found.snapshot:
         step = found.snapshot.step
-    job.event("restored", step=step, state=found.place)
+    job.event("restored", step=step, state=found.place, attention=bench.task.attends)
     last = job.settings(step + 1)["steps"]
     announcer = Announcer(job, snapshots.memory, publish=True)
-    watch = MemoryWatch(bench)
     saving = Saving(job, snapshots.memory, step)
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
         rehearse(bench, announcer.rehearsal)
+    watch = MemoryWatch(bench)
     held_out = HeldOut(bench, snapshots)
     over = held_out.over(step)
     while not over and not job.stopping.asked:
@@ -105,6 +130,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
             if not computed.finite:
                 return _nonfinite(bench, snapshots, step, computed)
             job.point("optimizer", step)
+            snapshots.let_go()
             update(bench.optimizer, computed, bench.learning_rate(step), job.config.train.max_grad_norm)
         row = _row(bench, step, computed, time.perf_counter() - began)
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
@@ -155,12 +181,18 @@ def _nonfinite(bench: Bench, snapshots: Snapshots, step: int, computed: Gradient
     return _end(bench.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)
 
 
-def _too_large(job: Job, full: OutOfMemory) -> int:
-    """One sample alone does not fit into memory: named, because no setting left can help it."""
+def _out_of_memory(job: Job, full: OutOfMemory) -> int:
+    """What does not fit although all was tried: a sample alone is named, because no setting left can help it."""
     step, batch = job.run.committed() + 1, full.batch
-    reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
-    job.say(f"holdfast: out of memory at step {step}: {reason} ({full})")
-    return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", step=step, samples=list(batch.numbers), reason=reason)
+    facts: Json = {"device": full.device}
+    if batch is None:
+        reason = f"{full.what} does not fit into memory: {full}"
+        job.say(f"holdfast: out of memory before or in step {step}: {reason}")
+    else:
+        reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
+        job.say(f"holdfast: out of memory at step {step}: {reason} ({full})")
+        facts |= {"step": step, "samples": list(batch.numbers)}
+    return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=reason, **facts)
 
 
 def _no_state(job: Job, committed: int, found: Found) -> int:

@@ -23,10 +23,15 @@ def use_lean_lora(model: nn.Module, mixed: bool = False) -> int:
 
     mixed: the products are in bf16 (mixed.py).
     """
-    plain = [module for module in model.modules() if type(module) is LoraLinear and _is_plain(module)]
+    plain = plain_layers(model)
     for module in plain:
         module.forward = partial(_forward, module, joined(module) if mixed else None)
     return len(plain)
+
+
+def plain_layers(model: nn.Module) -> list[Any]:
+    """LoRA layers whose forward pass can be replaced."""
+    return [module for module in model.modules() if type(module) is LoraLinear and _is_plain(module)]
 
 
 def _is_plain(module: Any) -> bool:

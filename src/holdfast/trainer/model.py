@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from peft import LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from holdfast.core.config import Config
 from holdfast.core.files import Json
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.timeline import Settings
+from holdfast.trainer.device import planned_device
 from holdfast.trainer.frozen import keep_narrow
 from holdfast.trainer.mixed import mix_precision
 from holdfast.trainer.refuse import Refusal
@@ -31,7 +33,7 @@ _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropo
 
 
 def prepare_torch(settings: Settings) -> torch.device:
-    """Fix threads and determinism, choose the device. Runs before any other torch call."""
+    """Fix threads and determinism, find the device of the plan. Runs before any other torch call. Raises DeviceGone."""
     torch.set_num_threads(settings["threads"])
     torch.use_deterministic_algorithms(settings["deterministic"])
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
@@ -40,31 +42,58 @@ def prepare_torch(settings: Settings) -> torch.device:
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between PEFT and transformers, not ours to act on
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = planned_device(settings)
+    if device.type == "cuda":
+        _keep_to_exact_kernels()
+    return device
+
+
+def _keep_to_exact_kernels() -> None:
+    """No cuDNN attention, wrong on several cards (book/checks/cudnn-attention.yaml); no sum within a product rounded to 16 bits."""
+    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # since torch 2.5
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def load_base(config: Config, settings: Settings, device: torch.device) -> tuple[nn.Module, list[str]]:
     """The frozen base model, and notes on what was changed in its configuration."""
     facts = read_model(config.model)
     dtype = torch.bfloat16 if settings["dtype"] == "bf16" and facts.stored in HALVES else torch.float32
+    halves = None if settings["dtype"] == "bf16" else HALVES.get(facts.stored or "")
+    loaded = halves if halves and device.type == "cuda" else dtype
     notes = []
     try:
-        model = _from_folder(facts.folder, dtype, settings["attention"])
+        model = _from_folder(facts.folder, loaded, settings["attention"], device)
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise _no_causal_model(facts, error) from error
         notes.append(f"this architecture has no {settings['attention']} attention in transformers: its eager attention is the reference")
-        model = _from_folder(facts.folder, dtype, "eager")
+        model = _from_folder(facts.folder, loaded, "eager", device)
     if settings["dtype"] == "bf16":
         mix_precision(model, device.type)
-    elif facts.stored in HALVES:
-        keep_narrow(model, HALVES[facts.stored])
+    elif halves:
+        if loaded != dtype:
+            _widen_constants(model)
+        keep_narrow(model, halves, dtype)
     model.config.use_cache = False
     return model.to(device), notes + without_attention_dropout(model)
 
 
-def _from_folder(folder: Path, dtype: torch.dtype, attention: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention, local_files_only=True)
+def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch.device) -> Any:
+    """The model in `dtype`: on a GPU, tensor by tensor, so that the host never holds all of it."""
+    there = {"device_map": {"": device}} if device.type == "cuda" else {}
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention, local_files_only=True, **there)
+
+
+def _widen_constants(model: Any) -> None:
+    """Give a model that was loaded in 16 bits the numbers its code computes for itself (frequencies, scales) as fp32 has them."""
+    with init_empty_weights(include_buffers=False):
+        wide = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32, attn_implementation=model.config._attn_implementation)
+    constants, saved = dict(wide.named_buffers()), set(model.state_dict())
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.float() if name in saved else constants[name].to(buffer.device)
 
 
 def _no_causal_model(facts: ModelFacts, error: ValueError) -> Refusal:
@@ -124,7 +153,8 @@ def checkpoint_layers(model: nn.Module, layers: int) -> int:
     able = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for at, module in enumerate(able):
         module.gradient_checkpointing = at < layers
-        module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        # no random state to keep: dropout is a hash, and a model's own attention dropout is off
+        module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
     return len(able)
 
 

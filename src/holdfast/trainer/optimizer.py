@@ -11,7 +11,7 @@ from holdfast.core.config import Train
 
 
 class AdamW:
-    """torch.optim.AdamW whose state exists from the start, so that it can be saved before the first step and after any.
+    """AdamW whose state exists from the start, so that it can be saved before the first step and after any.
 
     Weights, gradients and moments lie in one block each, the named tensors are parts of it: an update, a norm or a copy is then one
     operation and not one for each of hundreds of small matrices. `parameters`: fp32 leaves on one device; they move into the block.
@@ -19,30 +19,39 @@ class AdamW:
 
     def __init__(self, parameters: Mapping[str, Tensor], train: Train) -> None:
         self.parameters = dict(parameters)
+        self.train = train
         self.weights = _together(self.parameters.values())
-        self.gradient = self.weights.grad = torch.zeros_like(self.weights)
+        self.gradient = torch.zeros_like(self.weights)
         for parameter, part in zip(self.parameters.values(), self._parts(self.gradient), strict=True):
             parameter.grad = part
-        self.inner = torch.optim.AdamW(
-            [self.weights], lr=train.lr, betas=(train.beta1, train.beta2), eps=train.epsilon, weight_decay=train.weight_decay
-        )
-        moments = {kind: torch.zeros_like(self.weights) for kind in ("exp_avg", "exp_avg_sq")}
-        self.inner.state[self.weights] = {"step": torch.tensor(0.0), **moments}
+        self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.updates = torch.tensor(0.0)
 
     def state(self) -> dict[str, Tensor]:
         """Live state tensors as "kind/parameter", and the number of updates as "step"."""
-        kinds = self.inner.state[self.weights]
         parts = {
             f"{kind}/{name}": part
-            for kind in ("exp_avg", "exp_avg_sq")
-            for name, part in zip(self.parameters, self._parts(kinds[kind]), strict=True)
+            for kind, block in (("exp_avg", self.mean), ("exp_avg_sq", self.square))
+            for name, part in zip(self.parameters, self._parts(block), strict=True)
         }
-        return parts | {"step": kinds["step"]}
+        return parts | {"step": self.updates}
 
+    @torch.no_grad()
     def step(self, lr: float) -> None:
-        for group in self.inner.param_groups:
-            group["lr"] = lr
-        self.inner.step()
+        """One update, after which the gradients are spent.
+
+        torch.optim.AdamW's operations in its order, so its bits; but the gradients' own memory takes what it would allocate. So an update
+        cannot run out of memory half done.
+        """
+        self.updates += 1
+        done, beta1, beta2 = self.updates.item(), self.train.beta1, self.train.beta2
+        if self.train.weight_decay:
+            self.weights.mul_(1 - lr * self.train.weight_decay)
+        self.mean.lerp_(self.gradient, 1 - beta1)
+        self.square.mul_(beta2).addcmul_(self.gradient, self.gradient, value=1 - beta2)
+        divisor = torch.sqrt(self.square, out=self.gradient)
+        divisor.div_((1 - beta2**done) ** 0.5).add_(self.train.epsilon)
+        self.weights.addcdiv_(self.mean, divisor, value=-(lr / (1 - beta1**done)))
 
     def clear(self) -> None:
         """Set the gradients to zero."""

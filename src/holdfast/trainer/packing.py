@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from holdfast.rows.tokenset import TokenSet
 from holdfast.trainer.tasks.base import Batch
@@ -47,32 +48,47 @@ def _batch(tokens: TokenSet, numbers: list[int], packed: bool, device: torch.dev
 
 
 def assemble(rows: list[Row], numbers: tuple[int, ...], sources: tuple[str, ...], pad: int, packed: bool, device: torch.device) -> Batch:
-    """Lay rows of (ids, learned) out as one micro-batch: one after the other, or each in a row of its own, padded on the right."""
+    """Lay rows of (ids, learned) out as one micro-batch: one after the other, or each in a row of its own, padded on the right.
+
+    All of it is one block, which goes to a card in one copy from pinned memory; nobody waits for that.
+    """
     lengths = tuple(len(ids) for ids, _ in rows)
-    width = sum(lengths) if packed else max(lengths)
-    shape = (1, width) if packed else (len(rows), width)
-    ids, owners, positions = np.full(shape, pad, np.int64), np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
-    predicting, wanted = [], []
-    start = 0
-    for at, (row, learned) in enumerate(rows):
-        start = start if packed else at * width
-        span = slice(start, start + len(row))
-        ids.reshape(-1)[span], owners.reshape(-1)[span], positions.reshape(-1)[span] = row, numbers[at], np.arange(len(row))
-        targets = np.flatnonzero(learned[1:])  # a sample's first token is never a target: nothing stands before it
-        predicting.append(targets + start)
-        wanted.append(row[1:][targets].astype(np.int64))
-        start += len(row)
-    label_at, label_ids = np.concatenate(predicting), np.concatenate(wanted)
+    shape = (1, sum(lengths)) if packed else (len(rows), max(lengths))
+    targets = [np.flatnonzero(learned[1:]) for _, learned in rows]  # a first token is never a target: nothing stands before it
+    cells, labels = shape[0] * shape[1], sum(map(len, targets))
+    bounds = len(rows) // 2 + 1 if packed else 0  # len(rows) + 1 numbers of half the width
+    sizes = [cells, cells, cells, labels, labels, bounds]
+    block = np.empty(sum(sizes), np.int64)
+    ids, owners, positions, label_at, label_ids, ends = np.split(block, np.cumsum(sizes)[:-1])
+    ids.fill(pad)
+    owners.fill(-1)
+    positions.fill(-1)
+    start = label = 0
+    for at, ((row, _), wanted) in enumerate(zip(rows, targets, strict=True)):
+        start = start if packed else at * shape[1]
+        span, learned = slice(start, start + len(row)), slice(label, label + len(wanted))
+        ids[span], owners[span], positions[span] = row, numbers[at], np.arange(len(row))
+        label_at[learned], label_ids[learned] = wanted + start, row[1:][wanted]
+        start, label = start + len(row), label + len(wanted)
+    if packed:
+        ends.view(np.int32)[: len(rows) + 1] = np.cumsum((0, *lengths))
+    parts = _on_device(torch.from_numpy(block), device).split_with_sizes(sizes)
     return Batch(
         numbers,
         sources,
-        ids=torch.from_numpy(ids).to(device),
-        samples=torch.from_numpy(owners).to(device),
-        positions=torch.from_numpy(positions).to(device),
-        label_at=torch.from_numpy(label_at).to(device),
-        label_ids=torch.from_numpy(label_ids).to(device),
+        ids=parts[0].view(shape),
+        samples=parts[1].view(shape),
+        positions=parts[2].view(shape),
+        label_at=parts[3],
+        label_ids=parts[4],
         lengths=lengths,
+        ends=parts[5].view(torch.int32)[: len(rows) + 1] if packed else None,
         packed=packed,
         tokens=sum(lengths),
-        labels=len(label_ids),
+        labels=labels,
     )
+
+
+def _on_device(block: Tensor, device: torch.device) -> Tensor:
+    """On a card: by a copy that is done in its turn. torch keeps pinned memory until the copy out of it is."""
+    return block.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else block

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import resource
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 
 from holdfast.core.hostmemory import host_memory
 from holdfast.core.timeline import add_entry
-from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients, compute_gradients
 
@@ -26,13 +27,15 @@ _LOOK_EVERY = 16  # steps between two looks at the host's memory
 _LOW_SHARE = 0.05  # of the host's memory, still available
 _OUR_SHARE = 0.2  # of the host's memory: below it, smaller micro-batches would not help
 _SWAP_GROWTH_BYTES = 256 << 20
+_FRAGMENTS_SHARE = 0.1  # of what the device's allocator holds, never in use at once: it is short of blocks that fit, not of memory
+_HOST_SIDE_BYTES = 512 << 20  # of a trainer beside its device: libraries and interpreter (340 MiB measured on the CPU), half of it again
 
 
 def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
     """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
 
     def compute(budget: int) -> Gradients:
-        return compute_gradients(bench.task, bench.optimizer, step, samples, budget, announce)
+        return compute_gradients(bench.task, bench.optimizer, step, samples, budget, announce, lambda: bench.prepare(step + 1))
 
     return within_memory(bench, step, compute)
 
@@ -40,17 +43,37 @@ def compute_within_memory(bench: Bench, step: int, samples: list[int], announce:
 def within_memory(bench: Bench, step: int, work: Callable[[int], Result]) -> Result:
     """Do `work`, given tokens per micro-batch, again with smaller ones while it does not fit; they stay so from `step` on.
 
-    Raises OutOfMemory when a single sample does not fit although every layer is checkpointed.
+    Raises OutOfMemory when a single sample does not fit although every layer is checkpointed, or something that is no micro-batch.
     """
     while True:
+        budget = bench.job.settings(step)["micro_batch_tokens"]
         try:
-            return work(bench.job.settings(step)["micro_batch_tokens"])
+            return once_more(f"step {step}", partial(work, budget))
         except OutOfMemory as error:
+            if error.batch is None:
+                raise
             full = error.with_traceback(None)  # the frames hold the tensors that did not fit
             full.__context__ = None
         bench.optimizer.clear()
         release()
         _make_smaller(bench, step, full)
+
+
+def once_more(what: str, work: Callable[[], Result]) -> Result:
+    """Do `work`, which may be begun anew; if memory runs out, once more after all that is kept for later was given back.
+
+    A micro-batch that does not fit is passed on at once: it wants to be smaller. Raises OutOfMemory, which says `what` did not fit.
+    """
+    try:
+        with naming(None, what):
+            return work()
+    except OutOfMemory as error:
+        if error.batch is not None:
+            raise
+        error.with_traceback(None).__context__ = None  # what they hold is in the way
+    release()
+    with naming(None, what):
+        return work()
 
 
 def release() -> None:
@@ -62,6 +85,7 @@ def release() -> None:
 
 def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
     """Halve the micro-batch that did not fit; a sample alone gets its layers checkpointed instead."""
+    assert full.batch is not None
     batch, size = full.batch, full.batch.ids.numel()
     reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {size} tokens: {full}"
     if len(batch.numbers) > 1:
@@ -93,17 +117,24 @@ def rehearse(bench: Bench, announce: Announce) -> None:
 
 
 class MemoryWatch:
-    """Looks at the host's memory, its swap and the device's allocator between steps, and makes micro-batches smaller before they fail."""
+    """Looks at the host's memory, its swap and the device's allocator between steps, and makes micro-batches smaller before they fail.
+
+    The allocator starts over in each step that runs out of memory, too. What that step taught is on the timeline, so only what comes in
+    steps without such an entry counts, and nothing from before the watch began.
+    """
 
     def __init__(self, bench: Bench, read: Callable[[], dict[str, int]] | None = None) -> None:
         self.bench = bench
         self.read = read or host_memory
         self.swap_free = self.read().get("SwapFree")
-        self.retries = 0
+        self.learned = len(bench.job.timeline)
+        self.retries = self._allocator().get("num_alloc_retries", 0)
 
     def look(self, step: int) -> None:
         """Called after `step` is committed; what it changes holds from the next step on."""
-        if step % _LOOK_EVERY == 0 and (reason := self._reason()):
+        if self.learned != len(self.bench.job.timeline):
+            self.learned, self.retries = len(self.bench.job.timeline), self._allocator().get("num_alloc_retries", 0)
+        if step % _LOOK_EVERY == 0 and (reason := self._reason(step)):
             release()
             budget, floor = self.bench.job.settings(step + 1)["micro_batch_tokens"], self.bench.longest
             if budget > floor:
@@ -111,12 +142,23 @@ class MemoryWatch:
             else:
                 self.bench.job.event("memory_low", step=step, reason=f"{reason}; micro-batches hold one sample each already")
 
-    def _reason(self) -> str | None:
-        if self.bench.device.type == "cuda":
-            retries = int(torch.cuda.memory_stats(self.bench.device).get("num_alloc_retries", 0))
-            more, self.retries = retries - self.retries, retries
-            if more:
-                return f"the device's allocator had to start over {more} times within {_LOOK_EVERY} steps"
+    def _allocator(self) -> dict[str, int]:
+        """What the device's allocator counts; nothing where there is none."""
+        if self.bench.device.type != "cuda":
+            return {}
+        return {name: int(value) for name, value in torch.cuda.memory_stats(self.bench.device).items()}
+
+    def _reason(self, step: int) -> str | None:
+        counts = self._allocator()
+        more, self.retries = counts.get("num_alloc_retries", 0) - self.retries, counts.get("num_alloc_retries", 0)
+        if more:
+            reason = f"the device's allocator had to start over {more} times within {_LOOK_EVERY} steps"
+            kept, used = (counts.get(f"{kind}_bytes.all.peak", 0) for kind in ("reserved", "allocated"))
+            if kept - used <= _FRAGMENTS_SHARE * kept:
+                return reason
+            release()  # smaller micro-batches would leave as many holes
+            told = f"{reason}; it held {kept >> 20:,} MiB, of which {used >> 20:,} were ever in use together"
+            self.bench.job.event("memory_fragmented", step=step, reason=told)
         now = self.read()
         total, available, swap = now.get("MemTotal"), now.get("MemAvailable"), now.get("SwapFree")
         if not total or available is None or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < _OUR_SHARE * total:
@@ -129,13 +171,18 @@ class MemoryWatch:
         return None
 
 
-def cap_memory(limit_bytes: int | None) -> None:
-    """Let allocations beyond `limit_bytes` fail rather than freeze the machine: on the device, or of this process where there is none."""
+def cap_memory(limit_bytes: int | None, shared: bool) -> None:
+    """Let allocations beyond `limit_bytes` fail rather than freeze the machine: on the device, or of this process where there is none.
+
+    shared: the device lives on main memory. Then the limit is for both: what the process itself needs is kept from the device.
+    """
     if limit_bytes is None:
         return
     if torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total), 0)
-        return
+        of_device = max(0, limit_bytes - _HOST_SIDE_BYTES) if shared else limit_bytes
+        torch.cuda.set_per_process_memory_fraction(min(1.0, of_device / total), 0)
+        if not shared:
+            return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard), hard))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from holdfast.core.errors import told
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.timeline import Settings, add_entry
 from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.fused_proof import layers_differ
 from holdfast.trainer.job import Job
 from holdfast.trainer.liger import Liger
 from holdfast.trainer.model import prepare_torch
@@ -32,6 +34,9 @@ _LENGTH = 40
 _LONGEST = 1056  # windows up to about a thousand tokens are crossed by the proof
 _SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2}  # of the logits' norm: another order of additions
 _UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the largest logit: the same additions
+_SAME_GRADIENT = {torch.float32: 1e-2, torch.bfloat16: 0.3}  # of a weight's gradient; a wrong one is off by about its norm
+_HEARD = 1e-3  # of the largest gradient: those below it are mostly rounding
+_TOGETHER = 0.1  # of the norm: layers that were compared one by one, put together; a wrong place moves it by all of it
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
@@ -44,7 +49,9 @@ def settle_precision(job: Job) -> None:
 
 def is_proven(bench: Bench) -> bool:
     """Whether layout and output layer are proven. Where not, the timeline has what has to change, for another bench. Moves no weight."""
-    changes, reason = kernels_differ(bench.task)
+    changes, reason = fused_differ(bench.task)
+    if not changes:
+        changes, reason = kernels_differ(bench.task)
     if not changes:
         changes, reason = disproof(bench.task)
     _change(bench.job, changes, reason)
@@ -81,6 +88,23 @@ def kernels_differ(task: Sft) -> tuple[Settings, str]:
     return ({"liger": False}, f"Liger's kernels are left out: {reason}") if reason else ({}, "")
 
 
+def fused_differ(task: Sft) -> tuple[Settings, str]:
+    """Lean LoRA layers, and why, where the fused ones compute something else, alone or together in the model; else nothing."""
+    if task.fused is None:
+        return {}, ""
+    if not (reason := layers_differ(task.fused)):
+        task.model.eval()
+        sample = _two_samples(task)[0]
+        with nullcontext() if task.liger is None else task.liger.off():
+            ours = _loss_and_gradients(task, sample)
+            with task.fused.off():
+                own = _loss_and_gradients(task, sample)
+        task.model.train()
+        gap = float((ours - own).norm() / own.norm())
+        reason = "" if gap <= _TOGETHER else f"loss and gradients differ by {gap:.1e} of their norm"
+    return ({"fused": False}, f"the fused LoRA layers are left out: {reason}") if reason else ({}, "")
+
+
 def _loss_and_gradients(task: Sft, ids: Ids) -> Tensor:
     """Of one sample, whose every token is learned, with respect to the adapter: all in one row of numbers."""
     with torch.enable_grad():
@@ -100,8 +124,11 @@ def disproof(task: Sft) -> tuple[Settings, str]:
         if reason:
             changes = {"own_head": True}
         elif task.packing and (reason := _leaks(task, first, second, alone)):
-            changes = {"varlen": False} if task.varlen else {"packing": False}
-            reason += ": each attends by itself" if task.varlen else ": they are padded in groups of like length"
+            changes = {"varlen": False} if task.kernel else {"packing": False}
+            reason += ": each attends by itself" if task.kernel else ": they are padded in groups of like length"
+    on_card = task.kernel is not None or task.device.type == "cuda"
+    if not changes and task.packing and on_card and (reason := _backward_differs(task, first, second)):
+        changes = {"varlen": False} if task.kernel else {"packing": False}
     task.model.train()
     return changes, reason or ""
 
@@ -153,6 +180,35 @@ def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
             f"sharing by {gap:.1e} of their norm)"
         )
     return None
+
+
+def _backward_differs(task: Sft, first: Ids, second: Ids) -> str | None:
+    """What is wrong with the gradients of two samples in one row, held against those of each alone by the model's own attention.
+
+    Of each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
+    """
+    with torch.enable_grad():
+        ours = _gradients(task, [batch_of(task, [first, second], packed=True)])
+        with task.own_attention():
+            own = _gradients(task, [batch_of(task, [ids], packed=False) for ids in (first, second)])
+    norms = [float(one.norm()) for one in own]
+    heard = [at for at, norm in enumerate(norms) if norm > _HEARD * max(norms)]  # half of a fresh adapter has no gradient at all
+    if not heard:
+        return None
+    gaps = {at: float((ours[at] - own[at]).norm()) / norms[at] for at in heard}
+    worst = max(gaps, key=lambda at: gaps[at] if gaps[at] == gaps[at] else math.inf)
+    if gaps[worst] <= _SAME_GRADIENT[task.dtype]:
+        return None
+    return f"the gradients of samples that share a row are wrong (that of {list(task.artifact)[worst]} by {gaps[worst]:.1e} of its norm)"
+
+
+def _gradients(task: Sft, batches: list[Batch]) -> list[Tensor]:
+    total = [torch.zeros_like(weight) for weight in task.artifact.values()]
+    for batch in batches:
+        loss, _ = task.loss_sum(batch, 1)
+        for one, gradient in zip(total, torch.autograd.grad(loss, list(task.artifact.values()), materialize_grads=True), strict=True):
+            one += gradient
+    return total
 
 
 def slower_in_halves(model: ModelFacts) -> tuple[Settings, str]:

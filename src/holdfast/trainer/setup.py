@@ -11,6 +11,7 @@ from holdfast.core.memoryfile import Snapshot
 from holdfast.core.table import StepTable, learning_rate
 from holdfast.core.timeline import Settings
 from holdfast.rows.tokenset import load_tokens, split, step_table
+from holdfast.trainer.device import free_bytes, wait_for_memory
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
 from holdfast.trainer.model import prepare_torch
@@ -43,6 +44,12 @@ class Bench:
         hole = settings.get("quarantine", ())
         return [number for number in self.table.samples(step, settings["samples"], settings.get("behind", 0)) if number not in hole]
 
+    def prepare(self, step: int) -> None:
+        """Lay the samples of `step` out while a card is busy with the step before; without one it would only be another order."""
+        settings = self.job.settings(step)
+        if self.device.type == "cuda" and step <= settings["steps"] and (samples := self.samples(step)):
+            self.task.prepare(samples, settings["micro_batch_tokens"])
+
     @property
     def longest(self) -> int:
         """Tokens of the longest training row."""
@@ -57,9 +64,13 @@ class Bench:
 def build(job: Job, settings: Settings) -> Bench:
     """The state before the first step; it follows from config, settings and seed alone."""
     device = prepare_torch(settings)
+    if device.type == "cuda":
+        _see_memory_free(job, device)
     tokens = load_tokens(job.run.data_file)
     training, _ = split(tokens, job.config.data, job.config.train.seed)
     task = Sft(job.config, settings, tokens, device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     optimizer = AdamW(task.artifact, job.config.train)
     artifact = Image(task.artifact, {"format": "pt"})
     if begun := job.plan.get("start_adapter"):
@@ -75,3 +86,15 @@ def build(job: Job, settings: Settings) -> Bench:
         device,
         float(optimizer.weights.detach().abs().max()),
     )
+
+
+def _see_memory_free(job: Job, device: torch.device) -> None:
+    """Give a process that held the device's memory time to leave it; what is missing then is told, and tried without."""
+    planned = job.plan.get("bytes", {})
+    needed = sum(planned.values()) - planned.get("workspace", 0)  # a process's own is taken by now
+    seconds, missing = wait_for_memory(needed, lambda: free_bytes(device))
+    if missing:
+        has = torch.cuda.mem_get_info(device)[1]
+        told = f"of {has >> 20:,} MiB the run needs {needed >> 20:,}, and {missing >> 20:,} of them are held by somebody else"
+        job.event("device_memory_missing", missing_bytes=missing, needed_bytes=needed, waited_seconds=round(seconds, 1), says=told)
+        job.say(f"holdfast: {told}; trying all the same")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import statistics
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,8 @@ from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.locks import hold
 from holdfast.core.memoryfile import META_BYTES, SHARED_MEMORY, SLOTS, MemoryFile, file_bytes
 from holdfast.core.pace import snapshot_interval
+from holdfast.trainer.images import ABSURD
+from holdfast.trainer.pinned import Pinned
 from holdfast.trainer.setup import Bench
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
@@ -29,6 +32,8 @@ class Snapshots:
     """Writes snapshots of a bench, each newer than the last; a reader never meets a half-written one.
 
     The step waits for the copy of its state alone. Checking that copy, sealing and journalling happen in a thread, beside the next step.
+    From a device that thread copies, too, straight from what is trained, while the next step computes its gradients; only the update waits
+    for it (`let_go`). So a snapshot needs no memory of the device.
     """
 
     def __init__(self, bench: Bench, places: list[Path]) -> None:
@@ -41,11 +46,17 @@ class Snapshots:
         self._thread.submit(int).result()  # started now: under a memory limit that is nearly reached a thread cannot be
         self._sealing: Future[None] | None = None
         self._side = torch.cuda.Stream(bench.device) if bench.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._gone = threading.Event()  # the state has left the device
+        self._gone.set()
+        self._waited_s = 0.0  # for the newest snapshot, wherever it was waited for
+        self._pinned: Pinned | None = None
         self._unwritten: list[Json] = []
         self._costs: deque[float] = deque(maxlen=_MEASURED)
         self._last: int | None = None
         self._newest_is_pinned = False
         self._gave_up_on: int | None = None
+        if self._side is not None:
+            self._sealing = self._thread.submit(self._pin_slots)  # gigabytes take a second: beside the first step
 
     def _open(self, places: list[Path]) -> MemoryFile:
         """The file in the first place that has room; an event for each place that refused."""
@@ -76,28 +87,44 @@ class Snapshots:
         wrong with the step before: FloatingPointError when weights or optimizer state are not finite, in which case the snapshot before
         it stays the newest; OSError when the disk takes no more.
         """
+        if self._behind() and not (durable or needed):
+            assert self._sealing is not None
+            self._sealing = self._thread.submit(self._follow, self._sealing, row)
+            return
         began = time.perf_counter()
         self.settle()
-        waited, busy = time.perf_counter() - began, time.thread_time()
+        self._waited_s += time.perf_counter() - began
+        busy = time.thread_time()
         if not (durable or needed) and self._last is not None and step - self._last < self.every:
             self._journal(row)
             return
         if not self.memory.path.exists():  # a login's end takes a user's files in /dev/shm away where systemd's RemoveIPC is on
             self.memory.renew(self.bench.job.run.path)
+            if self._side is not None:
+                self._thread.submit(self._pin_slots).result()
             self.bench.job.event("snapshot_file_made_again", step=step, place=str(self.memory.path))
         while len(self.memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
             self._save_without_writer()
             time.sleep(0.002)
         slot = self.memory.free_slot()
         self.memory.begin(slot)
-        staged = (self.bench.artifact.stage(), self.bench.state.stage())
+        extremes: list[Tensor] = []
         if self._side is None:
-            self._copy(slot, step, staged)
+            self._copy(slot, step)
         else:
+            extremes = [*self.bench.artifact.extremes(), *self.bench.state.extremes()]
             self._side.wait_stream(torch.cuda.current_stream(self.bench.device))
+            self._gone.clear()
         self._last = step
-        self._sealing = self._thread.submit(self._seal, slot, step, row, durable, staged)
+        self._sealing = self._thread.submit(self._seal, slot, step, row, durable, extremes)
+        waited, self._waited_s = self._waited_s, 0.0
         self._pace(waited + time.thread_time() - busy, row["seconds"])
+
+    def let_go(self) -> None:
+        """Wait until the snapshot that is being taken has left the device: before that nothing it holds may change."""
+        began = time.perf_counter()
+        self._gone.wait()
+        self._waited_s += time.perf_counter() - began
 
     def settle(self) -> None:
         """Wait until the newest snapshot counts and its step is journalled. Raises what went wrong with it."""
@@ -111,21 +138,50 @@ class Snapshots:
         for row in self._unwritten:
             append_line(self.bench.job.run.steps_file, row)
         self._unwritten, self.memory.unwritten = [], 0
+        if self._pinned is not None:
+            self._pinned.release()
 
-    def _copy(self, slot: int, step: int, staged: tuple[list[Tensor], list[Tensor]]) -> None:
+    def _pin_slots(self) -> None:
+        """In the thread: let the device copy into the slots directly; where its driver does not take them, that is told."""
+        if self._pinned is not None:
+            self._pinned.release()
+        self._pinned = Pinned(self.memory.memory, self.bench.device)
+        if self._pinned.refused:
+            self.bench.job.event("snapshot_not_pinned", place=str(self.memory.path), reason=self._pinned.refused)
+
+    def _behind(self) -> bool:
+        """Whether the snapshot before is still on its way from a device to where it counts; on a CPU that is waited for."""
+        return self._side is not None and self._sealing is not None and not self._sealing.done()
+
+    def _follow(self, before: Future[None], row: Json) -> None:
+        """In the thread: journal a step that has no snapshot of its own, after the step before it, and only if that counts."""
+        before.result()
+        self._journal(row)
+
+    def _copy(self, slot: int, step: int) -> None:
         artifact_at, state_at = self.memory.payload_offsets(slot)
-        self.bench.artifact.write(self.memory.memory, artifact_at, staged[0])
+        self.bench.artifact.write(self.memory.memory, artifact_at)
         self.bench.job.point("snapshot", step)
-        self.bench.state.write(self.memory.memory, state_at, staged[1])
+        self.bench.state.write(self.memory.memory, state_at)
 
-    def _seal(self, slot: int, step: int, row: Json, durable: bool, staged: tuple[list[Tensor], list[Tensor]]) -> None:
+    def _copied_from_device(self, slot: int, step: int, extremes: list[Tensor]) -> bool:
+        """Copy the state beside the step that computes; whether its extremes are sane."""
+        with torch.cuda.stream(self._side):
+            try:
+                self._copy(slot, step)
+            finally:
+                self._gone.set()
+            return all(abs(float(value)) <= ABSURD for value in extremes)
+
+    def _seal(self, slot: int, step: int, row: Json, durable: bool, extremes: list[Tensor]) -> None:
         """In the thread: make the written slot the newest snapshot, then journal its step."""
         job, memory = self.bench.job, self.memory
         if self._side is not None:
-            with torch.cuda.stream(self._side):
-                self._copy(slot, step, staged)
-        artifact_at, state_at = memory.payload_offsets(slot)
-        if not (self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)):
+            sound = self._copied_from_device(slot, step, extremes)
+        else:
+            artifact_at, state_at = memory.payload_offsets(slot)
+            sound = self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)
+        if not sound:
             raise FloatingPointError(f"step {step}: weights or optimizer state are not finite, or absurdly large, after the update")
         self.generation += 1
         self._newest_is_pinned = durable

@@ -38,10 +38,23 @@ class Gradients:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
-def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int], budget: int, announce: Announce) -> Gradients:
+def _nothing() -> None:
+    """Nothing is to be done while a card is still busy with the step."""
+
+
+def compute_gradients(
+    task: Task,
+    optimizer: AdamW,
+    step: int,
+    samples: list[int],
+    budget: int,
+    announce: Announce,
+    meanwhile: Callable[[], None] = _nothing,
+) -> Gradients:
     """Accumulate the gradient of the mean loss over all labels of `samples` into the parameters' `.grad`.
 
     Masks and order follow from (seed, step, samples) alone; `budget` (tokens per micro-batch) changes only rounding. Raises OutOfMemory.
+    `meanwhile` is called when all has been asked of the device, before the step waits for it.
     """
     batches = task.batches(samples, budget)
     labels = sum(batch.labels for batch in batches)
@@ -52,7 +65,9 @@ def compute_gradients(task: Task, optimizer: AdamW, step: int, samples: list[int
     with naming(batches[-1]):
         announce("gate", len(batches) - 1, batches[-1])
     norm = torch.linalg.vector_norm(optimizer.gradient)
-    values = torch.stack([total / labels, norm.double().to(total.device), right])
+    values = torch.stack([total / labels, norm.double(), right])
+    with naming(batches[-1]):
+        meanwhile()
     loss_value, norm_value, right_value = values.tolist()  # the step's one synchronisation
     return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value))
 

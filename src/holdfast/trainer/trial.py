@@ -17,12 +17,14 @@ from holdfast.core.errors import BLOCKED, DONE, told
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.memoryfile import MemoryFile, Snapshot
 from holdfast.core.run import RunFolder
-from holdfast.core.timeline import Settings
+from holdfast.core.timeline import Settings, settings_of_process
 from holdfast.trainer.announce import Announcer
-from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.exhausted import OutOfMemory, is_out_of_memory
 from holdfast.trainer.images import ABSURD
 from holdfast.trainer.job import Job, open_job
-from holdfast.trainer.refuse import broken_weights
+from holdfast.trainer.model import prepare_torch
+from holdfast.trainer.pressure import release
+from holdfast.trainer.refuse import Refusal, broken_weights
 from holdfast.trainer.restore import find_state
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.sound import damage, difference
@@ -30,7 +32,8 @@ from holdfast.trainer.step import Announce, compute_gradients, gradients_sha256,
 from holdfast.trainer.trace import traced
 
 _OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "behind", "patience_from", "lr_factor")
-_RECOVERABLE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
+_OF_THE_PROCESS = ("threads", "deterministic")
+_OF_PYTHON = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError)
 
 
 def trial(path: Path, folder: Path) -> int:
@@ -39,12 +42,15 @@ def trial(path: Path, folder: Path) -> int:
 
 
 def host_trials(path: Path) -> int:
-    """Replay for each folder named on a line of standard input, until that ends; the model is loaded once."""
+    """Replay for each folder named on a line of standard input, until that ends; the model is loaded once.
+
+    After an error on a GPU its context cannot be trusted: the outcome says that this process is leaving.
+    """
     stage = _Stage(RunFolder(path))
     for line in sys.stdin:
         stage.replay(Path(line.strip()))
-        if torch.cuda.is_available() and stage.broken:
-            return BLOCKED  # after an error a device's context cannot be trusted
+        if stage.leaving:
+            return BLOCKED
     return DONE
 
 
@@ -59,95 +65,114 @@ class _State:
     place: str
 
 
+class _Unreachable(Exception):
+    """A step before the one asked for cannot be computed."""
+
+
 class _Stage:
-    """Benches and the state before a step, kept from one replay to the next."""
+    """Benches and the state before a step, kept from one replay to the next.
+
+    Two benches on the CPU, as it was and changed; one on a GPU, where two may not fit.
+    """
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
         self.benches: dict[str, Bench] = {}
         self.state: _State | None = None
-        self.broken = False
+        self.leaving = False
 
     def replay(self, folder: Path) -> bool:
         """Leave outcome.json in `folder`; whether the step could be reached."""
         request = read_json(folder / "request.json") or {}
         job = open_job(self.run, request["attempt"], folder, request)
-        job.timeline.append({"from_step": 1, "settings": {"deterministic": True}, "reason": "a trial"})
+        # a process has one device, for all its steps
+        settings = {"device": (settings_of_process(job.timeline) | request["settings"]).get("device")}
+        settings |= {"deterministic": True} if request.get("deterministic") else {}
+        job.timeline.append({"from_step": 1, "settings": settings, "reason": "a trial"})
+        facts: Json = {}
+        outcome = self._outcome(lambda: self._replayed(job, request, facts))
+        write_json(folder / "outcome.json", facts | outcome | ({"leaving": True} if self.leaving else {}))
+        return bool(facts)
+
+    def _replayed(self, job: Job, request: Json, facts: Json) -> Json:
+        """What the trial comes to. When it begins to compute, `facts` are filled in and running.json is written."""
         step: int = request["step"]
         places = [Path(place) for place in request["memory_places"]]
         memory = next((memory for place in places if (memory := MemoryFile.open(place))), None)
         announcer = Announcer(job, memory, publish=False)
         state = self._reach(job, step, places, announcer)
-        if state is None:
-            write_json(folder / "outcome.json", {"ending": "unreachable", "reason": f"a step before {step} is not finite"})
-            return False
         if request["settings"]:
             job.timeline.append({"from_step": step, "settings": request["settings"], "reason": "trial"})
         bench = self._bench(job, step, "changed" if request["settings"] else "as it was")
         bench.restore(state.snapshot)
         until = request.get("until") or step
         samples = request["samples"] or [number for one in range(step, until + 1) for number in bench.samples(one)]
-        facts = {"recomputed": state.recomputed, "state": state.place, "samples": samples, **_facts(bench, samples)}
-        write_json(folder / "running.json", facts, durable=False)
+        facts |= {"recomputed": state.recomputed, "state": state.place, "samples": samples} | _facts(bench, samples)
+        write_json(job.folder / "running.json", facts, durable=False)
+        began = time.perf_counter()
         if request.get("until"):
             stored = find_state(self.run, places, limit=until - 1).snapshot if request.get("compare") else None
-            outcome = self._computed(lambda: _course(bench, range(step, until + 1), announcer, stored))
+            outcome = _course(bench, range(step, until + 1), announcer, stored)
         else:
-            outcome = self._compute(bench, step, samples, announcer.of_step(step), request.get("trace", False))
-        write_json(folder / "outcome.json", facts | outcome)
-        return True
+            outcome = _of_one_step(bench, step, samples, announcer.of_step(step), request.get("trace", False))
+        return outcome | {"seconds": round(time.perf_counter() - began, 4)}
 
-    def _reach(self, job: Job, step: int, places: list[Path], announcer: Announcer) -> _State | None:
+    def _reach(self, job: Job, step: int, places: list[Path], announcer: Announcer) -> _State:
         """The state before `step`; steps between the newest state found and that are computed as the run did."""
         if self.state and self.state.step == step and self.state.timeline == job.timeline:
             return self.state
         found = find_state(self.run, places, limit=step - 1)
         at = found.snapshot.step if found.snapshot else 0
-        bench = self._bench(job, at + 1, "as it was", fresh=found.snapshot is None)
-        if found.snapshot:
-            bench.restore(found.snapshot)
-        for number in range(at + 1, step):
-            if not _advance(bench, number, announcer.of_step(number)):
-                return None
-        snapshot = Snapshot(step - 1, 0, {}, bench.artifact.to_bytes(), bench.state.to_bytes())
+        snapshot = found.snapshot if at == step - 1 else None
+        if snapshot is None:
+            bench = self._bench(job, at + 1, "as it was", fresh=found.snapshot is None)
+            if found.snapshot:
+                bench.restore(found.snapshot)
+            for number in range(at + 1, step):
+                write_json(job.folder / "reached.json", {"step": number}, durable=False)  # a sign of life
+                _advance(bench, number, announcer.of_step(number))
+            snapshot = Snapshot(step - 1, 0, {}, bench.artifact.to_bytes(), bench.state.to_bytes())
         self.state = _State(step, list(job.timeline), snapshot, step - 1 - at, found.place)
         return self.state
 
     def _bench(self, job: Job, step: int, slot: str, fresh: bool = False) -> Bench:
         """A bench for the settings of `step`. Built anew where they differ: attention and dtype are fixed at loading."""
         settings = job.settings(step)
-        kept = self.benches.pop(slot, None)
+        kept = self.benches.get(slot)
         if kept is not None and _of_building(kept.settings) == _of_building(settings) and not fresh:
+            prepare_torch(settings)  # the bench that was used last may have had other threads
             bench = replace(kept, job=job, settings=settings)
         else:
             del kept
+            self._make_room(slot)
             bench = build(job, settings)
         self.benches[slot] = bench
         return bench
 
-    def _compute(self, bench: Bench, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
-        with traced(bench.task.model) if trace else _untraced() as seen:
-            outcome = self._computed(lambda: _replayed(bench, step, samples, announce))
-        if not trace:
-            return outcome | {"first_nonfinite": None}
-        absurd, _ = broken_weights(bench.task.model, ABSURD, frozen_alone=True)
-        return outcome | {"first_nonfinite": seen[0] if seen else None, "absurd_weights": absurd}
+    def _make_room(self, slot: str) -> None:
+        """Let benches go before there is another one."""
+        if torch.cuda.is_available():
+            self.benches.clear()
+        self.benches.pop(slot, None)
+        release()
 
-    def _computed(self, compute: Callable[[], Json]) -> Json:
+    def _outcome(self, compute: Callable[[], Json]) -> Json:
         """What `compute` comes to, or how it failed."""
-        began = time.perf_counter()
         try:
-            return compute() | {"seconds": round(time.perf_counter() - began, 4)}
-        except OutOfMemory as full:
-            return _failed(f"out of memory: {full}")
-        except _RECOVERABLE as error:
-            self.broken = True
+            return compute()
+        except _Unreachable as unreachable:
+            return _failed(str(unreachable))
+        except (OutOfMemory, Refusal, *_OF_PYTHON) as error:
+            if isinstance(error, OutOfMemory) or is_out_of_memory(error):
+                words = str(error).splitlines() or [type(error).__name__]
+                return _failed(f"out of memory: {words[0][:500]}")
+            self.leaving = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             return _failed(told(error))
 
 
 def _of_building(settings: Settings) -> Settings:
-    """The settings a bench is built for; the others are looked at in each step."""
-    return {name: value for name, value in settings.items() if name not in _OF_A_STEP}
+    """The settings a bench is built for; the others are looked at in each step, or hold for the process."""
+    return {name: value for name, value in settings.items() if name not in _OF_A_STEP + _OF_THE_PROCESS}
 
 
 def _facts(bench: Bench, samples: list[int]) -> Json:
@@ -159,18 +184,28 @@ def _failed(ending: str) -> Json:
     return {"ending": ending, "finite": None, "loss": None, "grad_norm": None}
 
 
-def _advance(bench: Bench, step: int, announce: Announce) -> bool:
-    """Compute a step between the state found and the step asked for, exactly as the run did."""
+def _advance(bench: Bench, step: int, announce: Announce) -> None:
+    """Compute a step between the state found and the step asked for, as the run did. Raises _Unreachable."""
     samples = bench.samples(step)
     if not samples:
-        return True
+        return
     computed = compute_gradients(bench.task, bench.optimizer, step, samples, bench.job.settings(step)["micro_batch_tokens"], announce)
-    if computed.finite:
-        update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
-    return computed.finite
+    if not computed.finite:
+        raise _Unreachable(f"not reached: step {step}, before it, is not finite")
+    update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
 
 
-def _replayed(bench: Bench, step: int, samples: list[int], announce: Announce) -> Json:
+def _of_one_step(bench: Bench, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
+    """A step computed; with `trace`, where values stop being finite."""
+    with traced(bench.task.model) if trace else _untraced() as seen:
+        outcome = _computed(bench, step, samples, announce)
+    if not trace:
+        return outcome | {"first_nonfinite": None}
+    absurd, _ = broken_weights(bench.task.model, ABSURD, frozen_alone=True)
+    return outcome | {"first_nonfinite": seen[0] if seen else None, "absurd_weights": absurd}
+
+
+def _computed(bench: Bench, step: int, samples: list[int], announce: Announce) -> Json:
     settings = bench.job.settings(step)
     computed = compute_gradients(bench.task, bench.optimizer, step, samples, settings["micro_batch_tokens"], announce)
     hashed = gradients_sha256(bench.optimizer)
@@ -189,6 +224,7 @@ def _replayed(bench: Bench, step: int, samples: list[int], announce: Announce) -
         "weights_sha256": weights,
         "tokens": computed.tokens,
         "labels": computed.labels,
+        "deterministic": settings["deterministic"],
     }
 
 

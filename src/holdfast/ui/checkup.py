@@ -30,7 +30,7 @@ class Checkup:
         self.wide = self.console.is_terminal
 
     def machine(self, facts: Json) -> None:
-        for name, value in _summary(read(facts)):
+        for name, value in summary(read(facts)):
             self._line(f"{name:<9}", value, "dim")
         self.console.print()
 
@@ -56,6 +56,10 @@ class Checkup:
 
     def saved(self, path: object) -> None:
         self.console.print(f"the profile is in {path}; use it with: set -a; source {path}; set +a", markup=False)
+
+    def reported(self, path: object, taken: dict[str, int]) -> None:
+        words = ", ".join(f"{count} x {kind}" for kind, count in taken.items()) or "nothing"
+        self.console.print(f"the report is in {path} (taken out: {words}); read it, then attach it to an issue", markup=False)
 
     def image(self, image: Image) -> None:
         self._line("image ", f"{image.base}: {image.reason}", "cyan")
@@ -90,7 +94,8 @@ def _shown(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _summary(machine: Machine) -> list[tuple[str, str]]:
+def summary(machine: Machine) -> list[tuple[str, str]]:
+    """The machine in short, as pairs of a name and what there is."""
     torch = machine.torch
     places = [word for word, true in (("WSL", machine.wsl), ("container", machine.container)) if true]
     system = f"{machine.distro or 'unknown'}, kernel {machine.kernel or 'unknown'}" + (f" ({', '.join(places)})" if places else "")

@@ -16,6 +16,8 @@ _WORDS = {
     "disk_full_over": "the disk has room again: the steps it did not take are journalled, checkpoints go on",
     "snapshot_file_made_again": "somebody removed the file of the snapshots; it was made again",
     "snapshot_interval": "snapshots are taken further apart, or closer",
+    "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
+    "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "a setting of the model was changed",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",

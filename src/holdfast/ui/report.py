@@ -19,7 +19,7 @@ from holdfast.core.timeline import read_timeline
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
-from holdfast.ui.words import artifact_origin, early_end
+from holdfast.ui.words import artifact_origin, change_of_loss, early_end, unhealthy
 
 _REJECTS_SHOWN = 8
 _NOTICES_SHOWN = 50
@@ -86,18 +86,19 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     steps = counted(summary["steps"], "step")
     text = f"{early[0].upper()}{early[1:]}, {survived}" if early else f"Finished {steps} {survived}"
     text += f", {counted(lost, 'step')} computed twice" if incidents else ""
+    if wrong := unhealthy(summary):
+        text += f", but not healthy: {'; '.join(wrong)}"
     if origin := artifact_origin(summary):
         text += f". The adapter is that of {origin}"
     loss = summary["loss"]
-    if loss["eval_base"] is None or loss["eval_tuned"] is None:
+    change = change_of_loss(loss)
+    if not change:
         return text + "."
-    change = loss["eval_tuned"] / loss["eval_base"] - 1
-    better = "better" if change < 0 else "NOT better"
-    text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {better}, {change:+.0%}"
+    text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {change}"
     exact = evaluation.get("exact_match")
     if exact:
         base, tuned = exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]
-        text += f"; held-out answers exactly as wanted: {base:.0%} (base), {tuned:.0%} (tuned)"
+        text += f"; exact matches among held-out answers: {base:.0%} (base), {tuned:.0%} (tuned)"
     return text + "."
 
 
@@ -171,7 +172,8 @@ def _proof(evaluation: Json) -> str:
     if not exact:
         return ""
     asked, base, tuned = exact["asked"], exact["base"], exact["tuned"]
-    return f"Of {asked:,} held-out prompts the base model answered {base / asked:.1%} exactly as wanted, the tuned one {tuned / asked:.1%}."
+    matches = f"exact matches: {base / asked:.1%} of the base model's answers, {tuned / asked:.1%} of the tuned one's"
+    return f"{asked:,} held-out prompts; {matches}."
 
 
 def _data_chart(data: Json) -> Markup:

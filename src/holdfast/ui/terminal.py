@@ -24,7 +24,7 @@ from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice, turn
-from holdfast.ui.words import artifact_origin, early_end, evaluated
+from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
@@ -227,20 +227,22 @@ class Terminal:
 
 def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     loss = summary["loss"]
-    facts = [("status", summary["status"]), ("steps", f"{summary['steps']:,} ({counted(summary['samples_seen'], 'sample')})")]
+    wrong = unhealthy(summary)
+    status = summary["status"] + (", but not healthy" if wrong else "")
+    facts = [
+        ("status", status),
+        *(("", says) for says in wrong),
+        ("steps", f"{summary['steps']:,} ({counted(summary['samples_seen'], 'sample')})"),
+    ]
     if loss["first"] is not None:
         facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
     if early := early_end(summary):
         facts.append(("ended early", early.removeprefix("ended early ")))
     if loss["eval_base"] is not None:
-        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned)"))
-        if not loss["eval_tuned"] < loss["eval_base"]:  # NaN is no better either
-            facts.append(
-                (
-                    "",
-                    "on unseen rows the adapter is NO better than the base: look at the curves; try a lower train.lr or more rows",
-                )
-            )
+        change = change_of_loss(loss)
+        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}"))
+        if not loss["eval_tuned"] < loss["eval_base"]:
+            facts.append(("", "on unseen rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
         facts.append(("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} tokens/s there"))

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from holdfast.core.files import Json
+from holdfast.mind.health import ills
 
 
 def short(path: Path) -> str:
@@ -37,6 +38,24 @@ def artifact_origin(summary: Json) -> str:
         return f"step {step:,}, the best by held-out loss ({evaluations['best_loss']:.4f})"
     best = f"; the best by held-out loss was step {evaluations['best_step']:,}" if evaluations["best_step"] is not None else ""
     return f"step {step:,}{best}"
+
+
+def unhealthy(summary: Json) -> list[str]:
+    """What is wrong with a run at its end although nothing ended it early: why its result may be worth nothing."""
+    return [one["says"] for one in ills(summary)]
+
+
+def change_of_loss(loss: Json) -> str:
+    """The tuned model's held-out loss against the base's; empty where one is unknown.
+
+    Which model is better is not said: two means alone do not show it.
+    """
+    base, tuned = loss.get("eval_base"), loss.get("eval_tuned")
+    if base is None or tuned is None:
+        return ""
+    if not base or not tuned < base:  # NaN is not lower either
+        return "NOT lower than the base's"
+    return f"lower by {1 - tuned / base:.1%}"
 
 
 def evaluated(event: Json) -> str:

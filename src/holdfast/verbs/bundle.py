@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import getpass
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +17,11 @@ from holdfast.book import cards_of
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.core.run import RunFolder
-from holdfast.core.scrub import Person, Scrubber, names_in, secrets_of
+from holdfast.core.scrub import Person, Scrubber
 from holdfast.mind.explain import answer
 from holdfast.mind.sift import sift
 from holdfast.verbs.diagnose import diagnose_run
+from holdfast.verbs.person import person
 from holdfast.verbs.status import chosen, entry
 from holdfast.world.logfile import read_log
 from holdfast.world.machine import read_machine
@@ -111,18 +110,13 @@ def _diagnosis(folder: RunFolder) -> Json:
 def _person(folder: RunFolder, parts: list[Part], environment: Mapping[str, str]) -> Person:
     """Whose traces are to go: this user, this machine, and those the run's own files name, be they of another place."""
     holder = read_json(folder.supervisor_lock) or {}
-    users, paths = set(names_in(part.text for part in parts)), {}
-    with contextlib.suppress(OSError, KeyError, RuntimeError):  # a container's user without a name or a home
-        paths[str(Path.home())] = "~"
-        users |= {Path.home().name, getpass.getuser(), environment.get("SUDO_USER", "")}
+    paths = {}
     for number in folder.attempts():
         lock = (read_json(folder.attempt(number) / "launch.json") or {}).get("trainer_lock")
         if isinstance(lock, str):
             paths[str(Path(lock).parent)] = "RUN"
     paths |= {str(holder.get("folder") or Path.cwd()): "FOLDER", str(folder.path): "RUN"}
-    hosts = {platform.node(), str(holder.get("host") or "")}
-    hosts |= {host.partition(".")[0] for host in hosts}
-    return Person(frozenset(users), frozenset(hosts), paths, secrets_of(environment))
+    return person((part.text for part in parts), environment, paths, [str(holder.get("host") or "")])
 
 
 def _contents(name: str, parts: list[Part], taken: dict[str, int]) -> str:

@@ -17,11 +17,13 @@ from holdfast.core.failure import Failure
 from holdfast.core.files import Json, read_json
 from holdfast.core.logtext import Evidence, Line
 from holdfast.core.run import RunFolder
-from holdfast.core.types import Diagnosis
+from holdfast.core.types import Clue, Diagnosis
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
 from holdfast.mind.explain import answer, wreck_of
+from holdfast.mind.health import ills
 from holdfast.rows.stream import open_stream, read_head
 from holdfast.world.logfile import read_log
+from holdfast.world.standing import Standing, look
 
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
 
@@ -105,11 +107,43 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
         found = diagnose_wreck(wreck_of(wreck), cards, lines)
         attempts.append(({"attempt": number, "ending": wreck["words"]}, found))
     told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
-    status = (read_json(folder.summary_file) or {}).get("status")
-    if status in ("finished", "interrupted") or not attempts:
-        words = {"finished": "the run is finished", "interrupted": "the run was stopped on request and can go on"}
-        return Diagnosis.plain("healthy", 0.95, words.get(str(status), "no attempt of this run has failed")), told
-    return attempts[-1][1], told
+    now = look(folder)
+    if now.state == "finished":
+        return _finished(now.summary), told
+    if now.state in ("running", "interrupted"):
+        return _unfinished(now), told
+    newest = now.attempt
+    if newest is None or (newest.folder / "wreck.json").exists():
+        return (attempts[-1][1] if attempts else _unfinished(now)), told
+    log = newest.folder / "output.log"
+    found = diagnose(Evidence(_lines(str(log)) if log.exists() else (), _ended_with(newest.folder)), cards)
+    return (_unfinished(now, found) if found.cause in ("healthy", "unknown") else found), told
+
+
+def _finished(summary: Json) -> Diagnosis:
+    """A finished run is healthy where nothing was odd about it at its end."""
+    wrong = ills(summary)
+    if not wrong:
+        return Diagnosis.plain("healthy", 0.95, "the run is finished")
+    return Diagnosis.plain(wrong[0]["cause"], 0.8, *(one["says"] for one in wrong))
+
+
+def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
+    """Of a run that is not at its end nobody can say that it is well."""
+    at = f"step {now.step:,} of {'?' if now.steps is None else f'{now.steps:,}'}"
+    words = {
+        "running": f"the run is {now.doing or 'at work'}, at {at}; nothing has ended it",
+        "interrupted": f"the run was stopped on request at {at}; nothing has failed, and the same command resumes it",
+    }.get(now.state, f"the run is dead at {at}: nobody works on it, and nobody saw how its processes ended")
+    held = "All of them at once: a reboot, the kernel out of memory, or somebody killed them; the same command resumes the run."
+    clues = (Clue(None, words), *(found.clues if found else ()))
+    return Diagnosis("unknown", 0.0, clues, found.also if found else (), explanation=words if now.state != "dead" else held)
+
+
+def _ended_with(folder: Path) -> int | None:
+    """The exit code of a trainer that nobody dealt with yet; None where nobody saw it."""
+    code: int | None = (read_json(folder / "ending.json") or {}).get("code")
+    return code
 
 
 def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
@@ -124,7 +158,7 @@ def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
 
 def _told(result: Json) -> list[str]:
     """The answer for people."""
-    lines = [f"{result['cause']} ({result['confidence']:.0%})" if result["cause"] != "unknown" else "unknown: no card is sure enough"]
+    lines = [f"{result['cause']} ({result['confidence']:.0%})" if result["cause"] != "unknown" else "unknown"]
     lines += [f"  line {clue['line']}: {clue['text']}" if clue["line"] else f"  {clue['text']}" for clue in result["clues"]]
     lines += ["", result["explanation"]]
     if result["remedies"]:

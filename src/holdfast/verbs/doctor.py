@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import orjson
 
+from holdfast import __version__
 from holdfast.book.examine import ORDER, examine, verdict
 from holdfast.book.image import image_for
 from holdfast.book.profile import as_file, profile
@@ -16,10 +18,14 @@ from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, write_bytes
 from holdfast.core.load import load_config
 from holdfast.core.machinefile import read
+from holdfast.core.scrub import Scrubber
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in, rates
 from holdfast.ui.checkup import Checkup
+from holdfast.ui.machine_report import facts_in, machine_report
+from holdfast.ui.paths import paths
 from holdfast.verbs.foresee import foresee
+from holdfast.verbs.person import person
 from holdfast.world.machine import read_machine
 from holdfast.world.probes import read_probes
 
@@ -38,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compare", nargs=2, type=Path, metavar=("A.json", "B.json"), help="say what differs between two recorded machines"
+    )
+    parser.add_argument(
+        "--report",
+        nargs="?",
+        const=Path("doctor-report.md"),
+        type=Path,
+        metavar="FILE",
+        help="write facts, findings, probes and the paths a run takes here into one file to send, without names and secrets",
     )
     parser.add_argument("--json", action="store_true", help="machine, findings, env, profile and verdict as JSON")
 
@@ -65,7 +79,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         checkup.environment(advised)
         checkup.verdict(judged)
     if arguments.save_env:
-        _save(arguments.save_env, as_file(advised, f"environment for {_named(facts)}, by holdfast doctor"))
+        _save(arguments.save_env, as_file(advised, f"environment for {_named(facts)}, by holdfast doctor"), "--save-env")
         checkup.saved(arguments.save_env)
     answer = {
         "machine": facts,
@@ -74,6 +88,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         "profile": [asdict(advice) for advice in advised],
         "verdict": judged,
     }
+    if arguments.report:
+        checkup.reported(arguments.report, _report(arguments.report, answer))
     return BLOCKED if judged == "blocked" else DONE, answer
 
 
@@ -94,10 +110,11 @@ def _here(folder: Path, probe: bool) -> Json:
 
 
 def recorded(file: Path) -> Json:
-    """The machine in a file: a machine file, or what doctor --json printed. Raises Stop(2)."""
+    """The machine in a file: a machine file, what doctor --json printed, or a report. Raises Stop(2)."""
     hint = "record one with: holdfast doctor --json > machine.json"
     try:
-        content = orjson.loads(file.read_bytes())
+        text = file.read_bytes()
+        content = facts_in(text.decode(errors="replace")) or orjson.loads(text)
     except OSError as error:
         raise Stop(USAGE, f"{file} cannot be read: {error.strerror}", hint) from None
     except orjson.JSONDecodeError as error:
@@ -118,12 +135,20 @@ def _named(facts: Json) -> str:
     return " and ".join(names) or "a machine without GPU"
 
 
-def _save(file: Path, text: str) -> None:
+def _save(file: Path, text: str, option: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(file, text.encode())
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another place with --save-env FILE") from None
+        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", f"choose another place with {option} FILE") from None
+
+
+def _report(file: Path, answer: Json) -> dict[str, int]:
+    """Write the report without the traces of a person; what was taken out, by kind."""
+    text = machine_report(answer, paths(answer["machine"]), __version__)
+    scrubber = Scrubber(person([text], os.environ))
+    _save(file, scrubber.text(text), "--report")
+    return {kind: count for kind, count in sorted(scrubber.taken.items()) if count}
 
 
 def _compare(first: Path, second: Path, checkup: Checkup) -> tuple[int, Json]:

@@ -10,21 +10,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
+from holdfast.book import cards_of
 from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
 from holdfast.core.config import Config
 from holdfast.core.errors import GAVE_UP, Stop
-from holdfast.core.evaluations import read_evaluations, stopped_early
+from holdfast.core.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
 from holdfast.core.identity import alive
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.units import counted
 from holdfast.core.wait import wait_for_end
+from holdfast.mind.health import at_the_end
 from holdfast.mind.summarise import summarise
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.launch import child_environment, trainer_launch
+from holdfast.world.ending import Stuck, end
+from holdfast.world.patience import Silence
+from holdfast.world.pauses import Pauses
 from holdfast.world.writer import persist_newest
 
 _POLL_S = 0.05
@@ -38,14 +45,14 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
     """
     keep_newest(run, places, config)
     newest, _ = newest_valid(run)
-    if newest is None or newest.step != run.committed():
+    if newest is None or newest.step != run.committed() or not is_over(run):
         state = f"step {newest.step}" if newest else "nothing"
-        text = f"the newest checkpoint that verifies is {state}, the run ended at step {run.committed()}"
+        text = f"the newest checkpoint that verifies is {state}, the run stands at step {run.committed()}"
         _close(run)
         raise Stop(GAVE_UP, text, "look into the disk; the same command trains the missing steps again")
     artifact = _chosen(run, config, newest, terminal)
     publish_artifact(run, artifact)
-    _evaluate(run, terminal, stop)
+    _evaluate(run, config, terminal, stop)
     summary = write_summary(run, "finished", None, artifact)
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
     _close(run)
@@ -118,34 +125,71 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint) -> None:
     fsync_folder(run.path)
 
 
-def _evaluate(run: RunFolder, terminal: Terminal, stop: Callable[[], bool]) -> None:
-    """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown."""
+def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable[[], bool]) -> None:
+    """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown.
+
+    A GPU that is gone is waited for, as in training, and a hang is ended. Raises Stop where it cannot be ended.
+    """
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan()["rows"]["held_out"]
     terminal.say(f"evaluating: the adapter is loaded afresh by plain PEFT, base against tuned on {counted(rows, 'held-out row')}")
-    asked = 2 * (rows + min(rows, run.config().evaluate.generate))
-    log = run.path / "evaluation.log"
+    log, pauses = run.path / "evaluation.log", Pauses(run, terminal.tell)
+    while (ended := _ask(run, config, log, terminal, stop)) == EXIT_DEVICE_GONE:
+        away_s = pauses.missing("the evaluation found no GPU")
+        if away_s >= config.run.device_s:
+            break
+        if not away_s:
+            terminal.tell(f"the GPU is gone; looking for it again for {config.run.device_s:g} s (run.device_s)")
+        pauses.after(progressed=False)
+        pauses.wait(stop)
+    else:
+        pauses.found()
+    if ended or not run.evaluation_file.exists():
+        reason = ended if isinstance(ended, str) else f"exit code {ended}"
+        code = None if isinstance(ended, str) else ended
+        run.event("evaluation_failed", code=code, reason=reason, log=str(log))
+        terminal.tell(f"the evaluation failed ({reason}); its log: {log}")
+
+
+def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Callable[[], bool]) -> int | str:
+    """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
+    rows = run.plan()["rows"]["held_out"]
+    asked = 2 * (rows + min(rows, config.evaluate.generate))
+    silence = Silence(config.run.hang_s)
     with log.open("wb") as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
-        command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path), str(tell)]
-        environment = child_environment(trainer_launch(run).env)
-        # in a session of its own, so that Ctrl-C reaches us alone
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True, pass_fds=[tell]
-        )
+        child = _start_evaluation(run, output, tell)
         try:
             while (code := child.poll()) is None:
                 if stop():
                     write_summary(run, "interrupted", None)
                     raise KeyboardInterrupt("the training is done, its evaluation is not; the same command goes on from there")
                 with contextlib.suppress(BlockingIOError):
-                    show(len(os.read(listen, 1 << 16)))
+                    signs = os.read(listen, 1 << 16)
+                    silence.broken()
+                    show(signs.count(b"."))
+                if silent := silence.too_long():
+                    return f"no sign of life for {silent:.0f} s"
                 time.sleep(_POLL_S)
         finally:
-            child.kill()
-            child.wait()
-    if code or not run.evaluation_file.exists():
-        run.event("evaluation_failed", code=code, log=str(log))
-        terminal.tell(f"the evaluation failed (exit code {code}); its log: {log}")
+            _end(run, child)
+    return code
+
+
+def _start_evaluation(run: RunFolder, output: IO[bytes], tell: int) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that Ctrl-C reaches us alone."""
+    command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path), str(tell)]
+    environment, nothing = child_environment(trainer_launch(run).env), subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nothing, stdout=output, stderr=output, env=environment, start_new_session=True, pass_fds=[tell])
+
+
+def _end(run: RunFolder, child: subprocess.Popen[bytes]) -> None:
+    """End the child that evaluates. Raises Stop where the kernel does not let it go."""
+    try:
+        end(child, "the evaluation")
+    except Stuck as stuck:
+        summary = write_summary(run, "gave_up", str(stuck))
+        hint = "restart the machine, or at least the driver; then the same command evaluates the adapter, which is made"
+        raise Stop(GAVE_UP, str(stuck), hint, summary) from None
 
 
 @contextlib.contextmanager
@@ -162,14 +206,25 @@ def _pipe() -> Iterator[tuple[int, int]]:
 
 def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
     """Write summary.json and report.html from what lies in the run folder; `artifact` is what RUN/adapter was made of."""
+    summary = summary_of(run, status, reason, artifact)
+    write_json(run.summary_file, summary)
+    write_report(run, run.path / "report.html")
+    return summary
+
+
+def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
+    """The content of summary.json, for when it cannot be written, too."""
     wrecks = [wreck for number in run.attempts() if (wreck := read_json(run.attempt(number) / "wreck.json"))]
     launches = {number: read_json(run.attempt(number) / "launch.json") or {} for number in run.attempts()}
     endings = {number: read_json(run.attempt(number) / "ending.json") or {} for number in run.attempts()}
-    summary = summarise(
+    steps, events = list(run.steps()), list(run.events())
+    signs = [event for event in events if event["event"] == "sign"]
+    return summarise(
         status=status,
         reason=reason,
-        steps=list(run.steps()),
-        events=list(run.events()),
+        steps=steps,
+        events=events,
+        health=at_the_end(steps, signs, cards_of("signs").values()),
         wrecks=wrecks,
         launches=launches,
         endings=endings,
@@ -180,9 +235,6 @@ def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Che
         artifact_step=artifact.step if artifact else None,
         artifact_sha256=artifact.artifact_sha256 if artifact else None,
     )
-    write_json(run.summary_file, summary)
-    write_report(run, run.path / "report.html")
-    return summary
 
 
 def _stopped_early(run: RunFolder) -> Json | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.config import Config, Data
 from holdfast.core.errors import Stop
 from holdfast.core.files import Json
@@ -42,7 +43,8 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     except Stop as stop:
         return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
-    plan = make_plan(config, model, machine, {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch})
+    lengths = {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch}
+    plan = make_plan(config, model, machine, lengths, has_fused_attention(machine))
     return Foreseen(plan, [_told(plan, model, limit), *_code(model), *findings])
 
 

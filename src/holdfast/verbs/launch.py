@@ -7,6 +7,7 @@ import sys
 
 from holdfast.book.profile import confirmed
 from holdfast.core.files import read_json
+from holdfast.core.machinefile import read
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_of_process
 from holdfast.core.types import Launch
@@ -33,10 +34,24 @@ def trainer_launch(run: RunFolder) -> Launch:
         env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     if "ONEDNN_PRIMITIVE_CACHE_CAPACITY" not in os.environ:
         env["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "64"  # the CPU's compiled bf16 products, 0.6 MB each; a micro-batch has some 20 of them
+    # without it torch before 2.10 refuses deterministic products on CUDA, which `holdfast trial` asks for
+    env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    env |= _of_nvidia(run)
     env |= settings.get("env", {})  # remedies that were seen to help
-    if settings["deterministic"]:
-        env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
+
+
+def _of_nvidia(run: RunFolder) -> dict[str, str | None]:
+    """For torch's CUDA build: look for devices without making a context, and let allocations grow in place of fragments."""
+    machine = read(read_json(run.machine_file) or {})
+    if machine.torch is None or machine.torch.backend != "cuda":
+        return {}
+    env: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # a standby that merely imports leaves the card alone
+    if not machine.wsl and not {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} & set(os.environ):
+        env["PYTORCH_CUDA_ALLOC_CONF"] = (
+            "expandable_segments:True"  # micro-batches differ in size; under WSL it fails, on ROCm it is unsound
+        )
+    return env
 
 
 def advised(run: RunFolder) -> list[Advice]:

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from holdfast.book.examine import examine
+from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.cache import cache_folder
 from holdfast.core.config import Config, Train
 from holdfast.core.errors import BLOCKED, USAGE, Stop
@@ -109,7 +110,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     old = run.config()
     changed = differences(old, config)
     if extend:
-        _extend(run, old, config, changed)
+        _extend(run, old, config, changed, terminal)
     elif changed:
         listed = "\n".join(f"  {change}" for change in changed)
         longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
@@ -148,7 +149,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     per_epoch = _rows_per_epoch(config, len(training))
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
-    plan = make_plan(config, model, machine, spread)
+    plan = make_plan(config, model, machine, spread, has_fused_attention(machine))
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
     plan |= {
         "steps": steps,
@@ -247,7 +248,7 @@ def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
         raise Stop(BLOCKED, "\n".join(finding.message for finding in blocking), "\n  -> ".join(finding.fix for finding in blocking))
 
 
-def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> None:
+def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], terminal: Terminal) -> None:
     """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
     if other := _beside_length(changed):
         listed = "\n".join(f"  {change}" for change in other)
@@ -261,6 +262,9 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
     steps, samples = run_length(rows, train.effective_batch, train.epochs, train.steps, behind)
     if steps <= run.committed():
         raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
+    if steps < now["steps"]:
+        text = f"the run is to end after {now['steps']} steps, the config ends at {steps}: --extend lengthens a run, it never shortens one"
+        raise Stop(USAGE, text, f"raise train.steps or train.epochs, or stop it where you want it: holdfast stop {shown(run.path)}")
     early = (read_json(run.summary_file) or {}).get("stopped_early")
     if (steps, samples) != (now["steps"], now["samples"]) or early:
         reason = f"extended from {early['step'] if early else now['steps']} steps"
@@ -268,6 +272,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str]) -> Non
         add_entry(run.timeline_file, run.committed() + 1, settings, reason)
         rates = _rate_jump(old.train, run.committed(), now["steps"], steps)
         run.event("extended", steps=steps, before=now["steps"], learning_rate=rates)
+        terminal.tell(f"extended from {now['steps']:,} to {steps:,} steps; learning rate {rates}")
     run.write_config(old.model_copy(update={"train": new.train}))
     run.summary_file.unlink(missing_ok=True)
 

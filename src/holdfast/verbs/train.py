@@ -22,7 +22,7 @@ from holdfast.supervise import Outcome, RealWorld, View, supervise
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import short
 from holdfast.verbs.detach import detach
-from holdfast.verbs.finish import finish, keep_newest, write_summary
+from holdfast.verbs.finish import finish, keep_newest, summary_of, write_summary
 from holdfast.verbs.launch import advised, trainer_launch
 from holdfast.verbs.prepare import held, open_run
 from holdfast.verbs.signals import StopSignals, outlive_terminal
@@ -156,4 +156,5 @@ def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
     state = next((place for place in places if place.exists()), None)
     kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
     text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
-    return Stop(GAVE_UP, text, "make room; then the same command goes on from there, nothing is lost")
+    hint = "make room; then the same command goes on from there, nothing is lost"
+    return Stop(GAVE_UP, text, hint, summary_of(run, "gave_up", text))

@@ -7,19 +7,22 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_at
-from holdfast.lab.replay import Change, replay
+from holdfast.lab.replay import START_S, Change, replay
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.launch import child_environment, trainer_launch
+from holdfast.world.ending import Stuck
+from holdfast.world.patience import Patience
 
 EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
 _CHANGEABLE: dict[str, tuple[object, ...] | None] = {
     "attention": ("eager", "sdpa"),
     "dtype": ("fp32", "bf16"),
     "liger": (True, False),
+    "fused": (True, False),
     "packing": (True, False),
     "varlen": (True, False),
     "own_head": (True, False),
@@ -27,6 +30,8 @@ _CHANGEABLE: dict[str, tuple[object, ...] | None] = {
     "checkpointed_layers": None,
     "activations_on_host": (True, False),
     "threads": None,
+    "device": ("cuda", "cpu"),
+    "deterministic": (True, False),
 }
 
 
@@ -40,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    """Exit codes: 0 the step went through and is finite, 1 it did not."""
+    """Exit codes: 0 the step went through and is finite, 1 it did not, 3 the trial cannot be ended."""
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     timeline = read_timeline(folder.timeline_file)
     last = settings_at(timeline, timeline[-1]["from_step"])["steps"]
@@ -51,9 +56,14 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if row and (foreign := sorted(set(samples) - set(row["samples"]))):
         listed = ",".join(map(str, row["samples"]))
         raise Stop(USAGE, f"--samples: {', '.join(map(str, foreign))} not in step {arguments.step}", f"its samples are {listed}")
-    change = Change(samples, _settings(arguments.settings), _environment(arguments.env))
-    environment = child_environment(trainer_launch(folder).env | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
-    outcome = replay(folder, arguments.step, change, environment)
+    change = Change(samples, _settings(arguments.settings), _environment(arguments.env), deterministic=True)
+    environment = child_environment(trainer_launch(folder).env)
+    newest, floor_s = max(folder.attempts(), default=1), folder.config().run.hang_s
+    deadline_s = max(START_S, Patience(folder, newest, floor_s).limit_s())
+    try:
+        outcome = replay(folder, arguments.step, change, environment, deadline_s)
+    except Stuck as stuck:
+        raise Stop(GAVE_UP, str(stuck), "restart the machine, or at least the driver") from None
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     terminal.say(_sentence(outcome))
     return (DONE if outcome["finite"] else BLOCKED), outcome

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
 from holdfast.core.files import Json, read_json
 from holdfast.core.hostmemory import host_memory
 from holdfast.core.run import RunFolder
-from holdfast.core.types import Ending, Wreck
+from holdfast.core.types import FULL_DISK_BYTES, Ending, Wreck
 from holdfast.world.kernel import kernel_messages, oom_kills
 from holdfast.world.place import Place
 from holdfast.world.process import Attempt
@@ -39,7 +41,7 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         committed_after=run.committed(),
         died=seen.get("ended") or time.time(),
         memory_available_bytes=memory.get("MemAvailable"),
-        disk_free_bytes=shutil.disk_usage(run.path).free,
+        disk_free_bytes=free_bytes(run.path),
         pid=(read_json(attempt.folder / "rank0.json") or {}).get("identity", {}).get("pid"),
         memory_total_bytes=memory.get("MemTotal"),
         swap_free_bytes=memory.get("SwapFree"),
@@ -57,6 +59,17 @@ def _machine(run: RunFolder) -> Json | None:
     gpus = [{name: gpu.get(name) for name in ("name", "arch", "memory_bytes")} for gpu in facts.get("gpus") or []]
     versions = {"kernel": (facts.get("os") or {}).get("kernel"), "torch": (facts.get("torch") or {}).get("version")}
     return versions | {"memory_bytes": facts.get("memory_bytes"), "gpus": gpus}
+
+
+def free_bytes(folder: Path) -> int:
+    """What the disk of a folder takes; 0 where it says that there is room and refuses it, as under a quota."""
+    free = shutil.disk_usage(folder).free
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as handle:
+            written = handle.write(bytes(min(free, FULL_DISK_BYTES)))
+    except OSError as error:
+        return 0 if error.errno in (errno.ENOSPC, errno.EDQUOT) else free
+    return free if written else 0
 
 
 def tail(log: Path) -> tuple[str, ...]:

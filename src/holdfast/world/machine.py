@@ -23,12 +23,14 @@ _PACKAGES = (
         "triton-rocm",
         "pytorch-triton-rocm",
         "rocm-sdk-core",
+        "rocm-sdk-libraries",
         "deepspeed",
         "liger-kernel",
         "trl",
         "torch-c-dlpack-ext",
     ),
 )
+_FOR_ONE_GPU = ("rocm-sdk-device-", "amd-torch-device-")
 
 
 def read_machine(run: Path | None = None, ask_torch: bool = True, place: Place | None = None, tool_deadline_s: float = DEADLINE_S) -> Json:
@@ -46,7 +48,12 @@ def read_machine(run: Path | None = None, ask_torch: bool = True, place: Place |
 
 
 def read_packages() -> dict[str, str | None]:
-    return {name: _version(name) for name in _PACKAGES}
+    """Versions of what training meets, None where it is not installed; packages of one GPU's kernels where they are."""
+    named: dict[str, str | None] = {name: _version(name) for name in _PACKAGES}
+    if named["rocm-sdk-core"] is None:
+        return named
+    found = ((dist.name.lower(), dist.version) for dist in importlib.metadata.distributions() if dist.name)
+    return named | {name: version for name, version in found if name.startswith(_FOR_ONE_GPU)}
 
 
 def _version(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""How long a trainer may be silent, by what it does, learned from this run. Ends nothing: world/process.py does."""
+"""How long a child may be silent, by what it does, learned from this run. Ends nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from holdfast.core.evaluations import read_evaluations
 from holdfast.core.files import Json, last_line, read_json
 from holdfast.core.run import RunFolder
 
@@ -41,8 +42,10 @@ class Patience:
         if pulse is None:
             return self._judge("start", now - self.began, self.starts)
         silent = now - pulse["time"]
-        if pulse["phase"] in ("rehearsal", "evaluate"):
-            return self._judge(pulse["phase"], silent, [])
+        if pulse["phase"] == "evaluate":
+            return self._judge("evaluate", silent, self._evaluations() if silent > self.floor_s else [])
+        if pulse["phase"] == "rehearsal":
+            return self._judge("rehearsal", silent, [])
         if not self._has_committed():
             return self._judge("first step", silent, self.first_steps)
         return self._judge("step", silent, self.steps)
@@ -55,6 +58,10 @@ class Patience:
         limit = max(self.floor_s, _TIMES * max(seen)) if seen else max(self.floor_s, _FIRST_S)
         return Overdue(section, seconds, limit) if seconds > limit else None
 
+    def _evaluations(self) -> list[float]:
+        """What whole evaluations took: no less than any of their parts, so that nothing longer than at first is allowed."""
+        return [min(row["seconds"], _FIRST_S / _TIMES) for row in read_evaluations(self.run)]
+
     def _has_committed(self) -> bool:
         """Whether this attempt has committed a step; the time of its newest one is remembered, once."""
         row = last_line(self.run.steps_file)
@@ -63,6 +70,27 @@ class Patience:
         if row["step"] > self.seen:
             self.seen, self.steps = row["step"], [*self.steps[1 - _REMEMBERED :], row["seconds"]]
         return True
+
+
+class Silence:
+    """How long a child is silent that gives signs of life, and when that is too long: by the longest pause it made so far."""
+
+    def __init__(self, floor_s: float) -> None:
+        self.floor_s, self.longest = floor_s, 0.0
+        self._last, self._signs = time.monotonic(), 0
+
+    def broken(self) -> None:
+        """The child gave a sign of life."""
+        now = time.monotonic()
+        if self._signs:
+            self.longest = max(self.longest, now - self._last)
+        self._last, self._signs = now, self._signs + 1
+
+    def too_long(self) -> float | None:
+        """Seconds since the last sign of life, or since the start, where these are too many."""
+        limit = _TIMES * self.longest if self._signs > 1 else _FIRST_S
+        silent = time.monotonic() - self._last
+        return silent if silent > max(self.floor_s, limit) else None
 
 
 def _start_s(run: RunFolder, number: int) -> float | None:

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.core.evaluations import is_over
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import hold
 from holdfast.core.memoryfile import MemoryFile
 from holdfast.core.run import RunFolder
-from holdfast.core.types import EXIT_KINDS, Ending, Launch
+from holdfast.core.types import EXIT_DISK_FULL, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end
+from holdfast.world.ending import STUCK_S, stuck
 from holdfast.world.kernel import oom_kills
 from holdfast.world.patience import Overdue, Patience
 from holdfast.world.place import Place
@@ -26,7 +28,6 @@ from holdfast.world.standby import Standby
 
 LOOK_EVERY_S = 0.2
 STACKS_S = 1.0  # for the stacks to reach the log
-STUCK_S = 30.0
 Tick = Callable[["Attempt"], bool]
 
 
@@ -112,7 +113,7 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
             asked = _ask_to_stop(attempt)
         overdue = patience.overdue(attempt.pulse(), time.time())
         if overdue is not None and not _end_hanging(attempt, overdue):
-            return Ending("stuck", facts={"reason": f"the trainer is stuck in the kernel: it is still there {STUCK_S:.0f} s after SIGKILL"})
+            return Ending("stuck", facts={"reason": stuck("the trainer")})
         wait_for_end(_watched(attempt), LOOK_EVERY_S)
 
 
@@ -166,8 +167,13 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     seconds = seen["ended"] - seen["began"] if seen and "began" in seen else None
     if hang is not None and not result:
         return Ending("hang", code, seconds, hang)
-    if result.get("kind") or (code is not None and code in EXIT_KINDS):
-        return Ending(result.get("kind") or EXIT_KINDS[code or 0], code, seconds, result)
+    kind: EndingKind | None = result.get("kind")
+    if code == EXIT_DISK_FULL:
+        kind = kind or "disk_full"  # which takes no account either
+    if kind == "finished" or code == 0:
+        kind = "finished" if is_over(run) else None  # any library can end a process with code 0
+    if kind is not None:
+        return Ending(kind, code, seconds, result)
     if seen is None:
         return Ending("vanished")
     if code is None:

@@ -88,6 +88,7 @@ def _os(place: Place) -> Json:
         "wsl_libraries": [path for path in _WSL_LIBRARIES if place.exists(path)],
         "blacklisted": _blacklisted(place),
         "container": _in_container(place),
+        "init": place.text("/proc/1/comm"),
         "command_line": _command_line(place),
         "numa_balancing": None if balancing is None else bool(balancing),
         "groups": _groups(),

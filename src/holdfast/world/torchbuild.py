@@ -19,6 +19,7 @@ from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import boot_id
 
 _DEADLINE_S = 120
+_NODES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dri/renderD*", "dxg")
 
 
 def read_torch(ask: bool) -> Json:
@@ -30,12 +31,17 @@ def read_torch(ask: bool) -> Json:
     answer = read_json(kept) if kept else None
     if answer is None and ask:
         answer = _ask_now()
-        if "torch_error" not in answer and kept:
+        if _holds_until_reboot(answer, build) and kept:
             with contextlib.suppress(OSError):  # no home, or a full one: asked again the next time
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 write_json(kept, answer, durable=False)
     answer = answer or {}
     return {**answer, "torch": build | answer.get("torch", {})}
+
+
+def _holds_until_reboot(answer: Json, build: Json) -> bool:
+    """Whether an answer may be kept: none that a container without its card, or a driver that is not loaded yet, would give as well."""
+    return bool(answer.get("torch", {}).get("devices")) or ("torch" in answer and not (build["cuda"] or build["hip"]))
 
 
 def _torch_folder() -> Path | None:
@@ -75,9 +81,15 @@ def _blas_archs(folder: Path) -> list[str] | None:
 
 def _kept_answer(version: str) -> Path | None:
     devices = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "HIP_", "ROCR_", "HSA_"))}
-    key = repr((2, sys.executable, version, boot_id(), sorted(devices.items())))
+    key = repr((3, sys.executable, version, boot_id(), sorted(devices.items()), device_nodes(Path("/dev"))))
     folder = cache_folder(os.environ)
     return folder / f"torch-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if folder else None
+
+
+def device_nodes(folder: Path) -> list[tuple[str, int]]:
+    """Name and inode of each node a GPU is reached by: another card, or the same one after its driver was loaded anew, has others."""
+    nodes = sorted(node for pattern in _NODES for node in folder.glob(pattern))
+    return [(str(node), node.stat().st_ino) for node in nodes if node.exists()]
 
 
 def _ask_now() -> Json:

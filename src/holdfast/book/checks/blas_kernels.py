@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.book.knowledge import lacks_code, rocm_wheel, sibling, wheel_advice
+from holdfast.book.knowledge import lacks_code, lacks_device_package, rocm_wheel, sibling, wheel_advice
 from holdfast.core.check import Case, Check, block
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
@@ -16,9 +16,10 @@ def look(case: Case) -> Iterator[Finding]:
         return
     for gpu in case.one_of_each:
         wheel = rocm_wheel(torch.version, torch.rocm)
-        dropped = gpu.arch in _DROPPED and torch.blas_archs is None and within(torch.rocm, ">=6.4")
-        if sibling(gpu.arch or "") or lacks_code(torch, gpu.arch or ""):
-            continue  # it runs as its sibling, or torch has no code for it either: gpu-arch
+        packaged = case.machine.package(f"rocm-sdk-device-{gpu.arch}")  # AMD's own kernels for it, beside torch
+        dropped = gpu.arch in _DROPPED and torch.blas_archs is None and within(torch.rocm, ">=6.4") and not packaged
+        if sibling(gpu.arch or "") or lacks_code(torch, gpu.arch or "") or lacks_device_package(case.machine, gpu.arch or ""):
+            continue  # it runs as its sibling, or torch has no code for it either (gpu-arch), or a package is missing
         if (torch.blas_archs is not None and gpu.arch not in torch.blas_archs) or dropped:
             named = f"torch {torch.version}" + ("" if wheel or not torch.rocm else " (no wheel of pytorch.org)")
             message = (

@@ -25,6 +25,7 @@ def look(steps: Sequence[Json]) -> str | None:
 
 
 CARD = Sign(
+    cause="divergence",
     title="steady divergence",
     why="A level that rises over many steps, unlike a spike, does not come back by itself. The rate is too high, or precision is lost.",
     source=["https://github.com/microsoft/Megatron-DeepSpeed"],

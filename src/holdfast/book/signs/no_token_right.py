@@ -21,6 +21,7 @@ def look(steps: Sequence[Json]) -> str | None:
 
 
 CARD = Sign(
+    cause="tokenizer_or_template",
     title="token accuracy 0 from the start",
     why=(
         "A model that was trained before predicts some tokens of any text right, one with random weights those that are frequent. Where "

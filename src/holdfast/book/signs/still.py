@@ -25,6 +25,7 @@ def look(steps: Sequence[Json]) -> str | None:
 
 
 CARD = Sign(
+    cause="no_learning_signal",
     title="nothing moves",
     why="With other samples in each step the loss differs. A constant one, or a gradient or rate of 0, means that nothing learns.",
     source=["https://github.com/BeyonderXX/TRACE/issues/5"],

@@ -16,6 +16,7 @@ def look(steps: Sequence[Json]) -> str | None:
 
 
 CARD = Sign(
+    cause="no_learning_signal",
     title="loss exactly 0",
     why="A cross-entropy of exactly 0 over many tokens does not happen by learning. Labels are all masked, or 16-bit numbers ran over.",
     source=["https://github.com/tloen/alpaca-lora/issues/391"],

@@ -15,7 +15,8 @@ class Batch:
     """One micro-batch. ids, samples, positions: whole numbers [rows, width], -1 in the last two where there is padding.
 
     label_at: positions, counted through all rows, whose next token is learned; label_ids: those tokens; both [labels].
-    packed: samples stand one after the other in a single row, `lengths` long; else each has a row of its own.
+    packed: samples stand one after the other in a single row, `lengths` long, between `ends` (0 and where each ends, int32, on the device);
+    else each has a row of its own.
     """
 
     numbers: tuple[int, ...]
@@ -26,6 +27,7 @@ class Batch:
     label_at: Tensor
     label_ids: Tensor
     lengths: tuple[int, ...]
+    ends: Tensor | None
     packed: bool
     tokens: int
     labels: int

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from holdfast.core.config import Config
 from holdfast.core.timeline import Settings
 from holdfast.rows.tokenset import TokenSet
-from holdfast.trainer.attention import packed_attention
+from holdfast.trainer.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
+from holdfast.trainer.fused import Fused
 from holdfast.trainer.head import Head, summed_loss
 from holdfast.trainer.liger import Liger
 from holdfast.trainer.lora import use_lean_lora
@@ -26,6 +27,9 @@ from holdfast.trainer.tasks.base import Batch
 class Sft:
     """Task `sft`: the base model stays frozen, a LoRA adapter is trained on the rows' answer tokens."""
 
+    kernel: Kernel | None
+    _ahead: tuple[tuple[list[int], int], list[Batch]] | None = None
+
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device) -> None:
         base: Any
         base, self.notes = load_base(config, settings, device)
@@ -36,17 +40,29 @@ class Sft:
         make_stateless(self.model, self.context)
         self.artifact = artifact_tensors(self.model)
         self.adapter_config = adapter_config(self.model, config.model)
-        use_lean_lora(self.model, mixed=settings["dtype"] == "bf16")
+        mixed = settings["dtype"] == "bf16"
+        fused = settings.get("fused") and device.type == "cuda"  # a remedy may have brought a card's run to the CPU
+        self.fused = Fused(self.model, self.context, mixed) if fused else None
+        if self.fused is None:
+            use_lean_lora(self.model, mixed)
         self.losses = LabelLoss(base, own_head=settings["own_head"])
         self.packing: bool = settings["packing"]
         self.own_kind: str = base.config._attn_implementation
-        self.varlen: bool = self.packing and settings.get("varlen", False)
-        self.kind = packed_attention(settings["attention"], self.context, self.varlen) if self.packing else self.own_kind
+        at_once = self.packing and settings.get("varlen", False) and settings["attention"] == "sdpa" and settings["dtype"] == "bf16"
+        self.kernel = best_kernel() if at_once and device.type == "cuda" else None
+        self.kind = packed_attention(settings["attention"], self.context, self.kernel) if self.packing else self.own_kind
         base.set_attn_implementation(self.kind)
         self.tokens, self.device = tokens, device
         self.dtype = DTYPES[settings["dtype"]]
         self.layers = checkpoint_layers(base, settings["checkpointed_layers"])
         self.keeping = HostActivations(self.model) if settings.get("activations_on_host") else nullcontext
+
+    @property
+    def attends(self) -> str:
+        """How it attends, in words."""
+        if self.kernel:
+            return f"FlashAttention of {self.kernel.source}, all samples of a row at once"
+        return "each sample of a row by itself" if self.packing else self.own_kind
 
     def checkpoint(self, layers: int) -> None:
         """Compute this many decoder layers again in backward rather than keep what they computed."""
@@ -60,6 +76,14 @@ class Sft:
         self.base.set_attn_implementation(self.kind)
 
     def batches(self, samples: list[int], budget: int) -> list[Batch]:
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead and ahead[0] == (samples, budget) else self._laid_out(samples, budget)
+
+    def prepare(self, samples: list[int], budget: int) -> None:
+        """Lay out now what `batches` will be asked for next: on a card the copies follow what it is still busy with."""
+        self._ahead = ((samples, budget), self._laid_out(samples, budget))
+
+    def _laid_out(self, samples: list[int], budget: int) -> list[Batch]:
         return (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
 
     def loss_sum(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
@@ -70,7 +94,7 @@ class Sft:
     def enter(self, batch: Batch, step: int) -> None:
         """Tell dropout, attention and kernels which model, samples and positions the next forward pass is about."""
         Liger.use(self.liger)
-        self.context.enter(step, batch.samples, batch.positions, batch.lengths if batch.packed else None)
+        self.context.enter(step, batch.samples, batch.positions, batch.lengths if batch.packed else None, batch.ends)
 
     def state(self) -> dict[str, Tensor]:
         return {}

@@ -1,0 +1,93 @@
+"""Prove, when a run starts, that the fused LoRA layers compute what torch's own operations do, dropout included. Moves no weight."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.core.errors import told
+from holdfast.trainer.dropout import StatelessDropout
+from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.fused import Drawn, Fused, Group
+from holdfast.trainer.kernels import ops
+
+_TOKENS = 331  # several blocks of each kernel, and one that is not full
+_SAME = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of a tensor's norm: another order of additions, one rounding instead of three
+
+
+def layers_differ(fused: Fused) -> str:
+    """Why the kernels cannot be used here; empty where every kind of group gives the reference's outputs and gradients."""
+    if (most := max((group.rank for group in fused.groups), default=0)) > ops.MOST_RANK:
+        return f"they take ranks up to {ops.MOST_RANK}, the adapter has {most}"
+    kinds = {(group.features, *group.sizes, group.bias is None): group for group in fused.groups}
+    try:
+        return next(filter(None, map(_differs, kinds.values())), "")
+    except Exception as error:  # Triton is missing, or compiles on this machine and raises what it likes
+        if is_out_of_memory(error):
+            raise
+        return told(error)
+
+
+def _differs(group: Group) -> str:
+    torch.manual_seed(0)
+    device, count = group.weights[0].device, len(group.layers)
+    drawn = _drawn(group, device)
+    if drawn.rows is not None and (wrong := _wrong_masks(group, drawn)):
+        return f"{wrong} elements of a dropout mask are not those of the hash"
+    given = [torch.randn(_TOKENS, group.features, device=device).to(group.kind)]
+    given += [torch.randn(group.rank, group.features, device=device) / group.features**0.5 for _ in range(count)]
+    given += [torch.randn(size, group.rank, device=device) / group.rank**0.5 for size in group.sizes]
+    outer = [torch.randn(_TOKENS, size, device=device).to(group.kind) for size in group.sizes]
+    for name, one, other in zip(
+        _names(count), _passed(group, given, outer, drawn, True), _passed(group, given, outer, drawn, False), strict=True
+    ):
+        gap = float((one.float() - other.float()).norm() / other.float().norm().clamp_min(1e-30))
+        if not gap <= _SAME[group.kind]:
+            return f"{name} of a layer with {group.features} features differs by {gap:.1e} of its norm"
+    return ""
+
+
+def _names(count: int) -> list[str]:
+    return [*["the output"] * count, "the gradient of the input", *["the gradient of A"] * count, *["the gradient of B"] * count]
+
+
+def _drawn(group: Group, device: torch.device) -> Drawn:
+    """As in a step, for rows of any hashes; nothing is drawn where the adapter has no dropout."""
+    if not isinstance(group.dropout, StatelessDropout) or not group.dropout.dropped:
+        return Drawn(None, None, 0, 0)
+    rows = torch.randint(-(2**31), 2**31, (_TOKENS,), dtype=torch.int32).to(device)
+    return Drawn(rows, group.dropout.context.keys, group.dropout.number, group.dropout.dropped)
+
+
+def _keep(group: Group, at: int, rows: Tensor) -> Tensor:
+    layer = group.layers[at]
+    mask: Tensor = layer.lora_dropout[next(iter(layer.lora_A))].keep(rows, group.features)
+    return mask
+
+
+def _wrong_masks(group: Group, drawn: Drawn) -> int:
+    """Elements in which a kernel's masks are others than the hash's: with ones alone the masks themselves are left."""
+    count, wrong = len(group.layers), 0
+    assert drawn.rows is not None
+    ones = [torch.ones(1, group.features, device=drawn.rows.device)] * count
+    for at in range(count):
+        dh = torch.zeros(_TOKENS, count * ops.GRAIN, dtype=group.kind, device=drawn.rows.device)
+        dh[:, at * ops.GRAIN] = 1.0
+        wrong += int((ops.spread(dh, ones, *drawn, 1.0).bool() != _keep(group, at, drawn.rows)).sum())
+    return wrong
+
+
+def _passed(group: Group, given: list[Tensor], outer: list[Tensor], drawn: Drawn, fused: bool) -> list[Tensor]:
+    """Outputs, and gradients with respect to x, every A and every B; computed by the kernels, or by torch."""
+    count = len(group.layers)
+    with torch.enable_grad():
+        x, *trained = [tensor.clone().requires_grad_() for tensor in given]
+        pairs = list(zip(trained[:count], trained[count:], strict=True))
+        if fused:
+            outs = list(group.computed(x, pairs, drawn))
+        else:
+            outs = [
+                group.reference(at, x, *pair, _keep(group, at, drawn.rows) if drawn.rows is not None else None)
+                for at, pair in enumerate(pairs)
+            ]
+        return [*(out.detach() for out in outs), *torch.autograd.grad(outs, [x, *trained], outer)]

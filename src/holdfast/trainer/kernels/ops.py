@@ -1,0 +1,134 @@
+"""The LoRA kernels as operations of torch, so that graphs and fake tensors see them. Times nothing: shapes choose the sizes.
+
+`rows` and `keys` say which elements dropout keeps (dropout.py): those of the modules from `at` on, one for each A,
+`dropped` of 65,536 away; without them nothing is dropped. Between forward and backward no mask exists.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOST_LAYERS = 3  # in one group
+MOST_RANK = 512
+GRAIN = 8  # a rank is filled up to a multiple of this with zeros: 16 bytes, which the card's fast products ask of their rows
+_BLOCKS = 264  # of work at least, where the shape has as many: two for each processor of the largest card
+
+_LIBRARY = torch.library.Library("holdfast", "DEF")  # type: ignore[no-untyped-call]
+_TAIL = "Tensor? rows, Tensor? keys, int at, int dropped, float scale"
+for _signature in (
+    f"project(Tensor x, Tensor[] a, {_TAIL}, bool wide) -> (Tensor, Tensor)",
+    f"spread(Tensor dh, Tensor[] a, {_TAIL}) -> Tensor",
+    f"gather(Tensor x, Tensor dh, int layers, {_TAIL}) -> Tensor",
+):
+    _LIBRARY.define(_signature)  # type: ignore[no-untyped-call]
+
+project: Any = torch.ops.holdfast.project
+spread: Any = torch.ops.holdfast.spread
+gather: Any = torch.ops.holdfast.gather
+
+
+def padded_rank(rank: int) -> int:
+    return -(-rank // GRAIN) * GRAIN
+
+
+def _project(
+    x: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float, wide: bool
+) -> tuple[Tensor, Tensor]:
+    """scale (x keep) A' of each layer, and with `wide` [x | that], else nothing."""
+    from holdfast.trainer.kernels import lora
+
+    (tokens, features), (rank, blocks) = x.shape, _ranks(a)
+    h, both = _of_project(x, a, rows, keys, at, dropped, scale, wide)
+    size, columns = _of_width(blocks * len(a), 64, 32, 16), _columns(x, blocks * len(a))
+    x = x.contiguous()
+    lora.project[(-(-tokens // size),)](
+        x, *_three(a), *_drawn(rows, keys, x), at, dropped, scale, h, both, tokens, features,
+        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, BT=size, BF=columns, DROP=rows is not None, WIDE=wide,
+        num_warps=8, num_stages=3 if blocks * len(a) <= 64 else 2,
+    )  # fmt: skip
+    return h, both
+
+
+def _of_project(
+    x: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float, wide: bool
+) -> tuple[Tensor, Tensor]:
+    width = len(a) * padded_rank(a[0].shape[0])
+    return x.new_empty(len(x), width), x.new_empty((len(x), x.shape[1] + width) if wide else (0,))
+
+
+def _spread(dh: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
+    """scale times the sum of keep (dh A) over the layers."""
+    from holdfast.trainer.kernels import lora
+
+    (rank, blocks), tokens, features = _ranks(a), len(dh), a[0].shape[1]
+    dx = _of_spread(dh, a, rows, keys, at, dropped, scale)
+    size, columns = 64 if blocks <= 128 else 32, _columns(dh, blocks)
+    lora.spread[(-(-tokens // size), -(-features // columns))](
+        dh, *_three(a), *_drawn(rows, keys, dh), at, dropped, scale, dx, tokens, features,
+        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, BT=size, BF=columns, DROP=rows is not None,
+        num_warps=4,
+    )  # fmt: skip
+    return dx
+
+
+def _of_spread(dh: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
+    return dh.new_empty(len(dh), a[0].shape[1])
+
+
+def _gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
+    """The parts of scale dh' (x keep) whose sum over the first axis is the gradient of each A: [shares, layers * padded rank, features]."""
+    from holdfast.trainer.kernels import lora
+
+    (tokens, features), padded = x.shape, dh.shape[1] // layers
+    blocks = max(16, _power(padded))
+    parts = _of_gather(x, dh, layers, rows, keys, at, dropped, scale)
+    x = x.contiguous()
+    columns = _of_width(blocks * layers, 128, 64, 32)
+    lora.gather[(-(-features // columns), len(parts))](
+        x, dh, *_drawn(rows, keys, x), at, dropped, scale, parts, tokens, len(parts), features,
+        G=layers, PADDED=padded, BR=blocks, BT=32, BF=columns, DROP=rows is not None,
+        num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return parts
+
+
+def _of_gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
+    columns = _of_width(max(16, _power(dh.shape[1] // layers)) * layers, 128, 64, 32)
+    shares = max(1, min(-(-_BLOCKS // -(-x.shape[1] // columns)), len(x) // 256))
+    return x.new_empty(shares, dh.shape[1], x.shape[1], dtype=torch.float32)
+
+
+for _name, _work, _shapes in (("project", _project, _of_project), ("spread", _spread, _of_spread), ("gather", _gather, _of_gather)):
+    _LIBRARY.impl(_name, _work, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"holdfast::{_name}", _shapes, lib=_LIBRARY)
+
+
+def _three(a: list[Tensor]) -> list[Tensor]:
+    return [*a, *[a[0]] * (MOST_LAYERS - len(a))]
+
+
+def _drawn(rows: Tensor | None, keys: Tensor | None, stand_in: Tensor) -> tuple[Tensor, Tensor]:
+    return (stand_in, stand_in) if rows is None or keys is None else (rows, keys)
+
+
+def _ranks(a: list[Tensor]) -> tuple[int, int]:
+    """The layers' rank, and what a block of a kernel holds of it: a power of 2, 16 at least."""
+    rank = a[0].shape[0]
+    return rank, max(16, _power(padded_rank(rank)))
+
+
+def _power(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _of_width(width: int, few: int, some: int, many: int) -> int:
+    """A side of a block whose other side is `width`, so that what is summed in fp32 stays in registers."""
+    return few if width <= 192 else some if width <= 384 else many
+
+
+def _columns(x: Tensor, width: int) -> int:
+    """Features at once, so that what waits for a product fits beside it in 64 KiB."""
+    return 64 if x.element_size() == 2 and width <= 128 else 32

@@ -1,0 +1,73 @@
+"""Import this before torch: afterwards `cuda:0` is a card as far as torch and holdfast can tell, under FakeTensorMode.
+
+Each thing put in here is one that torch does in C++ where a fake cannot follow, or decides by a look at the real device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from simulated.card import library
+
+assert "torch" not in sys.modules, "the card has to be there before torch is"
+ctypes.CDLL(str(library()), mode=ctypes.RTLD_GLOBAL)
+
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
+
+torch.set_num_threads(1)
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 1
+torch.cuda.current_device = lambda: 0
+torch.cuda.get_device_capability = lambda device=None: (9, 0)
+torch.cuda.is_bf16_supported = lambda including_emulation=True: True
+torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+torch.cuda.manual_seed_all = lambda seed: None
+FakeTensorMode.avoid_device_init = True
+
+
+def _never(*_given: Any) -> Any:
+    raise AssertionError("a fake runs no kernel")
+
+
+_kernels = torch.library.Library("aten", "IMPL")
+_kernels.impl("silu_backward", _never, "CUDA")  # without a kernel it would be traced as the operations it can be made of
+
+_tensor = torch.tensor
+
+
+def _by_way_of_the_host(data: Any, *given: Any, device: Any = None, **named: Any) -> Tensor:
+    made = _tensor(data, *given, **named)
+    return made if device is None or torch.device(device).type == "cpu" else made.to(device)
+
+
+torch.tensor = _by_way_of_the_host
+
+
+def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """Module.to and .float for fakes, whose tensors cannot be swapped: new parameters, and what was tied stays tied."""
+    made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in made:
+                    made[id(parameter)] = (parameter, nn.Parameter(change(parameter.detach()), requires_grad=parameter.requires_grad))
+                part._parameters[name] = made[id(parameter)][1]
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = change(buffer)
+    return module
+
+
+nn.Module._apply = _apply  # type: ignore[method-assign,assignment]
+
+
+def _place(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata) + tensor.storage_offset() * tensor.element_size()
+
+
+FakeTensor.data_ptr = _place  # 0 for every fake; whose memory a tensor is a part of is known all the same

@@ -1,0 +1,129 @@
+"""`python interpreted_lora.py CASE`: the LoRA kernels, interpreted on the CPU, against torch's own operations. Run by test_fused.py.
+
+Run with TRITON_INTERPRET=1. Triton's interpreter keeps bf16 as whole numbers and multiplies them as such: put right here.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from torch import Tensor
+from triton.runtime import interpreter
+
+from holdfast.trainer.dropout import StatelessDropout, StepContext
+from holdfast.trainer.fused import Fused
+from holdfast.trainer.kernels import ops
+from test_mixed import apart
+from test_packing import ARCHITECTURES, LENGTHS, assert_equal, gradients, task_of
+
+KINDS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+SIZES = [(1, 1, 1, 1), (5, 7, 3, 1), (70, 130, 4, 3), (33, 64, 16, 2), (600, 96, 20, 3), (40, 33, 200, 2)]  # tokens, features, rank, layers
+
+
+def multiply_halves() -> None:
+    def floats(handle: Any) -> Any:
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle.data
+        return (handle.data.astype(np.uint32) << 16).view(np.float32)
+
+    def dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:
+        return interpreter.TensorHandle(np.matmul(floats(a), floats(b), dtype=d.data.dtype) + d.data, d.dtype.scalar)
+
+    interpreter.InterpreterBuilder.create_dot = dot
+
+
+def masks_of(tokens: int, features: int, layers: int) -> tuple[tuple[Tensor, Tensor, int, int], list[Tensor]]:
+    """What a kernel is given, and the masks that dropout.py makes of the same."""
+    context = StepContext(1)
+    modules = [StatelessDropout(0.3, f"module {number}", context).train() for number in range(layers + 2)]
+    context.keep_keys(torch.device("cpu"))
+    place = torch.arange(tokens)[None]
+    context.enter(3, place % 7, place)
+    assert context.rows is not None and context.keys is not None
+    given = (context.rows.flatten(), context.keys, 1, modules[0].dropped)
+    return given, [module.keep(context.rows.flatten(), features) for module in modules[1 : 1 + layers]]
+
+
+def products(name: str) -> None:
+    """Each kernel at odd sizes, with dropout and without, against products of whole matrices."""
+    kind = KINDS[name]
+    near = {"rtol": 2e-2, "atol": 4e-2} if kind == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    for tokens, features, rank, layers in SIZES:
+        for dropping in (True, False):
+            torch.manual_seed(0)
+            given, masks = masks_of(tokens, features, layers)
+            if not dropping:
+                given, masks = (None, None, 0, 0), [torch.ones_like(mask) for mask in masks]
+            keeps = [mask.float() for mask in masks]
+            a = [torch.randn(rank, features) / features**0.5 for _ in range(layers)]
+            narrow = [one.to(kind).float() for one in a]
+            x, padded = torch.randn(tokens, features).to(kind), ops.padded_rank(rank)
+            blocks = [slice(at * padded, at * padded + rank) for at in range(layers)]
+            h, wide = ops.project(x, a, *given, 2.0, True)
+            wanted = torch.zeros(tokens, layers * padded)
+            for block, keep, one in zip(blocks, keeps, narrow, strict=True):
+                wanted[:, block] = 2.0 * (x.float() * keep) @ one.t()
+            torch.testing.assert_close(h.float(), wanted, **near)
+            assert torch.equal(wide, torch.cat([x, h], 1)) and torch.equal(ops.project(x, a, *given, 2.0, False)[0], h)
+            dh = torch.zeros(tokens, layers * padded, dtype=kind)
+            for block in blocks:
+                dh[:, block] = torch.randn(tokens, rank).to(kind) / rank**0.5
+            dx = ops.spread(dh, a, *given, 0.5)
+            sums = [0.5 * (dh[:, block].float() @ one) * keep for block, keep, one in zip(blocks, keeps, narrow, strict=True)]
+            torch.testing.assert_close(dx.float(), sum(sums, torch.zeros(())), **near)
+            gathered = ops.gather(x, dh, layers, *given, 0.5).sum(0)
+            wanted = torch.zeros(layers * padded, features)
+            for block, keep in zip(blocks, keeps, strict=True):
+                wanted[block] = 0.5 * dh[:, block].float().t() @ (x.float() * keep)
+            torch.testing.assert_close(gathered, wanted, rtol=1e-4, atol=1e-4 * tokens**0.5)
+
+
+def masks(_: str) -> None:
+    """The masks bit for bit: of columns of ones, each kernel leaves the mask itself."""
+    for tokens, features, layers in ((70, 131, 3), (64, 64, 1), (3, 2, 2)):
+        given, wanted = masks_of(tokens, features, layers)
+        for at in range(layers):
+            dh, a = torch.zeros(tokens, 8 * layers), [torch.ones(1, features)] * layers
+            dh[:, 8 * at] = 1.0
+            assert torch.equal(ops.spread(dh, a, *given, 1.0), wanted[at].float())
+            for token in (0, tokens - 1):
+                picked = torch.zeros_like(dh)
+                picked[token, 8 * at] = 1.0
+                gathered = ops.gather(torch.ones(tokens, features), picked, layers, *given, 1.0).sum(0)
+                assert torch.equal(gathered[8 * at], wanted[at][token].float())
+            for feature in (0, features - 1):
+                a[at] = torch.eye(features)[feature][None]
+                assert torch.equal(
+                    ops.project(torch.ones(tokens, features), a, *given, 1.0, False)[0][:, 8 * at], wanted[at][:, feature].float()
+                )
+
+
+def model(name: str) -> None:
+    """Loss and gradients of an architecture, in fp32 and mixed, with dropout and without, layers computed again or not."""
+    config, rows = ARCHITECTURES[name](), list(range(len(LENGTHS)))
+    for mixed in (False, True):
+        for dropout in (0.0, 0.2):
+            plain = task_of(config, dropout=dropout, mixed=mixed)
+            wanted = gradients(plain, plain.batches(rows, 64))
+            task = task_of(config, dropout=dropout, mixed=mixed)
+            task.fused = Fused(task.model, task.context, mixed)
+            for layers in (0, 2):
+                task.checkpoint(layers)
+                found = gradients(task, task.batches(rows, 64))
+                if mixed:
+                    assert abs(found[0] / wanted[0] - 1) < 5e-3 and apart(found[1], wanted[1]) < 5e-3, (found[0], wanted[0])
+                else:
+                    assert_equal(found, wanted)
+            assert all(group._made is None for group in task.fused.groups)
+            if name in ("llama", "qwen2"):
+                assert [len(group.layers) for group in task.fused.groups] == [3, 2, 3, 2, 1, 1, 1, 1]
+
+
+if __name__ == "__main__":
+    multiply_halves()
+    case, _, argument = sys.argv[1].partition("-")
+    {"products": products, "masks": masks, "model": model}[case](argument)

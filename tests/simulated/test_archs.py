@@ -1,0 +1,22 @@
+"""Each architecture under each setting computes on the card what it computes on the CPU, and nothing of it lies elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from simulated import card
+from test_packing import ARCHITECTURES
+
+pytestmark = card.needed
+
+
+def test_ten_architectures_under_seven_settings() -> None:
+    done = card.run(Path(__file__).parent / "archs_on_card.py")
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == 7 * len(ARCHITECTURES)
+    for one in found:
+        assert one["where"] == "cuda:0" and one["disproof"] == [{}, ""], one
+        exact = one["changes"].get("dtype") == "fp32"
+        assert one["apart"] < (1e-6 if exact else 1e-2) and one["off"] < (1e-5 if exact else 1e-2), one

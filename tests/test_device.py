@@ -1,0 +1,138 @@
+"""The device is part of a run's settings: where it is not there, nothing else computes in its place.
+
+A run is trained here, on the CPU, and then its timeline is made to say that it was planned for a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import events, holdfast, lines
+from holdfast.book import cards_of
+from holdfast.core.config import Run
+from holdfast.core.files import write_json
+from holdfast.core.run import RunFolder
+from holdfast.core.timeline import add_entry
+from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
+from holdfast.mind.decide import REPEATS, Past, decide, decide_gone
+from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.verbs.launch import trainer_launch
+
+LAUNCH = Launch(("python",), {}, {"device": "cuda"})
+FINDS_NONE = "torch finds no GPU (RuntimeError: No CUDA GPUs are available)"
+
+
+def wreck(*kernel: str) -> Wreck:
+    ending = Ending("device_gone", 71, 5.0, {"reason": FINDS_NONE})
+    return Wreck(2, ending, None, None, (), (f"holdfast: {FINDS_NONE}",), 4, 4, 0.0, 8 << 30, 8 << 30, kernel_messages=kernel)
+
+
+def planned_for(run: Path, device: str | None) -> None:
+    """Rewrite the first entry of a run's timeline."""
+    first, *rest = lines(run / "timeline.jsonl")
+    first["settings"].pop("device", None)
+    first["settings"] |= {"device": device} if device else {}
+    (run / "timeline.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in [first, *rest]))
+
+
+def extended(config_of: Callable[..., Path], run: Path, **sections: Any) -> dict[str, Any]:
+    """Train a finished run two steps further; what its summary then says, with the exit code."""
+    done = holdfast("train", config_of(train={"steps": 6}, run=sections), "--run", run, "--extend", "--json")
+    assert done.stdout, done.stderr
+    return {"code": done.returncode, "said": done.stderr, **json.loads(done.stdout)}
+
+
+@pytest.fixture
+def run(config_of: Callable[..., Path], tmp_path: Path) -> Path:
+    done = holdfast("train", config_of(train={"steps": 4}, run={"device_s": 0}), "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "run" / "timeline.jsonl")[0]["settings"]["device"] == "cpu"
+    return tmp_path / "run"
+
+
+def test_a_run_whose_gpu_is_gone_does_not_go_on_on_the_cpu(run: Path, config_of: Callable[..., Path]) -> None:
+    planned_for(run, "cuda")
+    summary = extended(config_of, run, device_s=0)
+    assert (summary["code"], summary["status"], summary["steps"]) == (3, "gave_up", 4)
+    assert "torch finds no GPU" in summary["reason"] and "the same command goes on" in summary["said"]
+    assert [event["step"] for event in events(run, "device_gone")] == [4]
+    trial = holdfast("trial", run, "--step", "3")
+    assert trial.returncode == 1 and "the GPU is gone" in trial.stdout
+    there = holdfast("trial", run, "--step", "3", "--set", "device=cpu")
+    assert there.returncode == 0, there.stderr
+
+
+def test_it_goes_on_there_where_the_config_says_so(run: Path, config_of: Callable[..., Path]) -> None:
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("allow_cpu: false", "allow_cpu: true"))
+    planned_for(run, "cuda")
+    summary = extended(config_of, run, device_s=0, allow_cpu=True)
+    assert (summary["code"], summary["steps"]) == (0, 6), summary["said"]
+    last = lines(run / "timeline.jsonl")[-1]
+    assert last["from_step"] == 5 and last["settings"]["device"] == "cpu" and "run.allow_cpu" in last["reason"]
+    assert not events(run, "device_back")
+
+
+def test_a_run_folder_from_before_goes_on_with_what_there_is(run: Path, config_of: Callable[..., Path]) -> None:
+    planned_for(run, None)
+    assert extended(config_of, run, device_s=0)["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "wsl", "own", "grows"),
+    [
+        ("2.13.0+cu130", False, {}, "expandable_segments:True"),
+        ("2.13.0+cu130", True, {}, None),
+        ("2.13.0+cu130", False, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, None),
+        ("2.13.0+rocm7.2", False, {}, None),
+        ("2.13.0+cpu", False, {}, None),
+    ],
+)
+def test_segments_may_grow_on_nvidias_cards_where_the_user_says_nothing_else(
+    version: str, wsl: bool, own: dict[str, str], grows: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    run = RunFolder(tmp_path)
+    write_json(run.machine_file, {"torch": {"version": version}, "os": {"wsl": wsl}})
+    add_entry(run.timeline_file, 1, {"device": "cuda", "threads": 1, "deterministic": False}, "the plan")
+    environment = trainer_launch(run).env
+    assert environment.get("PYTORCH_CUDA_ALLOC_CONF") == grows
+    assert environment.get("PYTORCH_NVML_BASED_CUDA_CHECK") == ("1" if "+cu" in version else None)
+
+
+def test_it_is_looked_for_until_its_time_is_over() -> None:
+    asked = Run(device_s=60)
+    assert [decide_gone(wreck(), LAUNCH, away, asked).remedy for away in (0.0, 59.0, 60.0)] == ["wait", "wait", "none"]
+    assert decide_gone(wreck(), LAUNCH, 61.0, Run(device_s=60, allow_cpu=True)).remedy == "cpu"
+
+
+def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
+    away, failed = Past(None, "device_access_denied", "device_gone", (), False), Past(5, "gpu_kernel_fault", "error", (), False)
+    history = [failed, *[away] * 40, failed]
+    error = Wreck(3, Ending("error", 1), 5, "step", (1,), (), 4, 4, 0.0, None, None)
+    assert decide(error, Diagnosis("gpu_kernel_fault", 0.5), history, LAUNCH).launch is LAUNCH
+    last = decide(error, Diagnosis("gpu_kernel_fault", 0.5), [failed] * (REPEATS - 1) + history[1:], LAUNCH)
+    assert last.launch is None, "nor does it hide that one failure repeats"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cause"),
+    [
+        ((), "device_access_denied"),
+        (("NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus.",), "hardware_fault"),
+        (
+            ("NVRM: API mismatch: the client has version 535.161.08, but this kernel module has version 535.183.01.",),
+            "driver_or_firmware",
+        ),
+    ],
+)
+def test_the_kernels_log_says_why_it_is_gone(kernel: tuple[str, ...], cause: str) -> None:
+    assert diagnose_wreck(wreck(*kernel), cards_of("failures")).cause == cause

@@ -1,0 +1,233 @@
+"""Fused LoRA layers give what each layer alone gives, hold nothing after a failure, and are left out, with the reason, where unproven.
+
+The kernels themselves run here through Triton's interpreter (interpreted_lora.py), where Triton is installed; without it, stand-ins that
+take and fill the same memory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.core.config import Config
+from holdfast.mind.plan import settings_of
+from holdfast.trainer import kernels
+from holdfast.trainer.dropout import StatelessDropout, StepContext, _mix
+from holdfast.trainer.fused import Fused
+from holdfast.trainer.proof import fused_differ
+from test_mixed import apart
+from test_packing import ARCHITECTURES, LENGTHS, assert_equal, gradients, task_of
+
+ROWS = list(range(len(LENGTHS)))
+Change = Callable[[Tensor], Tensor]
+
+
+class Launched:
+    """`kernel[grid](...)` of a function, which is given the arguments by name."""
+
+    def __init__(self, names: str, work: Callable[[types.SimpleNamespace], None]) -> None:
+        self.names, self.work = names.split(), work
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        assert all(blocks > 0 for blocks in grid)
+        return lambda *given, **sizes: self.work(types.SimpleNamespace(**dict(zip(self.names, given, strict=True)), **sizes))
+
+
+def keep(k: types.SimpleNamespace, at: int, features: int) -> Tensor:
+    """As the kernels draw it: from hashes, keys and a number, of any module."""
+    first, second = k.keys[k.at + at]
+    pairs = torch.arange((features + 1) // 2, dtype=torch.int32) * -1640531527 + second
+    words = _mix(_mix(k.rows ^ first)[:, None] ^ _mix(pairs))
+    return words.view(torch.int16)[:, :features] >= k.dropped - (1 << 15)
+
+
+def kept(k: types.SimpleNamespace, at: int, x: Tensor, masks: Change) -> Tensor:
+    return x * masks(keep(k, at, x.shape[1])) if k.DROP else x
+
+
+def stand_ins(masks: Change = lambda mask: mask, sums: Change = lambda values: values) -> Any:
+    """The kernels by torch's operations; `masks` and `sums` change what they draw and what they leave."""
+
+    def project(k: types.SimpleNamespace) -> None:
+        for at, a in enumerate((k.a0, k.a1, k.a2)[: k.G]):
+            block = k.scale * kept(k, at, k.x.float(), masks) @ a.to(k.x.dtype).float().t()
+            k.h[:, at * k.PADDED : (at + 1) * k.PADDED] = torch.nn.functional.pad(block, (0, k.PADDED - k.RANK))
+        if k.WIDE:
+            k.wide.copy_(torch.cat([k.x, k.h], 1))
+
+    def blocks(k: types.SimpleNamespace) -> list[Tensor]:
+        return [block.float() for block in k.dh.split(k.PADDED, 1)]
+
+    def spread(k: types.SimpleNamespace) -> None:
+        parts = zip(blocks(k), (k.a0, k.a1, k.a2), strict=False)
+        products = [block[:, : k.RANK] @ a.to(k.dh.dtype).float() for block, a in parts]
+        k.dx.copy_(k.scale * sum(kept(k, at, product, masks) for at, product in enumerate(products)))
+
+    def gather(k: types.SimpleNamespace) -> None:
+        k.parts.zero_()[0] = sums(torch.cat([k.scale * b.t() @ kept(k, at, k.x.float(), masks) for at, b in enumerate(blocks(k))]))
+
+    drawn = "rows keys at dropped scale"
+    return types.SimpleNamespace(
+        project=Launched(f"x a0 a1 a2 {drawn} h wide tokens features", project),
+        spread=Launched(f"dh a0 a1 a2 {drawn} dx tokens features", spread),
+        gather=Launched(f"x dh {drawn} parts tokens shares features", gather),
+    )
+
+
+@pytest.fixture
+def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, stand_ins())
+
+
+def install(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+    monkeypatch.setitem(sys.modules, "holdfast.trainer.kernels.lora", made)
+    monkeypatch.setattr(kernels, "lora", made, raising=False)
+
+
+def fused_task(name: str, dropout: float = 0.2, mixed: bool = False) -> Any:
+    task = task_of(ARCHITECTURES[name](), dropout=dropout, mixed=mixed)
+    task.fused = Fused(task.model, task.context, mixed)
+    return task
+
+
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+@pytest.mark.parametrize("mixed", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_layers_together_learn_what_they_learn_alone(name: str, mixed: bool) -> None:
+    plain = task_of(ARCHITECTURES[name](), dropout=0.2, mixed=mixed)
+    wanted = gradients(plain, plain.batches(ROWS, 64))
+    task = fused_task(name, mixed=mixed)
+    assert fused_differ(task) == ({}, "")
+    for layers in (0, 1):
+        task.checkpoint(layers)
+        found = gradients(task, task.batches(ROWS, 64))
+        if mixed:
+            assert found[0] == pytest.approx(wanted[0], rel=5e-3) and apart(found[1], wanted[1]) < 5e-3
+        else:
+            assert_equal(found, wanted)
+    assert all(group._made is None for group in task.fused.groups)
+
+
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.parametrize("mixed", [False, True], ids=["fp32", "bf16"])
+def test_what_reads_one_input_is_one_group(mixed: bool) -> None:
+    groups = fused_task("qwen2", mixed=mixed).fused.groups
+    assert [len(group.layers) for group in groups] == [3, 2, 3, 2, 1, 1, 1, 1]
+    assert [group.joined for group in groups[:2]] == [mixed, False], "gate and up are too wide to lie side by side for nothing"
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_no_mask_is_kept_for_backward() -> None:
+    task = fused_task("llama", dropout=0.2)
+    kinds = []
+
+    def packed(tensor: Tensor) -> Tensor:
+        kinds.append(tensor.dtype)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+        task.loss_sum(task.batches(ROWS, 64)[0], 1)
+    assert kinds and torch.bool not in kinds and torch.int32 not in kinds
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = fused_task("llama")
+    group = task.fused.groups[0]
+
+    def full(_at: int, _x: Tensor) -> Tensor:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(group.layers[1], "forward", lambda x: full(1, x))
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        task.loss_sum(task.batches(ROWS, 64)[0], 1)
+    assert group._made is None
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_keys_stay_in_one_place_and_follow_the_step() -> None:
+    context = StepContext(1)
+    modules = [StatelessDropout(0.5, name, context).train() for name in ("first", "second")]
+    context.keep_keys(torch.device("cpu"))
+    place = torch.arange(8)[None]
+    seen = []
+    for step in (1, 2, 1):
+        context.enter(step, place, place)
+        assert context.keys is not None
+        seen.append((context.keys.data_ptr(), context.keys.clone()))
+    assert seen[0][0] == seen[1][0]
+    assert torch.equal(seen[0][1], seen[2][1]) and not torch.equal(seen[0][1], seen[1][1])
+    assert [module.number for module in modules] == [0, 1]
+
+
+def _one_bit(mask: Tensor) -> Tensor:
+    changed = mask.clone()
+    changed[0, -1] = ~changed[0, -1]
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"masks": _one_bit}, "elements of a dropout mask are not those of the hash"),
+        ({"sums": lambda values: values * 1.01}, "the gradient of A of a layer with 32 features differs by 1.0e-02"),
+    ],
+    ids=["a bit of a mask", "a sum"],
+)
+def test_kernels_that_compute_something_else_are_left_out(monkeypatch: pytest.MonkeyPatch, broken: dict[str, Any], says: str) -> None:
+    install(monkeypatch, stand_ins(**broken))
+    changes, reason = fused_differ(fused_task("llama"))
+    assert changes == {"fused": False}
+    assert "the fused LoRA layers are left out" in reason and says in reason
+
+
+def test_outputs_that_are_given_to_the_wrong_layers_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, stand_ins())
+    task = fused_task("llama")
+    group = task.fused.groups[0]
+    for at, other in ((1, 2), (2, 1)):
+        group.layers[at].forward = lambda x, at=at, other=other: group.forward(at if group.alone else other, x)
+    changes, reason = fused_differ(task)
+    assert changes == {"fused": False} and "loss and gradients differ" in reason
+
+
+def test_without_triton_each_layer_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "holdfast.trainer.kernels.lora", raising=False)
+    monkeypatch.delattr(kernels, "lora", raising=False)
+    changes, reason = fused_differ(fused_task("llama"))
+    assert changes == {"fused": False} and "triton" in reason
+
+
+def test_a_gpu_begins_with_them_and_a_cpu_without() -> None:
+    config = Config.model_validate({"model": "tiny", "data": {"files": "rows.jsonl"}})
+    plan = {"precision": "bf16", "micro_batch_tokens": 64, "checkpointed_layers": 0, "steps": 1, "samples": 1}
+    gpu = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
+    assert [settings_of(config, plan, machine, 1)["fused"] for machine in ({}, gpu)] == [False, True]
+
+
+@pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("masks", "products-fp32", "products-bf16", "model-qwen2"),
+        *(pytest.param(case, marks=pytest.mark.long) for case in ("model-gemma3", "model-gpt2")),  # a minute of CPU each
+    ],
+)
+def test_the_kernels_interpreted(case: str) -> None:
+    script = Path(__file__).with_name("interpreted_lora.py")
+    done = subprocess.run(
+        [sys.executable, str(script), case], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,56 @@
+"""Under --json a command prints one object with a status, whatever becomes of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast.verbs.schema
+from holdfast.cli import main
+from holdfast.core.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
+
+
+def answer(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> dict[str, Any]:
+    assert main([*map(str, arguments), "--json"]) == code
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "status"),
+    [
+        (Stop(USAGE, "no such key", "this one"), USAGE, "refused"),
+        (Stop(BLOCKED, "no rows", "add some"), BLOCKED, "refused"),
+        (Stop(GAVE_UP, "the disk is full", "make room"), GAVE_UP, "gave_up"),
+        (KeyboardInterrupt("it can be resumed"), INTERRUPTED, "interrupted"),
+        (OSError(errno.EIO, "a broken disk"), OUR_BUG, "failed"),
+    ],
+)
+def test_a_command_that_does_not_come_to_its_answer_has_a_status(
+    ends: BaseException, code: int, status: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: object) -> tuple[int, dict[str, Any]]:
+        raise ends
+
+    monkeypatch.setattr(holdfast.verbs.schema, "run", run)
+    monkeypatch.setattr(holdfast.verbs.schema, "add_arguments", lambda parser: parser.add_argument("--json", action="store_true"))
+    told = answer(capsys, code, "schema")
+    assert (told["status"], told["code"]) == (status, code) and told["error"]
+
+
+def test_a_command_line_that_is_wrong_has_one_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, USAGE, "trian", "c.yaml")["status"] == "refused"
+    assert answer(capsys, USAGE, "diagnose", tmp_path / "none.log")["status"] == "refused"
+
+
+def test_an_answer_of_its_own_stays_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: object) -> tuple[int, dict[str, Any]]:
+        raise Stop(GAVE_UP, "gave up", "read the log", {"status": "gave_up", "steps": 7})
+
+    monkeypatch.setattr(holdfast.verbs.schema, "run", run)
+    monkeypatch.setattr(holdfast.verbs.schema, "add_arguments", lambda parser: parser.add_argument("--json", action="store_true"))
+    assert answer(capsys, GAVE_UP, "schema") == {"status": "gave_up", "steps": 7}, "summary.json, and nothing else"
