@@ -284,6 +284,17 @@ def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config
     assert summary_of(run)["artifact_sha256"] == sha256
 
 
+def test_stop_waits_for_a_supervisor_that_has_let_go_of_its_run_and_is_on_its_way_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / "run.json").write_text("{}")
+    with subprocess.Popen(["sleep", "4"]) as leaving:
+        folder.supervisor_lock.write_text(json.dumps({"identity": identify(leaving.pid)}))
+        done = holdfast("stop", folder.path)
+        assert done.returncode == 0, done.stderr
+        assert identify(leaving.pid) is None
+
+
 def test_a_detached_run_with_everything_killed_in_turn_ends_with_the_same_weights(config_of: Write, tmp_path: Path) -> None:
     config, run = config_of(train={"steps": 300}), tmp_path / "run"
     sha256 = undisturbed_sha256(config, tmp_path / "other")

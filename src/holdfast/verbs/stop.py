@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
-from holdfast.core.identity import Identity, alive
+from holdfast.core.identity import Identity, alive, myself
 from holdfast.core.run import RunFolder
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
@@ -24,6 +24,7 @@ from holdfast.world.standing import Standing, lives, look
 
 EXAMPLE = "holdfast stop runs/quickstart"
 _REMIND_EVERY_S = 30.0
+_LEAVES_WITHIN_S = 10.0  # between a supervisor's last word and the end of its process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             text = f"the run was asked to stop, and will; see holdfast status {shown(folder.path)}"
             raise KeyboardInterrupt(text) from None
     standing = look(folder)
+    _see_off(standing)
     step = f"step {standing.step:,}" + (f" of {standing.steps:,}" if standing.steps else "")
     going_on = f"; go on with: {standing.holder.get('command')}" if standing.state != "finished" else ""
     terminal.say(f"{shown(folder.path)} is not running: {standing.state}, {step}{going_on}")
@@ -66,6 +68,14 @@ def _stop(folder: RunFolder, terminal: Terminal) -> None:
         if time.monotonic() - reminded > _REMIND_EVERY_S:
             reminded = time.monotonic()
             terminal.tell(_still(standing))
+        time.sleep(LOOK_EVERY_S)
+
+
+def _see_off(standing: Standing) -> None:
+    """Wait for the process of a supervisor that has let go of its run, so that nothing of it is left."""
+    identity = standing.holder.get("identity")
+    until = time.monotonic() + _LEAVES_WITHIN_S
+    while identity != myself() and alive(identity) and time.monotonic() < until:
         time.sleep(LOOK_EVERY_S)
 
 
