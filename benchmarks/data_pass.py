@@ -17,12 +17,12 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from holdfast.core.modelfolder import EMBEDDED
-from holdfast.rows.clean import _write
-from holdfast.rows.findings import Findings
-from holdfast.rows.rules import Rules
-from holdfast.rows.shard import Block, blocks
-from holdfast.rows.survey import clean_block, read_survey
-from holdfast.rows.tokens import load_codec, plain_codec
+from holdfast.rows.judge.rules import Rules
+from holdfast.rows.survey.clean import _write
+from holdfast.rows.survey.findings import Findings
+from holdfast.rows.survey.survey import clean_block, read_survey
+from holdfast.rows.tokens.codec import load_codec, plain_codec
+from holdfast.rows.tokens.shard import Block, blocks
 
 
 def timed(make: Callable[[], Any], megabytes: float) -> tuple[Any, float]:

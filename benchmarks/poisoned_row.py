@@ -27,7 +27,7 @@ import yaml
 
 from holdfast.core.config import Config
 from holdfast.core.run import RunFolder
-from holdfast.rows.tokenset import TokenSet, load_tokens, split, step_table
+from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split, step_table
 
 WITHIN, AFTER = 30, 5  # steps: the row comes by then; the run goes on for so many
 COLUMNS = ("effect", "line", "step", "attempts", "trials", "s until found", "s in all", "only it is lost", "same weights")

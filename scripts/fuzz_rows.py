@@ -27,14 +27,14 @@ except ModuleNotFoundError:
 
 with atheris.instrument_imports(include=["holdfast"]):
     from holdfast.core.modelfolder import EMBEDDED
-    from holdfast.rows.clean import clean_files
-    from holdfast.rows.findings import Findings
-    from holdfast.rows.read import form_of
-    from holdfast.rows.rules import Rules, checks
-    from holdfast.rows.shard import Verdicts, blocks, tokenise
-    from holdfast.rows.survey import clean_block
-    from holdfast.rows.tokens import load_codec, plain_codec
-    from holdfast.rows.workers import Workers
+    from holdfast.rows.crew.workers import Workers
+    from holdfast.rows.files.read import form_of
+    from holdfast.rows.judge.rules import Rules, checks
+    from holdfast.rows.survey.clean import clean_files
+    from holdfast.rows.survey.findings import Findings
+    from holdfast.rows.survey.survey import clean_block
+    from holdfast.rows.tokens.codec import load_codec, plain_codec
+    from holdfast.rows.tokens.shard import Verdicts, blocks, tokenise
 
     checks()  # loads the cards
 

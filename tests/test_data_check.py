@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from conftest import ROOT, SHARED, assert_law, holdfast, lines, make_rows, needs_shared, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
-from holdfast.rows.languages import strays
-from holdfast.rows.lengths import Lengths
-from holdfast.rows.similar import Near, key_of, signatures
+from holdfast.rows.alike.similar import Near, key_of, signatures
+from holdfast.rows.survey.languages import strays
+from holdfast.rows.survey.lengths import Lengths
 from holdfast.ui.datatable import facts
 
 Call = Callable[..., Json]
@@ -162,9 +162,9 @@ def test_rows_that_are_too_long(call: Call, tmp_path: Path, assets: SimpleNamesp
 
 
 def test_train_and_check_agree_on_every_row(call: Call, tmp_path: Path, assets: SimpleNamespace) -> None:
-    from holdfast.rows.rules import Rules
-    from holdfast.rows.shard import blocks, tokenise
-    from holdfast.rows.tokens import load_codec
+    from holdfast.rows.judge.rules import Rules
+    from holdfast.rows.tokens.codec import load_codec
+    from holdfast.rows.tokens.shard import blocks, tokenise
 
     odd = [
         {"instruction": "q", "output": ""},

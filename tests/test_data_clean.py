@@ -14,7 +14,7 @@ import pytest
 from conftest import assert_law, fill, kill, lines, make_rows, start, wait_until, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
-from holdfast.rows import workers
+from holdfast.rows.crew import workers
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}

@@ -29,7 +29,7 @@ MAY_IMPORT = {
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
 HEAVY_ROOMS = {"trainer", "ship"}
-RAY_FILE = "rows/cluster.py"
+RAY_FILE = "rows/crew/cluster.py"
 STANDARD_LIBRARY_ONLY = ("world/nurse.py", "core/identity.py", "core/wait.py")
 REPORTED_LINES, FAILING_LINES = 300, 500
 FILES = sorted(SOURCE.rglob("*.py"))

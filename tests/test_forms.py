@@ -19,7 +19,7 @@ import zstandard
 from conftest import make_rows, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
-from holdfast.rows.read import form_of, read_rows
+from holdfast.rows.files.read import form_of, read_rows
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from holdfast.book import cards_of
 from holdfast.core.datacheck import DataCheck
 from holdfast.core.errors import Stop
-from holdfast.rows import read, similar
-from holdfast.rows.formats import example_of, parse_example, prompt_and_answer
-from holdfast.rows.seen import Seen
-from holdfast.rows.shard import blocks
-from holdfast.rows.similar import signatures
+from holdfast.rows.alike import similar
+from holdfast.rows.alike.seen import Seen
+from holdfast.rows.alike.similar import signatures
+from holdfast.rows.files import read
+from holdfast.rows.judge.layouts import example_of, parse_example, prompt_and_answer
+from holdfast.rows.tokens.shard import blocks
 
 CARDS: dict[str, DataCheck] = cards_of("checks_data")
 NAMES = [("instruction", "input", "output"), ("instruction", "context", "response"), ("prompt", "completion"), ("question", "answer")]

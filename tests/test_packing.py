@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from holdfast.rows.tokenset import TokenSet
+from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.attention import Kernel, packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
 from holdfast.trainer.lora import use_lean_lora

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import SHARED, holdfast, make_rows, needs_shared, write_rows
-from holdfast.rows.formats import BadRow, parse_example, prompt_and_answer
+from holdfast.rows.judge.layouts import BadRow, parse_example, prompt_and_answer
 
 TURNS = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "five"}]
 PREFERENCES: list[dict[str, Any]] = [

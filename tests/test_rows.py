@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from conftest import SHARED, needs_shared
 from holdfast.core.errors import Stop
-from holdfast.rows.formats import BadRow, Example, Message, parse_example
-from holdfast.rows.rawrow import RawRow, Reject
-from holdfast.rows.read import read_rows
-from holdfast.rows.rules import Rules
-from holdfast.rows.template import Template, load_template, pieces
-from holdfast.rows.tokens import Tokens, load_codec
+from holdfast.rows.files.raw_row import RawRow, Reject
+from holdfast.rows.files.read import read_rows
+from holdfast.rows.judge.layouts import BadRow, Example, Message, parse_example
+from holdfast.rows.judge.rules import Rules
+from holdfast.rows.tokens.chat_template import Template, load_template, pieces
+from holdfast.rows.tokens.codec import Tokens, load_codec
 
 USER, ANSWER = Message("user", "q"), Message("assistant", "a")
 

@@ -15,8 +15,8 @@ import pytest
 from conftest import write_rows
 from holdfast.core.files import Json
 from holdfast.core.modelfolder import EMBEDDED
-from holdfast.rows.rules import checks
-from holdfast.rows.secondlook import FEWEST, look_at
+from holdfast.rows.judge.rules import checks
+from holdfast.rows.survey.second_look import FEWEST, look_at
 
 Call = Callable[..., Json]
 CARDS = [card for card in checks() if card.second_look]

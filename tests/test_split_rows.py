@@ -13,13 +13,13 @@ import pytest
 from conftest import make_rows, write_rows
 from holdfast.core.config import Data
 from holdfast.core.files import Json
-from holdfast.rows.formats import BadRow, Example, Message
-from holdfast.rows.rules import Rules
-from holdfast.rows.shard import blocks, tokenise
-from holdfast.rows.split import fitted
-from holdfast.rows.template import pieces
-from holdfast.rows.tokens import Codec, Tokens, load_codec
-from holdfast.rows.tokenset import TokenSet, split
+from holdfast.rows.judge.layouts import BadRow, Example, Message
+from holdfast.rows.judge.rules import Rules
+from holdfast.rows.tokens.chat_template import pieces
+from holdfast.rows.tokens.codec import Codec, Tokens, load_codec
+from holdfast.rows.tokens.shard import blocks, tokenise
+from holdfast.rows.tokens.token_set import TokenSet, split
+from holdfast.rows.tokens.too_long import fitted
 
 Call = Callable[..., Json]
 LIMIT = Rules(max_tokens=96, too_long="split")

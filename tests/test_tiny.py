@@ -6,10 +6,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.core.modelfolder import EMBEDDED, read_model
-from holdfast.rows.formats import Example, Message
-from holdfast.rows.rules import Rules
-from holdfast.rows.template import load_template, pieces
-from holdfast.rows.tokens import Tokens, load_codec
+from holdfast.rows.judge.layouts import Example, Message
+from holdfast.rows.judge.rules import Rules
+from holdfast.rows.tokens.chat_template import load_template, pieces
+from holdfast.rows.tokens.codec import Tokens, load_codec
 
 FOLDER = EMBEDDED["tiny"]
 TURNS = [

@@ -23,16 +23,16 @@ from holdfast.core.errors import Stop
 from holdfast.core.load import load_config
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
-from holdfast.rows import shard, workers
-from holdfast.rows.cache import TokenCache, cache_key
-from holdfast.rows.check import Checked, check_rows, report
-from holdfast.rows.read import read_rows, read_unparsed
-from holdfast.rows.rules import Rules
-from holdfast.rows.shard import Block, blocks, shard_bytes, tokenise
-from holdfast.rows.survey import check_block
-from holdfast.rows.tokens import Codec, load_codec
-from holdfast.rows.tokenset import join_parts, load_tokens
-from holdfast.rows.workers import Copies, Workers
+from holdfast.rows.crew import workers
+from holdfast.rows.crew.build import Checked, check_rows, report
+from holdfast.rows.crew.workers import Copies, Workers
+from holdfast.rows.files.read import read_rows, read_unparsed
+from holdfast.rows.judge.rules import Rules
+from holdfast.rows.survey.survey import check_block
+from holdfast.rows.tokens.cache import TokenCache, cache_key
+from holdfast.rows.tokens.codec import Codec, load_codec, shard
+from holdfast.rows.tokens.shard import Block, blocks, shard_bytes, tokenise
+from holdfast.rows.tokens.token_set import join_parts, load_tokens
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.prepare import check_data
 
@@ -54,9 +54,9 @@ CHILD = r"""
 import re, resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from holdfast.rows import workers
-from holdfast.rows.check import report
-from holdfast.rows.tokenset import load_tokens
+from holdfast.rows.crew import workers
+from holdfast.rows.crew.build import report
+from holdfast.rows.tokens.token_set import load_tokens
 from test_tokencache import build
 if __name__ == "__main__":
     workers._BLOCKS_HERE = 1
@@ -362,7 +362,7 @@ def test_where_a_window_ends_makes_no_difference(tmp_path: Path, window: int, mo
         file.write_bytes(content)
         expected = list(read_rows(str(file)))
         with monkeypatch.context() as small:
-            small.setattr("holdfast.rows.jsonstream.WINDOW", max(window, 5 if content.startswith(b"\xef") else 1))
+            small.setattr("holdfast.rows.files.json_stream.WINDOW", max(window, 5 if content.startswith(b"\xef") else 1))
             assert list(read_rows(str(file))) == expected
 
 

@@ -11,9 +11,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from conftest import SHARED, needs_shared
 from holdfast.core.modelfolder import EMBEDDED
-from holdfast.rows import words
-from holdfast.rows.tokens import load_codec
-from holdfast.rows.words import QWEN2_WORDS, WordCounts, tokens_of, word_counts
+from holdfast.rows.tokens.codec import load_codec
+from holdfast.rows.tokens.codec import word_counts as words
+from holdfast.rows.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
 
 END = "<|end|>"
 CORPUS = ["the house by the river", "a house, a river and\n  the  birch", "it's 12 o'clock", "def f(x):\n    return x + 1"] * 9

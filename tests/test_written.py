@@ -12,7 +12,7 @@ import pytest
 
 from conftest import holdfast, lines, start, wait_until
 from endpoint import serving
-from holdfast.rows.written import rows_in
+from holdfast.rows.recipe.model_rows import rows_in
 
 pytest.importorskip("httpx", reason="httpx is not installed (holdfast[endpoint])")
 

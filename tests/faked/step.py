@@ -22,7 +22,7 @@ from faked.watch import Watch
 from holdfast.core.config import Config
 from holdfast.core.modelfolder import read_model
 from holdfast.mind.memory import Attends, footprint
-from holdfast.rows.tokenset import TokenSet
+from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import model as loading
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, update

@@ -18,7 +18,7 @@ import torch
 
 from holdfast.core.config import Config
 from holdfast.core.timeline import settings_at
-from holdfast.rows.tokenset import TokenSet
+from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
 from holdfast.trainer.answer import answers
 from holdfast.trainer.evaluate import mean_loss

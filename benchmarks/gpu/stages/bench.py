@@ -79,7 +79,7 @@ def _disproved(task: Any, notes: list[str]) -> Json:
 def _rows(count: int, length: int, vocabulary: int) -> Any:
     import numpy as np
 
-    from holdfast.rows.tokenset import TokenSet
+    from holdfast.rows.tokens.token_set import TokenSet
 
     random = np.random.default_rng(0)
     learned = np.zeros(count * length, np.uint8).reshape(count, length)

@@ -8,10 +8,10 @@ from pathlib import Path
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import read_timeline, settings_of_process
-from holdfast.rows.formats import Example, Message
-from holdfast.rows.rules import Rules
-from holdfast.rows.template import pieces
-from holdfast.rows.tokens import Tokens, load_codec
+from holdfast.rows.judge.layouts import Example, Message
+from holdfast.rows.judge.rules import Rules
+from holdfast.rows.tokens.chat_template import pieces
+from holdfast.rows.tokens.codec import Tokens, load_codec
 from holdfast.trainer.answer import answers
 from holdfast.trainer.evaluate import load_tuned
 

@@ -15,10 +15,10 @@ from holdfast.core.files import Json, write_json
 from holdfast.core.modelfolder import read_model
 from holdfast.core.run import RunFolder
 from holdfast.core.timeline import Settings, read_timeline, settings_of_process
-from holdfast.rows.formats import Example, Message
-from holdfast.rows.template import pieces
-from holdfast.rows.tokens import Codec, load_codec
-from holdfast.rows.tokenset import TokenSet, load_tokens, split
+from holdfast.rows.judge.layouts import Example, Message
+from holdfast.rows.tokens.chat_template import pieces
+from holdfast.rows.tokens.codec import Codec, load_codec
+from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split
 from holdfast.trainer.answer import Asked, answers, unheard
 from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.lora import use_lean_lora

@@ -14,9 +14,9 @@ from holdfast.core.config import Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.modelfolder import read_model
-from holdfast.rows.rules import Rules
-from holdfast.rows.shard import Shard, blocks, tokenise
-from holdfast.rows.tokens import load_codec
+from holdfast.rows.judge.rules import Rules
+from holdfast.rows.tokens.codec import load_codec
+from holdfast.rows.tokens.shard import Shard, blocks, tokenise
 from holdfast.trainer.model import load_base, prepare_torch
 from holdfast.trainer.refuse import Refusal
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from holdfast.rows.tokenset import TokenSet
+from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.tasks.base import Batch
 
 Row: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.core.files import Json
 from holdfast.core.modelfolder import broken_tensor
-from holdfast.rows.tokenset import TokenSet
+from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.images import Image
 
 _SHOWN = 5

@@ -10,7 +10,7 @@ import torch
 from holdfast.core.memoryfile import Snapshot
 from holdfast.core.table import StepTable, learning_rate
 from holdfast.core.timeline import Settings
-from holdfast.rows.tokenset import load_tokens, split, step_table
+from holdfast.rows.tokens.token_set import load_tokens, split, step_table
 from holdfast.trainer.device import free_bytes, wait_for_memory
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job

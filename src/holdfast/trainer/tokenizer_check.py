@@ -10,8 +10,8 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from holdfast.core.files import Json
-from holdfast.rows.tokens import load_codec
-from holdfast.rows.tokenset import TokenSet
+from holdfast.rows.tokens.codec import load_codec
+from holdfast.rows.tokens.token_set import TokenSet
 
 _ROWS = 32
 

@@ -14,14 +14,14 @@ from typing import Any
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, write_bytes
 from holdfast.core.modelfolder import EMBEDDED
-from holdfast.rows.clean import check_files
-from holdfast.rows.findings import Findings
-from holdfast.rows.read import form_of
-from holdfast.rows.rules import NO_LIMIT, Rules, named
-from holdfast.rows.sources import expand
-from holdfast.rows.survey import check_block
-from holdfast.rows.tokens import Codec, load_codec, plain_codec
-from holdfast.rows.workers import Copies, Crew, Make, Workers
+from holdfast.rows.crew.workers import Copies, Crew, Make, Workers
+from holdfast.rows.files.paths import expand
+from holdfast.rows.files.read import form_of
+from holdfast.rows.judge.rules import NO_LIMIT, Rules, named
+from holdfast.rows.survey.clean import check_files
+from holdfast.rows.survey.findings import Findings
+from holdfast.rows.survey.survey import check_block
+from holdfast.rows.tokens.codec import Codec, load_codec, plain_codec
 from holdfast.world.system import usable_threads
 
 EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024 --html rows.html"
@@ -115,7 +115,7 @@ def crew_of(arguments: argparse.Namespace, codec: Codec, make: Make) -> Abstract
     if arguments.workers is not None:
         raise Stop(USAGE, "--workers counts processes of this machine, --ray uses the CPUs of a cluster", "give one of the two")
     try:
-        from holdfast.rows.cluster import Cluster
+        from holdfast.rows.crew.cluster import Cluster
     except ModuleNotFoundError as missing:
         raise Stop(USAGE, f"--ray needs Ray, which is not installed (no module {missing.name})", "pip install 'holdfast[ray]'") from None
     return Cluster(arguments.ray, codec, rules, make)

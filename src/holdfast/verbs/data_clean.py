@@ -12,12 +12,12 @@ from pathlib import Path
 
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.rows.cache import cache_key
-from holdfast.rows.clean import clean_files
-from holdfast.rows.findings import Findings
-from holdfast.rows.sources import expand
-from holdfast.rows.survey import clean_block
-from holdfast.rows.write import cannot_write, refuse_outputs
+from holdfast.rows.alike.write import cannot_write, refuse_outputs
+from holdfast.rows.files.paths import expand
+from holdfast.rows.survey.clean import clean_files
+from holdfast.rows.survey.findings import Findings
+from holdfast.rows.survey.survey import clean_block
+from holdfast.rows.tokens.cache import cache_key
 from holdfast.verbs import data_check
 
 EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"

@@ -17,13 +17,13 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.locks import hold
+from holdfast.rows.alike.write import refuse_outputs
 from holdfast.rows.collect.files import KINDS, batches_of, kind_of
 from holdfast.rows.collect.gather import Gathered, gather
 from holdfast.rows.collect.outfile import OutFile, append
 from holdfast.rows.collect.record import Batch
 from holdfast.rows.collect.redisstream import Reader, Source
-from holdfast.rows.sources import expand
-from holdfast.rows.write import refuse_outputs
+from holdfast.rows.files.paths import expand
 
 EXAMPLE = "holdfast data collect logs/requests.jsonl --out runs/collected.jsonl --require-consent"
 _SCHEMES = ("redis://", "rediss://", "unix://")

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json
-from holdfast.rows.difference import ALONE, CHANGED, difference, kinds
-from holdfast.rows.keys import RowKeys, keys_of, lines_of
-from holdfast.rows.sources import expand
+from holdfast.rows.alike.difference import ALONE, CHANGED, difference, kinds
+from holdfast.rows.alike.keys import RowKeys, keys_of, lines_of
+from holdfast.rows.files.paths import expand
 from holdfast.ui.datatable import visible
 
 EXAMPLE = "holdfast data diff old.jsonl new.jsonl --by category"

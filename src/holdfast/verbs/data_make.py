@@ -12,9 +12,9 @@ import orjson
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, replacing
-from holdfast.rows.generate import Row, make_set
-from holdfast.rows.recipe import Recipe, difficulty_shares, load_recipe
-from holdfast.rows.write import refuse_outputs
+from holdfast.rows.alike.write import refuse_outputs
+from holdfast.rows.recipe.generate import Row, make_set
+from holdfast.rows.recipe.recipe import Recipe, difficulty_shares, load_recipe
 from holdfast.ui.counting import counting
 from holdfast.verbs import data_write
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.rows.keys import keys_of, lines_of
-from holdfast.rows.portion import amount_of, divide
-from holdfast.rows.sources import expand
-from holdfast.rows.write import refuse_outputs, write_lines
+from holdfast.rows.alike.keys import keys_of, lines_of
+from holdfast.rows.alike.portion import amount_of, divide
+from holdfast.rows.alike.write import refuse_outputs, write_lines
+from holdfast.rows.files.paths import expand
 
 EXAMPLE = "holdfast data sample rows.jsonl --rows 500 --out sample.jsonl --stratify category"
 

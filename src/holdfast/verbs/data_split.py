@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.rows.keys import RowKeys, keys_of, lines_of
-from holdfast.rows.portion import Amount, amount_of, by_hash, divide, groups
-from holdfast.rows.sources import expand
-from holdfast.rows.write import refuse_outputs, write_lines
+from holdfast.rows.alike.keys import RowKeys, keys_of, lines_of
+from holdfast.rows.alike.portion import Amount, amount_of, by_hash, divide, groups
+from holdfast.rows.alike.write import refuse_outputs, write_lines
+from holdfast.rows.files.paths import expand
 
 EXAMPLE = "holdfast data split rows.jsonl --into train.jsonl=0.9 --into held-out.jsonl=0.1 --stratify category"
 _MOST_FILES = 200  # open at once

@@ -9,10 +9,10 @@ from random import Random
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.rows.ask import Asker, Endpoint
-from holdfast.rows.generate import HELD_OUT_SHARE, Row, choose_held_out
-from holdfast.rows.recipe import Recipe
-from holdfast.rows.written import Order, Written, write_rows
+from holdfast.rows.recipe.ask import Asker, Endpoint
+from holdfast.rows.recipe.generate import HELD_OUT_SHARE, Row, choose_held_out
+from holdfast.rows.recipe.model_rows import Order, Written, write_rows
+from holdfast.rows.recipe.recipe import Recipe
 from holdfast.ui.counting import counting
 
 EXAMPLE = "--endpoint http://127.0.0.1:8080/v1 --model qwen2.5-7b-instruct"

@@ -21,7 +21,7 @@ from holdfast.core.types import Clue, Diagnosis
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
 from holdfast.mind.explain import answer, wreck_of
 from holdfast.mind.health import ills
-from holdfast.rows.stream import open_stream, read_head
+from holdfast.rows.files.stream import open_stream, read_head
 from holdfast.world.logfile import read_log
 from holdfast.world.standing import Standing, look
 

@@ -15,10 +15,10 @@ from holdfast.core.files import Json
 from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan
-from holdfast.rows.formats import BadRow, parse_example
-from holdfast.rows.rawrow import RawRow, Reject
-from holdfast.rows.read import read_rows
-from holdfast.rows.tokens import load_codec
+from holdfast.rows.files.raw_row import RawRow, Reject
+from holdfast.rows.files.read import read_rows
+from holdfast.rows.judge.layouts import BadRow, parse_example
+from holdfast.rows.tokens.codec import load_codec
 from holdfast.world.modeltypes import causal_types
 
 _LOOKED_AT = 20  # rows of each file

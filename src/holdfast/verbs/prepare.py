@@ -32,12 +32,12 @@ from holdfast.core.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of
-from holdfast.rows.cache import TokenCache, cache_key
-from holdfast.rows.check import Checked, check_rows, report
-from holdfast.rows.rules import Rules, named
-from holdfast.rows.tokens import load_codec
-from holdfast.rows.tokenset import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
-from holdfast.rows.workers import Workers
+from holdfast.rows.crew.build import Checked, check_rows, report
+from holdfast.rows.crew.workers import Workers
+from holdfast.rows.judge.rules import Rules, named
+from holdfast.rows.tokens.cache import TokenCache, cache_key
+from holdfast.rows.tokens.codec import load_codec
+from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.verbs.start import take_start

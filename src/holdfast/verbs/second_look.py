@@ -14,9 +14,9 @@ import numpy as np
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.modelfolder import read_model
-from holdfast.rows.read import read_unparsed
-from holdfast.rows.rules import NO_LIMIT, Rules, checks
-from holdfast.rows.secondlook import Odd, SecondLook, look_at
+from holdfast.rows.files.read import read_unparsed
+from holdfast.rows.judge.rules import NO_LIMIT, Rules, checks
+from holdfast.rows.survey.second_look import Odd, SecondLook, look_at
 from holdfast.verbs.launch import child_environment
 from holdfast.world.system import usable_threads
 

@@ -10,9 +10,9 @@ from holdfast.core.errors import USAGE, Stop
 from holdfast.rows.collect import history, llamalog
 from holdfast.rows.collect.pairs import record_of
 from holdfast.rows.collect.record import Batch, Record, Unusable
-from holdfast.rows.rawrow import Reject
-from holdfast.rows.read import read_rows
-from holdfast.rows.stream import open_stream, read_head
+from holdfast.rows.files.raw_row import Reject
+from holdfast.rows.files.read import read_rows
+from holdfast.rows.files.stream import open_stream, read_head
 
 _AT_ONCE = 1024
 KINDS = ("requests", "llama-server", "shell")

@@ -14,12 +14,12 @@ import numpy as np
 import orjson
 
 from holdfast.core.files import Json, fsync_folder, replacing
-from holdfast.rows.formats import BadRow, parse_example
-from holdfast.rows.judge import view_of
-from holdfast.rows.rawrow import RawRow, json_line
-from holdfast.rows.read import read_rows
-from holdfast.rows.seen import Seen
-from holdfast.rows.similar import key_of, normal
+from holdfast.rows.alike.seen import Seen
+from holdfast.rows.alike.similar import key_of, normal
+from holdfast.rows.files.raw_row import RawRow, json_line
+from holdfast.rows.files.read import read_rows
+from holdfast.rows.judge.judge import view_of
+from holdfast.rows.judge.layouts import BadRow, parse_example
 
 _AT_ONCE = 4096  # keys that are sorted in together
 _NEWEST_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core.files import Json
 from holdfast.rows.collect.record import Record, Unusable
-from holdfast.rows.formats import BadRow, parse_example
+from holdfast.rows.judge.layouts import BadRow, parse_example
 
 _REQUESTS = ("request", "request_body", "input")
 _RESPONSES = ("response", "response_body", "output", "completion", "result")

@@ -9,7 +9,7 @@ from holdfast.core.files import Json
 
 
 class Record(NamedTuple):
-    """One row as it was found. `place`: where it stood; `row`: its fields, in a layout rows/formats.py knows.
+    """One row as it was found. `place`: where it stood; `row`: its fields, in a layout rows/judge/layouts.py knows.
 
     `consent` is None where nobody was asked; `rating` is what a human said of it, as it stood; `raw` the text it came from.
     """

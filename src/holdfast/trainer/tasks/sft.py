@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.core.config import Config
 from holdfast.core.timeline import Settings
-from holdfast.rows.tokenset import TokenSet
+from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless
 from holdfast.trainer.fused import Fused

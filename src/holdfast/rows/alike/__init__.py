@@ -1,0 +1,1 @@
+"""Which rows are the same or nearly: keys, repetitions, differences, parts of a set."""

@@ -1,0 +1,66 @@
+"""By what rules rows are read, checked and cut; the same for `train` and for `data check`. Holds them; applies none."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from holdfast.book import cards_of
+from holdfast.core.datacheck import DataCheck
+from holdfast.core.errors import USAGE, Stop
+from holdfast.rows.judge.layouts import FIELDS
+
+NO_LIMIT = sys.maxsize
+_VERSION = 5  # of everything that turns a row into tokens: reader, formats, template, cut
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`.
+
+    `redact`: whether secrets and addresses are taken out of the texts. `languages`: whether the language of each row is looked for.
+    """
+
+    layout: str = "auto"
+    max_tokens: int = NO_LIMIT
+    fields: tuple[tuple[str, str], ...] = ()
+    too_long: Literal["cut", "reject", "split"] = "cut"
+    redact: bool = False
+    languages: bool = False
+
+    def changes(self, card: DataCheck) -> bool:
+        """Whether rows in which this check finds something are rejected or mended, and not only noted."""
+        return card.verdict != "note" or (self.redact and card.mend is not None)
+
+
+def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:
+    """Names of ours with those the files use, as `key` gives them. Raises Stop(2) where the first is none of ours."""
+    pairs = tuple(fields)
+    wrong = next(((ours, theirs) for ours, theirs in pairs if ours not in FIELDS), None)
+    if wrong:
+        ours, theirs = wrong
+        hint = f"ours comes first: {theirs}, then {ours}" if theirs in FIELDS else f"one of {', '.join(sorted(FIELDS))}"
+        raise Stop(USAGE, f"{key}: {ours} is no field that rows are read from", hint)
+    return pairs
+
+
+@functools.cache
+def checks() -> tuple[DataCheck, ...]:
+    """All data checks: those that mend first, so that the others see what is left."""
+    order = ("mend", "reject", "note")
+    return tuple(sorted(cards_of("checks_data").values(), key=lambda card: order.index(card.verdict)))
+
+
+@functools.cache
+def rules_version() -> str:
+    """A hash of how rows are read and of the data checks as they stand: rows judged otherwise have to be judged again."""
+    digest = hashlib.sha256(b"%d" % _VERSION)
+    for file in sorted(files("holdfast.book.checks_data").iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".py"):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()

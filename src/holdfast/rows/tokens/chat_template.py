@@ -1,0 +1,182 @@
+"""Turn an example into pieces of text, each given or learned, by the model's own chat template. Knows no token numbers.
+
+The template is rendered with jinja2 directly, in the environment transformers documents for chat templates, because importing a
+transformers tokenizer imports torch.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.files import Json, read_json
+from holdfast.rows.judge.layouts import BadRow, Example, Message
+from holdfast.rows.tokens.skeleton import Piece, Skeleton, followable, make_skeleton
+
+_MOST_SHAPES = 1000
+_PAIR = ("user", "assistant")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A model's chat template (None: the plain instruction form below) and the texts of its special tokens."""
+
+    source: str | None
+    bos: str
+    eos: str
+    compiled: jinja2.Template | None
+    shapes: dict[tuple[str, ...], Skeleton | None] | None = field(default=None, compare=False)  # by roles; None: rendered row by row
+
+
+def load_template(folder: Path) -> Template:
+    """Read the chat template of a model folder: chat_template.jinja, else tokenizer_config.json, else none."""
+    settings = read_json(folder / "tokenizer_config.json") or {}
+    file = folder / "chat_template.jinja"
+    source = file.read_text(encoding="utf-8") if file.is_file() else _template_of(settings)
+    environment = _environment()
+    try:
+        compiled = environment.from_string(source) if source else None
+    except jinja2.TemplateSyntaxError as error:
+        raise Stop(BLOCKED, f"the chat template in {folder} is no jinja2 template: {error}", "fetch the model's tokenizer again") from None
+    shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
+    return Template(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes)
+
+
+def pieces(example: Example, template: Template) -> list[Piece]:
+    """The texts of an example in order, each with whether it is learned. Raises BadRow when the template refuses the turns."""
+    if not example.messages:
+        return [(example.given, False), (example.learned + template.eos, True)]
+    if template.compiled is None:
+        return _plain(example.messages, template.eos)
+    return _by_shape(example, template) or _chat(example.messages, example.tools, template)
+
+
+def pair_pieces(prompt: str, answer: str, template: Template) -> list[Piece] | None:
+    """The pieces of a prompt and its answer by the skeleton of such conversations, where there is one that holds for these."""
+    if template.shapes is None:
+        return None
+    shape = template.shapes[_PAIR] if _PAIR in template.shapes else _shape(_PAIR, template)
+    return shape.fill((prompt, answer)) if shape else None
+
+
+def _by_shape(example: Example, template: Template) -> list[Piece] | None:
+    """The pieces by the skeleton of the conversation's shape, where there is one that holds for it."""
+    messages = example.messages
+    if template.shapes is None or example.tools or any(message.calls for message in messages):
+        return None
+    shape = _shape(tuple([message.role for message in messages]), template)
+    return shape.fill([message.content for message in messages]) if shape else None
+
+
+def _shape(roles: tuple[str, ...], template: Template) -> Skeleton | None:
+    assert template.shapes is not None
+    if roles not in template.shapes:
+        template.shapes[roles] = _skeleton(roles, template) if len(template.shapes) < _MOST_SHAPES else None
+    return template.shapes[roles]
+
+
+def _skeleton(roles: tuple[str, ...], template: Template) -> Skeleton | None:
+    """Of conversations whose every answer can be told from what stands before it; others are looked at one by one."""
+    answers = roles.count("assistant")
+
+    def render(contents: list[str]) -> list[Piece]:
+        found = _chat(tuple(map(Message, roles, contents)), (), template)
+        return found if sum(learned for _, learned in found) == answers else []
+
+    try:
+        return make_skeleton(render, len(roles)) if roles[-1] == "assistant" else None
+    except BadRow:
+        return None
+
+
+def _chat(messages: tuple[Message, ...], tools: tuple[Any, ...], template: Template) -> list[Piece]:
+    """Render the conversation up to before and after each assistant turn; what such a turn adds is learned.
+
+    A template that rewrites earlier turns (dropping their reasoning, say) allows this for the last assistant turn only.
+    """
+    answers = [at for at, message in enumerate(messages) if message.role == "assistant"]
+    for chosen in (answers, answers[-1:]):
+        found: list[Piece] = []
+        done = ""
+        for at in chosen:
+            before = _render(template, messages[:at], tools, True)
+            after = _render(template, messages[: at + 1], tools, False)
+            if not before.startswith(done) or not after.startswith(before):
+                break
+            found += [(before[len(done) :], False), (after[len(before) :], True)]
+            done = after
+        else:
+            return found
+    raise BadRow("template_refuses", "the chat template does not write an answer behind its own generation prompt")
+
+
+def _render(template: Template, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool) -> str:
+    assert template.compiled is not None
+    turns: list[Json] = [
+        {"role": message.role, "content": message.content} | ({"tool_calls": [*message.calls]} if message.calls else {})
+        for message in messages
+    ]
+    try:
+        return template.compiled.render(
+            messages=turns,
+            add_generation_prompt=open_end,
+            bos_token=template.bos,
+            eos_token=template.eos,
+            tools=[*tools] or None,
+            documents=None,
+        )
+    except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
+        raise BadRow("template_refuses", f"the chat template refuses these turns: {error}") from error
+
+
+def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
+    found: list[Piece] = []
+    names = {"system": "### System:\n", "user": "### Instruction:\n", "tool": "### Result:\n"}
+    given = ""
+    for message in messages:
+        if message.role == "assistant":
+            called = "".join(f"{_to_json(call['function'])}\n" for call in message.calls)
+            found += [(given + "### Response:\n", False), (message.content + called + eos, True)]
+            given = "\n\n"
+        else:
+            given += f"{names.get(message.role, f'### {message.role}:')}{message.content}\n\n"
+    return found
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _template_of(settings: Json) -> str | None:
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+        source = named.get("default")
+    return source if isinstance(source, str) and source else None
+
+
+def _token(settings: Json, name: str) -> str:
+    value = settings.get(name)
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
