@@ -16,7 +16,7 @@ from typing import Any
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from holdfast.core.modelfolder import EMBEDDED
+from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.survey.clean import _write
 from holdfast.rows.survey.findings import Findings

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from holdfast.core.config import Config
-from holdfast.core.run import RunFolder
+from holdfast.core.config.config import Config
+from holdfast.core.run.folder import RunFolder
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split, step_table
 
 WITHIN, AFTER = 30, 5  # steps: the row comes by then; the run goes on for so many

@@ -22,7 +22,7 @@ def child(run: Path) -> None:
     """Time the gradients of the run's last step; one number per line."""
     import time
 
-    from holdfast.core.run import RunFolder
+    from holdfast.core.run.folder import RunFolder
     from holdfast.trainer.job import open_job
     from holdfast.trainer.setup import build
     from holdfast.trainer.step import compute_gradients

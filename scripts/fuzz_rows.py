@@ -26,7 +26,7 @@ except ModuleNotFoundError:
     sys.exit("this needs atheris: pip install atheris")
 
 with atheris.instrument_imports(include=["holdfast"]):
-    from holdfast.core.modelfolder import EMBEDDED
+    from holdfast.core.facts.model_folder import EMBEDDED
     from holdfast.rows.crew.workers import Workers
     from holdfast.rows.files.read import form_of
     from holdfast.rows.judge.rules import Rules, checks

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.book import cards_of
 from holdfast.core.files import Json, write_json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.lab.investigate import ACCIDENT, by_accident, in_order, investigate
 from holdfast.lab.replay import Change

@@ -17,9 +17,9 @@ import yaml
 import zstandard
 
 from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
-from holdfast.core.config import Config
-from holdfast.core.foreignkeys import OURS
-from holdfast.core.load import _paths
+from holdfast.core.config.config import Config
+from holdfast.core.config.foreign_keys import OURS
+from holdfast.core.config.load import _paths
 
 Write = Callable[..., Path]
 
@@ -133,7 +133,7 @@ def test_steps_and_epochs_together(config_of: Write) -> None:
 
 
 def test_an_override_of_steps_stands_instead_of_the_files_epochs(config_of: Write) -> None:
-    from holdfast.core.load import load_config
+    from holdfast.core.config.load import load_config
 
     assert load_config(config_of(), ["train.epochs=2"]).train.steps is None
 

@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.book import cards_of, shelves
 from holdfast.cli import build_parser
-from holdfast.core.catalog import Card, Remedy
-from holdfast.core.config import Config
+from holdfast.core.cards.catalog import Card, Remedy
+from holdfast.core.cards.failure import CAUSES, Failure
+from holdfast.core.config.config import Config
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.failure import CAUSES, Failure
 from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.mind.diagnose import diagnose, lines_as_seen
 

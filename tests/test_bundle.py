@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, start, wait_until
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.scrub import Person, Scrubber, secrets_of
 
 TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"

@@ -21,9 +21,9 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 
 from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
-from holdfast.core.config import Train
+from holdfast.core.config.config import Train
 from holdfast.core.files import Json
-from holdfast.core.memoryfile import MemoryFile, memory_places
+from holdfast.core.run.memory_file import MemoryFile, memory_places
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import Change

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
 from holdfast.core.identity import alive, identify
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.world.standing import lives
 
 Write = Callable[..., Path]

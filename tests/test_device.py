@@ -14,10 +14,10 @@ import pytest
 
 from conftest import events, holdfast, lines
 from holdfast.book import cards_of
-from holdfast.core.config import Run
+from holdfast.core.config.config import Run
 from holdfast.core.files import write_json
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import add_entry
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import add_entry
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import REPEATS, Past, decide, decide_gone
 from holdfast.mind.diagnose import diagnose_wreck

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from conftest import holdfast, make_rows, write_rows
 from holdfast.book.examine import examine, verdict
 from holdfast.book.profile import as_file, confirmed, profile
-from holdfast.core.load import load_config
-from holdfast.core.machinefile import training_devices
-from holdfast.core.modelfolder import EMBEDDED
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import add_entry
+from holdfast.core.config.load import load_config
+from holdfast.core.facts.machine_file import training_devices
+from holdfast.core.facts.model_folder import EMBEDDED
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import add_entry
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast
 from holdfast.verbs.foresee import foresee

@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import nn
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.trainer import model as models
 from test_packing import ARCHITECTURES
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.mind.plan import settings_of
 from holdfast.trainer import kernels
 from holdfast.trainer.dropout import StatelessDropout, StepContext, _mix

@@ -13,7 +13,7 @@ import pytest
 from gpu_page import AMD, INTEGRATED, NVIDIA, PAGE, facts_of, written
 
 from conftest import ROOT
-from holdfast.core.machine import has_bf16
+from holdfast.core.facts.machine import has_bf16
 from holdfast.ui.paths import paths
 from recorded import machine
 

@@ -12,10 +12,10 @@ import pytest
 
 from conftest import SHARED, events, holdfast, lines, needs_shared, write_rows
 from holdfast.book import cards_of
-from holdfast.core.config import Config
+from holdfast.core.cards.sign import rows
+from holdfast.core.config.config import Config
 from holdfast.core.files import append_line, write_bytes
-from holdfast.core.run import RunFolder
-from holdfast.core.sign import rows
+from holdfast.core.run.folder import RunFolder
 from holdfast.lab.health import HealthWatch
 from holdfast.mind.health import first_word, odd
 

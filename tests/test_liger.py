@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers.models.qwen2 import modeling_qwen2
 
 from conftest import events, holdfast, lines
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.mind.plan import settings_of
 from holdfast.trainer.liger import Liger
 from holdfast.trainer.proof import kernels_differ

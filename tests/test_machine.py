@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.book.examine import examine
-from holdfast.core.machinefile import read, training_devices
+from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.world import torchbuild
 from holdfast.world.machine import read_machine, read_packages
 from holdfast.world.place import Place

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.book import cards_of
-from holdfast.core.datacheck import DataCheck
+from holdfast.core.cards.data_check import DataCheck
 from holdfast.core.errors import Stop
 from holdfast.rows.alike import similar
 from holdfast.rows.alike.seen import Seen

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from holdfast.book import cards_of
 from holdfast.book.examine import examine
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
-from holdfast.core.memoryfile import file_bytes
-from holdfast.core.modelfolder import ModelFacts
+from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.core.versions import version
 from holdfast.mind.decide import BARREN, REPEATS, REPEATS_FROM_OUTSIDE, Past, decide, wants_experiments

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from conftest import events, holdfast, lines
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.machine import has_bf16
+from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import read_json
-from holdfast.core.machine import has_bf16
-from holdfast.core.modelfolder import ModelFacts, read_model
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import add_entry, read_timeline
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import add_entry, read_timeline
 from holdfast.mind.precision import choose_precision
 from holdfast.trainer import mixed, proof
 from holdfast.trainer.job import Job

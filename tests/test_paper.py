@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.bell import hang_up, ring, silence
-from holdfast.core.faults import Fault, Moment, When, fires
+from holdfast.core.config.faults import Fault, Moment, When, fires
 from holdfast.core.files import Tail, append_line, cut_torn_line, last_line, read_lines, write_bytes
-from holdfast.core.memoryfile import MemoryFile, memory_places, sweep
-from holdfast.core.table import StepTable, learning_rate, run_length, split_rows
-from holdfast.core.timeline import settings_at
+from holdfast.core.order.step_table import StepTable, learning_rate, run_length, split_rows
+from holdfast.core.run.bell import hang_up, ring, silence
+from holdfast.core.run.memory_file import MemoryFile, memory_places, sweep
+from holdfast.core.run.timeline import settings_at
 from holdfast.core.wait import wait_for_end
 
 # ---- files

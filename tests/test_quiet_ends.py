@@ -10,8 +10,8 @@ import pytest
 
 from conftest import events, holdfast, lines
 from holdfast.core.files import write_json
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import add_entry
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import add_entry
 from holdfast.world.process import adopt, watch
 
 Write = Callable[..., Path]

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from conftest import events, fill, holdfast, kill, lines, processes_of, start, wait_until
-from holdfast.core.config import Train
-from holdfast.core.memoryfile import MemoryFile
-from holdfast.core.pace import checkpoint_interval, mean_time_between_failures, snapshot_interval
-from holdfast.core.run import RunFolder
+from holdfast.core.config.config import Train
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.pace import checkpoint_interval, mean_time_between_failures, snapshot_interval
 from holdfast.core.types import Launch
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.standby import _warm_up
@@ -335,7 +335,7 @@ def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
 
 
 def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_path: Path) -> None:
-    from holdfast.core import memoryfile
+    from holdfast.core.run.folder import memory_file as memoryfile
     from holdfast.trainer import snapshot
     from holdfast.trainer.job import open_job
     from holdfast.trainer.setup import build

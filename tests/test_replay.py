@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_rows
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import Change, new_trial
 from holdfast.lab.trials import Lab

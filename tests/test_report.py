@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SHARED, holdfast, needs_shared, write_rows
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.ui.report import render
 from holdfast.ui.svg import Marker, histogram, line_chart
 from holdfast.ui.terminal import Terminal

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from conftest import SHARED, events, holdfast, lines, needs_shared, run_with_timeline_of, start, wait_until
+from holdfast.core.cards.sign import rows
 from holdfast.core.files import Json
-from holdfast.core.memoryfile import MemoryFile
-from holdfast.core.run import RunFolder
-from holdfast.core.sign import rows
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import MemoryFile
 from holdfast.core.types import Launch, Verdict
 from holdfast.lab.course import investigate_course
 from holdfast.lab.replay import Change

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from conftest import write_rows
+from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.files import Json
-from holdfast.core.modelfolder import EMBEDDED
 from holdfast.rows.judge.rules import checks
 from holdfast.rows.survey.second_look import FEWEST, look_at
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import make_rows, write_rows
-from holdfast.core.config import Data
+from holdfast.core.config.config import Data
 from holdfast.core.files import Json
 from holdfast.rows.judge.layouts import BadRow, Example, Message
 from holdfast.rows.judge.rules import Rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.core.modelfolder import EMBEDDED, read_model
+from holdfast.core.facts.model_folder import EMBEDDED, read_model
 from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.tokens.chat_template import load_template, pieces

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, events, fill, kill, lines, make_rows, wait_until, write_rows
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
-from holdfast.core.load import load_config
-from holdfast.core.modelfolder import read_model
-from holdfast.core.run import RunFolder
+from holdfast.core.facts.model_folder import read_model
+from holdfast.core.run.folder import RunFolder
 from holdfast.rows.crew import workers
 from holdfast.rows.crew.build import Checked, check_rows, report
 from holdfast.rows.crew.workers import Copies, Workers

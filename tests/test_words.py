@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from conftest import SHARED, needs_shared
-from holdfast.core.modelfolder import EMBEDDED
+from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.codec import word_counts as words
 from holdfast.rows.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts

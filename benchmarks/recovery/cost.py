@@ -57,7 +57,7 @@ def main() -> None:
 
 def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
     """(CPU seconds of a step with to without snapshots, seconds a step waits for its own, seconds of a step), each a median."""
-    from holdfast.core.run import RunFolder
+    from holdfast.core.run.folder import RunFolder
     from holdfast.trainer.job import open_job
     from holdfast.trainer.loop import _row
     from holdfast.trainer.setup import build

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.book import cards_of
-from holdfast.core.failure import Failure
+from holdfast.core.cards.failure import Failure
 from holdfast.core.files import Json, append_line, read_json, write_json
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import add_entry, read_timeline, settings_at, unlearned
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import add_entry, read_timeline, settings_at, unlearned
 from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.course import investigate_course, state_before
 from holdfast.lab.health import HealthWatch

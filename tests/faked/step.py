@@ -19,8 +19,8 @@ import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from faked.watch import Watch
-from holdfast.core.config import Config
-from holdfast.core.modelfolder import read_model
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import read_model
 from holdfast.mind.memory import Attends, footprint
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import model as loading

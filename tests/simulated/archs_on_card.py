@@ -21,7 +21,7 @@ import transformers
 from torch import Tensor, nn
 
 import test_varlen
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.trainer import model, proof
 from holdfast.trainer.tasks.sft import Sft
 from test_packing import ARCHITECTURES, LENGTHS, tokens_of

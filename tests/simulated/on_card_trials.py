@@ -10,7 +10,7 @@ import simulated_card as card
 import torch
 
 from holdfast.core.files import read_json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.lab.replay import Change, new_trial
 from holdfast.trainer.trial import _Stage
 

@@ -16,8 +16,8 @@ import numpy as np
 import simulated_card as card
 import torch
 
-from holdfast.core.config import Config
-from holdfast.core.timeline import settings_at
+from holdfast.core.config.config import Config
+from holdfast.core.run.timeline import settings_at
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
 from holdfast.trainer.answer import answers

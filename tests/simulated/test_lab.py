@@ -15,8 +15,8 @@ import pytest
 from conftest import holdfast, lines
 from holdfast.book import cards_of
 from holdfast.core.files import read_json, write_json
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import with_env
 from holdfast.lab.trials import Lab

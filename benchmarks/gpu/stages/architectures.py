@@ -72,7 +72,7 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     """All gradients of the adapter after one pass over test_packing's rows, and what the proof had against the layout."""
     import torch
 
-    from holdfast.core.config import Config
+    from holdfast.core.config.config import Config
     from holdfast.trainer import model as trainers_model
     from holdfast.trainer.proof import disproof
     from holdfast.trainer.tasks.sft import Sft

@@ -36,8 +36,8 @@ class Stand:
 
 def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, dropout: float = 0.0, **changes: Any) -> Stand:
     """The parts a run on rows of `length` tokens would have, `tokens` of them a step. `changes` win over the plan's settings."""
-    from holdfast.core.config import Config
-    from holdfast.core.modelfolder import read_model
+    from holdfast.core.config.config import Config
+    from holdfast.core.facts.model_folder import read_model
     from holdfast.mind.plan import make_plan, settings_of
     from holdfast.trainer.model import prepare_torch
     from holdfast.trainer.optimizer import AdamW

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.catalog import Card, read_cards
+from holdfast.core.cards.catalog import Card, read_cards
 from holdfast.core.errors import USAGE, Stop
 
 _HERE = Path(__file__).parent

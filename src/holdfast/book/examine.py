@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any, Literal
 
 from holdfast.book import cards_of
-from holdfast.core.check import Case
-from holdfast.core.config import Config
+from holdfast.core.cards.check import Case
+from holdfast.core.config.config import Config
+from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
-from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 
 Verdict = Literal["ready", "risky", "blocked"]

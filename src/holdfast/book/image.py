@@ -16,7 +16,7 @@ from holdfast.book.knowledge import (
     sibling,
     table,
 )
-from holdfast.core.machine import Gpu, Machine
+from holdfast.core.facts.machine import Gpu, Machine
 from holdfast.core.versions import release, within
 
 _PLAIN = "python:3.12-slim"

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import yaml
 
+from holdfast.core.facts.machine import Gpu, Machine, Torch
+from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.files import Json
-from holdfast.core.machine import Gpu, Machine, Torch
-from holdfast.core.machinefile import read, training_devices
 from holdfast.core.versions import release, version, within
 
 _TABLES = Path(__file__).parent / "tables"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 
 from holdfast.book.examine import cards
-from holdfast.core.check import Case
+from holdfast.core.cards.check import Case
+from holdfast.core.cards.variable import Advice
+from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
-from holdfast.core.machinefile import read
-from holdfast.core.variable import Advice
 
 
 def profile(facts: Json) -> list[Advice]:

@@ -7,8 +7,8 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from holdfast.core.checkpoint import checkpoint_steps, next_valid
-from holdfast.core.run import RunFolder
+from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
 from holdfast.lab.search import smallest_failing

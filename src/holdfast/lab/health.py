@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from holdfast.book import cards_of
-from holdfast.core.checkpoint import hold_until
 from holdfast.core.files import Json, Tail
-from holdfast.core.run import RunFolder
+from holdfast.core.run.checkpoint import hold_until
+from holdfast.core.run.folder import RunFolder
 from holdfast.mind.course import BEFORE, Trouble, trouble
 from holdfast.mind.decide import OF_REMEDIES, WATCHED, helped, refuted
 from holdfast.mind.health import FIRST_WORD_AT, first_word, odd

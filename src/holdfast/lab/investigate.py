@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import comb, isfinite
 
+from holdfast.core.cards.remedy import RemedyCard
 from holdfast.core.files import Json
-from holdfast.core.remedy import RemedyCard
 from holdfast.core.types import Verdict
 from holdfast.lab.replay import Change
 from holdfast.lab.search import guilty, smallest_failing, twins

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.memoryfile import memory_places
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import memory_places
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.wait import wait_for_end
 from holdfast.world.ending import end

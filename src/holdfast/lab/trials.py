@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.files import Json, read_json, read_lines
-from holdfast.core.run import RunFolder
+from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.core.units import counted
 from holdfast.lab.replay import DEVICE_GONE, START_S, Change, Host, answered, conclude, new_trial, with_env

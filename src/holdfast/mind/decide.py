@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.core.config import Run
+from holdfast.core.config.config import Run
 from holdfast.core.files import Json
 from holdfast.core.types import Decision, Diagnosis, Launch, Verdict, Wreck
 from holdfast.mind.course import FROM_THE_START, SLOWER, Trouble

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from holdfast.core.failure import Failure
+from holdfast.core.cards.failure import Failure
 from holdfast.core.logtext import Evidence, Line, clean
 from holdfast.core.types import Clue, Diagnosis, Wreck
 from holdfast.mind.frames import tracebacks

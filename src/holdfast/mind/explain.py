@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from holdfast.core.failure import Failure
+from holdfast.core.cards.failure import Failure
 from holdfast.core.files import Json
 from holdfast.core.types import Diagnosis, Ending, Wreck
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from holdfast.core.cards.sign import Sign, column
 from holdfast.core.files import Json
-from holdfast.core.sign import Sign, column
 from holdfast.mind.course import above_start
 
 FIRST_WORD_AT = 10  # steps after which a run is called healthy, or not

@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from holdfast.core.failure import Failure
+from holdfast.core.cards.failure import Failure
 
 _BOILERPLATE = re.compile(  # of tracebacks
     r"Traceback \(most recent call last\):?|File \"|, line \d+(?:, in)?|^[^\w\n]*\[?(?:rank|default)\d+\]?:|https?://\S+"

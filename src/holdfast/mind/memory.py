@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from holdfast.core.config import Config
-from holdfast.core.modelfolder import ModelFacts
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
 
 # How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.

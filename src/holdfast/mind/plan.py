@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.machine import FREEZE_WHEN_FULL
+from holdfast.core.facts.machine_file import read, training_devices
+from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
-from holdfast.core.machine import FREEZE_WHEN_FULL
-from holdfast.core.machinefile import read, training_devices
-from holdfast.core.memoryfile import file_bytes
-from holdfast.core.modelfolder import ModelFacts
+from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.versions import within
 from holdfast.mind.memory import Attends, Footprint, footprint, trainable_parameters
 from holdfast.mind.precision import choose_precision

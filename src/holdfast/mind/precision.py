@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.machine import has_bf16
+from holdfast.core.facts.machine_file import read, training_devices
+from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
-from holdfast.core.machine import has_bf16
-from holdfast.core.machinefile import read, training_devices
-from holdfast.core.modelfolder import ModelFacts
 
 _WORTH_IT = 8 << 20  # parameters; below it a run takes seconds either way, and fp32 is the exact one
 _FASTER = 1.2

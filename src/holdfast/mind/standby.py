@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json
-from holdfast.core.machinefile import training_devices
 from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES
 
 _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from holdfast.core.evaluations import best_of
 from holdfast.core.files import Json
+from holdfast.core.run.evaluations import best_of
 from holdfast.core.units import counted
 
 

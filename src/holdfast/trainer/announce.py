@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from holdfast.core.faults import Moment
-from holdfast.core.memoryfile import MemoryFile
+from holdfast.core.config.faults import Moment
+from holdfast.core.run.memory_file import MemoryFile
 from holdfast.trainer.job import Job
 from holdfast.trainer.step import Announce
 from holdfast.trainer.tasks.base import Batch

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast.core.modelfolder import read_model
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_of_process
+from holdfast.core.facts.model_folder import read_model
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_of_process
 from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.tokens.chat_template import pieces

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from holdfast.core.errors import DeviceGone, told
-from holdfast.core.timeline import Settings
+from holdfast.core.run.timeline import Settings
 from holdfast.trainer.exhausted import is_out_of_memory
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.1

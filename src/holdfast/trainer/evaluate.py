@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, write_json
-from holdfast.core.modelfolder import read_model
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import Settings, read_timeline, settings_of_process
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import Settings, read_timeline, settings_of_process
 from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, load_codec

@@ -7,9 +7,9 @@ import time
 
 import torch
 
-from holdfast.core.evaluations import best_of, read_evaluations, stopped_early
 from holdfast.core.files import Json, append_line, cut_torn_line
-from holdfast.core.table import draw_rows
+from holdfast.core.order.step_table import draw_rows
+from holdfast.core.run.evaluations import best_of, read_evaluations, stopped_early
 from holdfast.rows.tokens.token_set import split
 from holdfast.trainer.exhausted import naming
 from holdfast.trainer.pressure import within_memory

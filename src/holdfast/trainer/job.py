@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.config import Config
-from holdfast.core.faults import Fault, Moment, fires
+from holdfast.core.config.config import Config
+from holdfast.core.config.faults import Fault, Moment, fires
+from holdfast.core.config.load import load_faults
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import myself
-from holdfast.core.load import load_faults
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import Settings, read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import Settings, read_timeline, settings_at
 
 
 class Stopping:

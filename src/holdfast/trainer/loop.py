@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
+from holdfast.core.facts.machine_file import training_devices
+from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.machinefile import training_devices
-from holdfast.core.modelfolder import read_model
-from holdfast.core.timeline import settings_of_process
+from holdfast.core.run.timeline import settings_of_process
 from holdfast.core.types import (
     EXIT_DAMAGED,
     EXIT_DEVICE_GONE,

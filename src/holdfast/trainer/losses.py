@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.modelfolder import read_model
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.shard import Shard, blocks, tokenise

@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
-from holdfast.core.modelfolder import ModelFacts, read_model
-from holdfast.core.timeline import Settings
+from holdfast.core.run.timeline import Settings
 from holdfast.trainer.device import planned_device
 from holdfast.trainer.frozen import keep_narrow
 from holdfast.trainer.mixed import mix_precision

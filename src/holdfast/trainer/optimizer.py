@@ -1,4 +1,4 @@
-"""AdamW over one block of memory, its whole state laid open as named tensors. The schedule is core/table.py's."""
+"""AdamW over one block of memory, its whole state laid open as named tensors. The schedule is core/order/step_table.py's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from holdfast.core.config import Train
+from holdfast.core.config.config import Train
 
 
 class AdamW:

@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from holdfast.core.hostmemory import host_memory
-from holdfast.core.timeline import add_entry
+from holdfast.core.facts.host_memory import host_memory
+from holdfast.core.run.timeline import add_entry
 from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients, compute_gradients

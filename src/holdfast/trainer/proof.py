@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import told
-from holdfast.core.modelfolder import ModelFacts, read_model
-from holdfast.core.timeline import Settings, add_entry
+from holdfast.core.facts.model_folder import ModelFacts, read_model
+from holdfast.core.run.timeline import Settings, add_entry
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.fused_proof import layers_differ
 from holdfast.trainer.job import Job

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.facts.model_folder import broken_tensor
 from holdfast.core.files import Json
-from holdfast.core.modelfolder import broken_tensor
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.images import Image
 

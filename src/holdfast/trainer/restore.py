@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.checkpoint import checkpoint_name, checkpoint_steps, newest_valid, next_valid, problem
-from holdfast.core.evaluations import best_of, read_evaluations
 from holdfast.core.files import Json, append_line, cut_torn_line
-from holdfast.core.memoryfile import SLOTS, MemoryFile, Snapshot
-from holdfast.core.run import RunFolder
+from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps, newest_valid, next_valid, problem
+from holdfast.core.run.evaluations import best_of, read_evaluations
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import SLOTS, MemoryFile, Snapshot
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import statistics
 import time
 from collections import deque
 
-from holdfast.core.memoryfile import MemoryFile
-from holdfast.core.pace import checkpoint_interval, mean_time_between_failures
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.pace import checkpoint_interval, mean_time_between_failures
 from holdfast.trainer.job import Job
 
 _REMEMBERED = 32  # steps whose time the interval goes by

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from holdfast.core.memoryfile import Snapshot
-from holdfast.core.table import StepTable, learning_rate
-from holdfast.core.timeline import Settings
+from holdfast.core.order.step_table import StepTable, learning_rate
+from holdfast.core.run.memory_file import Snapshot
+from holdfast.core.run.timeline import Settings
 from holdfast.rows.tokens.token_set import load_tokens, split, step_table
 from holdfast.trainer.device import free_bytes, wait_for_memory
 from holdfast.trainer.images import Image

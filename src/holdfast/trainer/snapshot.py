@@ -14,11 +14,11 @@ import orjson
 import torch
 from torch import Tensor
 
-from holdfast.core.checkpoint import save_checkpoint
 from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.locks import hold
-from holdfast.core.memoryfile import META_BYTES, SHARED_MEMORY, SLOTS, MemoryFile, file_bytes
-from holdfast.core.pace import snapshot_interval
+from holdfast.core.run.checkpoint import save_checkpoint
+from holdfast.core.run.memory_file import META_BYTES, SHARED_MEMORY, SLOTS, MemoryFile, file_bytes
+from holdfast.core.run.pace import snapshot_interval
 from holdfast.trainer.images import ABSURD
 from holdfast.trainer.pinned import Pinned
 from holdfast.trainer.setup import Bench

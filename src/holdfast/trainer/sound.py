@@ -13,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from holdfast.core.files import Json
-from holdfast.core.memoryfile import Snapshot
+from holdfast.core.run.memory_file import Snapshot
 from holdfast.trainer.images import ABSURD
 from holdfast.trainer.restore import Found, find_state
 from holdfast.trainer.setup import Bench

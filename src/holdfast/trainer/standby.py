@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from holdfast.core.errors import DONE
-from holdfast.core.modelfolder import read_model
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import settings_of_process
+from holdfast.core.facts.model_folder import read_model
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import settings_of_process
 from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
 from holdfast.trainer.proof import batch_of

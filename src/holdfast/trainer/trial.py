@@ -15,9 +15,9 @@ import torch
 
 from holdfast.core.errors import BLOCKED, DONE, told
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.memoryfile import MemoryFile, Snapshot
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import Settings, settings_of_process
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import MemoryFile, Snapshot
+from holdfast.core.run.timeline import Settings, settings_of_process
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.exhausted import OutOfMemory, is_out_of_memory
 from holdfast.trainer.images import ABSURD

@@ -8,11 +8,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.book.image import Image
+from holdfast.core.cards.variable import Advice
+from holdfast.core.facts.machine import Machine
+from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
-from holdfast.core.machine import Machine
-from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
-from holdfast.core.variable import Advice
 
 _COLOURS = {"block": "bold red", "warn": "yellow", "info": "cyan", "blocked": "bold red", "risky": "yellow", "ready": "green"}
 _VERDICTS = {

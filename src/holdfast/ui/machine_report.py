@@ -6,8 +6,8 @@ import re
 
 import orjson
 
+from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
-from holdfast.core.machinefile import read
 from holdfast.ui.checkup import summary
 
 _FACTS = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)

@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast.book.knowledge import attention_kernels, has_fused_attention
 from holdfast.book.profile import confirmed
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.machine_file import read, training_devices
+from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
-from holdfast.core.machinefile import read, training_devices
-from holdfast.core.modelfolder import ModelFacts
 from holdfast.core.versions import within
 from holdfast.mind.plan import AT_ONCE, USABLE_SHARE, make_plan, settings_of
 from holdfast.mind.standby import standby_mode

@@ -10,12 +10,12 @@ import jinja2
 from markupsafe import Markup
 
 from holdfast import __version__
-from holdfast.core.evaluations import best_of, read_evaluations
+from holdfast.core.facts.machine_file import training_devices
+from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
-from holdfast.core.machinefile import training_devices
-from holdfast.core.modelfolder import EMBEDDED
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline
+from holdfast.core.run.evaluations import best_of, read_evaluations
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart

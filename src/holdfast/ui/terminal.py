@@ -18,10 +18,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.core.files import Json, Tail, last_line
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 
 POLL_S = 0.5
 _NUMBERS = ("loss", "grad_norm", "lr", "token_accuracy", "peak_bytes")

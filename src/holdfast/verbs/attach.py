@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.verbs.status import RUNS, chosen, entry, runs_in

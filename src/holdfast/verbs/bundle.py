@@ -16,7 +16,7 @@ from holdfast import __version__
 from holdfast.book import cards_of
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json, read_json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.scrub import Person, Scrubber
 from holdfast.mind.explain import answer
 from holdfast.mind.sift import sift

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.files import Json, write_bytes
-from holdfast.core.modelfolder import EMBEDDED
 from holdfast.rows.crew.workers import Copies, Crew, Make, Workers
 from holdfast.rows.files.paths import expand
 from holdfast.rows.files.read import form_of

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from holdfast.core.errors import BLOCKED, DONE, INTERRUPTED, Stop
 from holdfast.core.files import Json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.ui.terminal import Terminal, open_log
 from holdfast.ui.words import shown
 from holdfast.verbs.prepare import HELD_LOCK

@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 
 from holdfast.book import cards_of
+from holdfast.core.cards.failure import Failure
 from holdfast.core.errors import DONE, USAGE, Stop
-from holdfast.core.failure import Failure
 from holdfast.core.files import Json, read_json
 from holdfast.core.logtext import Evidence, Line
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Clue, Diagnosis
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
 from holdfast.mind.explain import answer, wreck_of

@@ -13,11 +13,11 @@ from holdfast import __version__
 from holdfast.book.examine import ORDER, examine, verdict
 from holdfast.book.image import image_for
 from holdfast.book.profile import as_file, profile
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.config.load import load_config
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json, write_bytes
-from holdfast.core.load import load_config
-from holdfast.core.machinefile import read
 from holdfast.core.scrub import Scrubber
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in, rates

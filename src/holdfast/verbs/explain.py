@@ -7,7 +7,7 @@ import difflib
 from pathlib import Path
 
 from holdfast.book import cards_of, shelves
-from holdfast.core.catalog import Card
+from holdfast.core.cards.catalog import Card
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.book import cards_of
-from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.core.errors import GAVE_UP, Stop
-from holdfast.core.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
 from holdfast.core.identity import alive
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
+from holdfast.core.run.evaluations import is_over, read_evaluations, stopped_early
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.units import counted
 from holdfast.core.wait import wait_for_end

@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 
 from holdfast.book.knowledge import has_fused_attention
-from holdfast.core.config import Config, Data
+from holdfast.core.config.config import Config, Data
 from holdfast.core.errors import Stop
+from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
-from holdfast.core.modelfolder import ModelFacts, read_model
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan
 from holdfast.rows.files.raw_row import RawRow, Reject

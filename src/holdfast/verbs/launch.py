@@ -6,12 +6,12 @@ import os
 import sys
 
 from holdfast.book.profile import confirmed
+from holdfast.core.cards.variable import Advice
+from holdfast.core.facts.machine_file import read
 from holdfast.core.files import read_json
-from holdfast.core.machinefile import read
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_of_process
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_of_process
 from holdfast.core.types import Launch
-from holdfast.core.variable import Advice
 from holdfast.lab.replay import with_env
 from holdfast.world.place import Place
 from holdfast.world.system import steering

@@ -21,14 +21,14 @@ import orjson
 from holdfast.book.examine import examine
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.cache import cache_folder
-from holdfast.core.config import Config, Train
+from holdfast.core.config.config import Config, Train
 from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
-from holdfast.core.modelfolder import ModelFacts, read_model
-from holdfast.core.run import RunFolder, differences
-from holdfast.core.table import learning_rate, run_length
-from holdfast.core.timeline import add_entry, read_timeline, settings_at
+from holdfast.core.order.step_table import learning_rate, run_length
+from holdfast.core.run.folder import RunFolder, differences
+from holdfast.core.run.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.ui.report import write_report
 
 EXAMPLE = "holdfast report runs/quickstart --out report.html"

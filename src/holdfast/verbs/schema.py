@@ -6,7 +6,7 @@ import argparse
 
 import orjson
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.modelfolder import read_model
 from holdfast.rows.files.read import read_unparsed
 from holdfast.rows.judge.rules import NO_LIMIT, Rules, checks
 from holdfast.rows.survey.second_look import Odd, SecondLook, look_at

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.core.adapterfolder import check_start, read_start, settled, short_targets
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json, write_bytes
-from holdfast.core.modelfolder import ModelFacts
-from holdfast.core.run import RunFolder
+from holdfast.core.run.adapter_folder import check_start, read_start, settled, short_targets
+from holdfast.core.run.folder import RunFolder
 from holdfast.ui.terminal import Terminal
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json, read_json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.units import counted
 from holdfast.mind.summarise import incidents
 from holdfast.ui.words import shown

@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.identity import Identity, alive, myself
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.verbs.prepare import held

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 
 _PATIENCE_S = 60
 

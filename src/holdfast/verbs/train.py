@@ -10,13 +10,13 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.config.faults import Fault
+from holdfast.core.config.load import load_config, load_faults
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.core.faults import Fault
 from holdfast.core.files import Json, read_json, write_bytes
-from holdfast.core.load import load_config, load_faults
-from holdfast.core.memoryfile import memory_places, sweep
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import memory_places, sweep
 from holdfast.mind.standby import standby_mode
 from holdfast.supervise import Outcome, RealWorld, View, supervise
 from holdfast.ui.terminal import Terminal

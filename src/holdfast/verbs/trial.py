@@ -9,8 +9,8 @@ import yaml
 
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.replay import START_S, Change, replay
 from holdfast.ui.terminal import Terminal
 from holdfast.verbs.launch import child_environment, trainer_launch

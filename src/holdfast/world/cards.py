@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from holdfast.core.facts.machine import INTEGRATED
 from holdfast.core.files import Json
-from holdfast.core.machine import INTEGRATED
 from holdfast.world.place import Place
 
 _VENDORS = {0x1002: "amd", 0x10DE: "nvidia"}

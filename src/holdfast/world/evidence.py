@@ -9,9 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from holdfast.core.facts.host_memory import host_memory
 from holdfast.core.files import Json, read_json
-from holdfast.core.hostmemory import host_memory
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import FULL_DISK_BYTES, Ending, Wreck
 from holdfast.world.kernel import kernel_messages, oom_kills
 from holdfast.world.place import Place

@@ -6,9 +6,9 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from holdfast.core.evaluations import read_evaluations
 from holdfast.core.files import Json, last_line, read_json
-from holdfast.core.run import RunFolder
+from holdfast.core.run.evaluations import read_evaluations
+from holdfast.core.run.folder import RunFolder
 
 _FIRST_S = 900.0  # what a section may take before the run has shown what it takes
 _TIMES = 20  # of what it took before

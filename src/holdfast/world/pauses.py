@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
 
 _FIRST_S, _MOST_S = 0.1, 5.0  # between starts that come to nothing
 _FIRST_AWAY_S, _MOST_AWAY_S = 1.0, 30.0  # between two looks for a GPU

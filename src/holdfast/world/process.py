@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.evaluations import is_over
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import hold
-from holdfast.core.memoryfile import MemoryFile
-from holdfast.core.run import RunFolder
+from holdfast.core.run.evaluations import is_over
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import MemoryFile
 from holdfast.core.types import EXIT_DISK_FULL, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end
 from holdfast.world.ending import STUCK_S, stuck

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.core.checkpoint import BEST, checkpoint_name, checkpoint_steps, hold_until
 from holdfast.core.files import Json, append_line, read_json, read_lines, write_bytes, write_json
 from holdfast.core.locks import hold
-from holdfast.core.memoryfile import MemoryFile
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import add_entry, read_timeline
+from holdfast.core.run.checkpoint import BEST, checkpoint_name, checkpoint_steps, hold_until
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.timeline import add_entry, read_timeline
 
 _FILE = "rollback.json"
 

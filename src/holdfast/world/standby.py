@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Literal
 
 from holdfast.core.files import last_line, write_json
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.core.types import Launch
 
 _LOOK_EVERY_S = 1.0

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import taken
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.world.process import Attempt, living_pids
 
 State = Literal["running", "finished", "gave_up", "interrupted", "dead"]

@@ -9,9 +9,9 @@ import re
 import shutil
 from pathlib import Path
 
+from holdfast.core.facts.host_memory import host_memory
+from holdfast.core.facts.machine import BF16_FLAGS
 from holdfast.core.files import Json
-from holdfast.core.hostmemory import host_memory
-from holdfast.core.machine import BF16_FLAGS
 from holdfast.world.place import Place
 
 _DEVICES = ("/dev/kfd", "/dev/dxg", "/dev/nvidiactl")  # told whether they are there or not

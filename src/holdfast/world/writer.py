@@ -18,8 +18,14 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.core.bell import hang_up, silence
-from holdfast.core.checkpoint import (
+from holdfast.core.config.config import Save
+from holdfast.core.config.faults import Fault, Moment, fires
+from holdfast.core.config.load import load_faults
+from holdfast.core.files import Json, read_json
+from holdfast.core.identity import alive
+from holdfast.core.locks import hold
+from holdfast.core.run.bell import hang_up, silence
+from holdfast.core.run.checkpoint import (
     ADAPTER_CONFIG,
     ARTIFACT,
     STATE,
@@ -31,14 +37,8 @@ from holdfast.core.checkpoint import (
     save_checkpoint,
     stage_checkpoint,
 )
-from holdfast.core.config import Save
-from holdfast.core.faults import Fault, Moment, fires
-from holdfast.core.files import Json, read_json
-from holdfast.core.identity import alive
-from holdfast.core.load import load_faults
-from holdfast.core.locks import hold
-from holdfast.core.memoryfile import MemoryFile, Snapshot
-from holdfast.core.run import RunFolder
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import MemoryFile, Snapshot
 from holdfast.core.wait import wait_for_end
 
 _LOOK_S, _BELL_S = 0.02, 0.5  # between two looks: without and with a bell

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, info, warn
+from holdfast.core.cards.check import Case, Check, info, warn
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 

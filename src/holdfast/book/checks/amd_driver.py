@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import row_of
-from holdfast.core.check import Case, Check, warn
+from holdfast.core.cards.check import Case, Check, warn
 from holdfast.core.types import Finding
 from holdfast.core.versions import release, version
 

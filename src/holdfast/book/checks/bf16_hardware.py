@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, info, warn
-from holdfast.core.machine import has_bf16
+from holdfast.core.cards.check import Case, Check, info, warn
+from holdfast.core.facts.machine import has_bf16
 from holdfast.core.types import Finding
 
 

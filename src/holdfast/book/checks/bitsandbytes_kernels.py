@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import WHEELS, bitsandbytes_library, bitsandbytes_serving, has_code, lacks_code, running_as, toolkit
-from holdfast.core.check import Case, Check, warn
-from holdfast.core.machine import Gpu
+from holdfast.core.cards.check import Case, Check, warn
+from holdfast.core.facts.machine import Gpu
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 

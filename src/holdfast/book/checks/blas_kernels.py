@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import lacks_code, lacks_device_package, rocm_wheel, sibling, wheel_advice
-from holdfast.core.check import Case, Check, block
+from holdfast.core.cards.check import Case, Check, block
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 

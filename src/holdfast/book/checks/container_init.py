@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, info
+from holdfast.core.cards.check import Case, Check, info
 from holdfast.core.types import Finding
 
 # Programs that reap what is handed to them; shells do while they wait.

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import AMD_DEVICES
-from holdfast.core.check import Case, Check, block, warn
-from holdfast.core.machine import Node
+from holdfast.core.cards.check import Case, Check, block, warn
+from holdfast.core.facts.machine import Node
 from holdfast.core.types import Finding
 
 _CONTAINER = f"start the container with: {AMD_DEVICES} (rootless podman also: --userns=keep-id)"

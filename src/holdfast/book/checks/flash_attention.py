@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import capability
-from holdfast.core.check import Case, Check, info, warn
+from holdfast.core.cards.check import Case, Check, info, warn
 from holdfast.core.types import Finding
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import has_code, known_archs, sibling, target_of, wheel_advice
-from holdfast.core.check import Case, Check, block, info, warn
-from holdfast.core.machine import Gpu
+from holdfast.core.cards.check import Case, Check, block, info, warn
+from holdfast.core.facts.machine import Gpu
 from holdfast.core.types import Finding
 
 _NAME = "HSA_OVERRIDE_GFX_VERSION"

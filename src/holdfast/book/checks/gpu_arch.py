@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import has_code, known_archs, running_as, runs_as_sibling, sibling, wheel_advice
-from holdfast.core.check import Case, Check, block, warn
-from holdfast.core.machine import Gpu
+from holdfast.core.cards.check import Case, Check, block, warn
+from holdfast.core.facts.machine import Gpu
 from holdfast.core.types import Finding
 
 

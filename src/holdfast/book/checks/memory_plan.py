@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, warn
-from holdfast.core.machine import Machine
+from holdfast.core.cards.check import Case, Check, warn
+from holdfast.core.facts.machine import Machine
 from holdfast.core.types import Finding
 
 

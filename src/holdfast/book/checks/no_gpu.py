@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import AMD_DEVICES, WHEELS
-from holdfast.core.check import Case, Check, warn
+from holdfast.core.cards.check import Case, Check, warn
 from holdfast.core.types import Finding
 
 _FLAGS = {"amd": f"{AMD_DEVICES} --ipc=host", "nvidia": "--gpus all --ipc=host"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, block
+from holdfast.core.cards.check import Case, Check, block
 from holdfast.core.types import Finding
 
 

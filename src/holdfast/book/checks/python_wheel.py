@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import newest_python
-from holdfast.core.check import Case, Check, block, info, warn
+from holdfast.core.cards.check import Case, Check, block, info, warn
 from holdfast.core.types import Finding
 from holdfast.core.versions import release
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import lacks_device_package
-from holdfast.core.check import Case, Check, block, warn
+from holdfast.core.cards.check import Case, Check, block, warn
 from holdfast.core.types import Finding
 
 _INDEX = "https://repo.amd.com/rocm/whl-multi-arch/"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import wheel_advice
-from holdfast.core.check import Case, Check, warn
+from holdfast.core.cards.check import Case, Check, warn
 from holdfast.core.types import Finding
 
 _BUILDS = {"cpu": "the CPU", "cuda": "CUDA", "rocm": "ROCm"}

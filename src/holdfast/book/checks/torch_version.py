@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import torch_for
-from holdfast.core.check import Case, Check, block
+from holdfast.core.cards.check import Case, Check, block
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 

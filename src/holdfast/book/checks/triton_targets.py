@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import row_of, running_as
-from holdfast.core.check import Case, Check, info
+from holdfast.core.cards.check import Case, Check, info
 from holdfast.core.types import Finding
 
 _NAMES = ("triton", "pytorch-triton-rocm", "triton-rocm")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, info, warn
+from holdfast.core.cards.check import Case, Check, info, warn
 from holdfast.core.types import Finding
 
 _VENDOR = {"nvidia-smi": "nvidia", "rocminfo": "amd", "amd-smi": "amd", "rocm-smi": "amd"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, block, warn
+from holdfast.core.cards.check import Case, Check, block, warn
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.check import Case, Check, block, info, warn
-from holdfast.core.machine import Node
+from holdfast.core.cards.check import Case, Check, block, info, warn
+from holdfast.core.facts.machine import Node
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 

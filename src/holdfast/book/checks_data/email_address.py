@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.cards.data_check import DataCheck, RowView
 from holdfast.core.scrub import ADDRESS_FORM
 
 _NOBODY = re.compile(

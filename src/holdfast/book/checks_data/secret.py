@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.cards.data_check import DataCheck, RowView
 from holdfast.core.scrub import KEY_FORMS
 
 # One of these stands in every key or token; the forms with "_" are told by one search, since each search goes through the whole text.

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from holdfast.book.knowledge import has_code, known_archs, sibling
-from holdfast.core.check import Case
-from holdfast.core.variable import Advice, Variable
+from holdfast.core.cards.check import Case
+from holdfast.core.cards.variable import Advice, Variable
 
 _NAME = "HSA_OVERRIDE_GFX_VERSION"
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.shuffle import permutation
+from holdfast.core.order.shuffle import permutation
 from holdfast.rows.alike.keys import RowKeys
 from holdfast.rows.alike.similar import alike_pairs
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
 from holdfast.rows.crew.workers import Work, Workers

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.core.datacheck import DataCheck, RowView, Turn
+from holdfast.core.cards.data_check import DataCheck, RowView, Turn
 from holdfast.rows.files.raw_row import Reject, Source, Unparsed
 from holdfast.rows.files.read import exact_value, parse
 from holdfast.rows.judge.layouts import WITHOUT_TURNS, BadRow, Example, example_of, parse_example, prompt_and_answer

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Literal
 
 from holdfast.book import cards_of
-from holdfast.core.datacheck import DataCheck
+from holdfast.core.cards.data_check import DataCheck
 from holdfast.core.errors import USAGE, Stop
 from holdfast.rows.judge.layouts import FIELDS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.core.yamltree import mappings, repeated, root_of
+from holdfast.core.config.yaml_tree import mappings, repeated, root_of
 
 _NAME = re.compile(r"[a-zA-Z_]+[0-9]*(?:\.[a-z_]+)?")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.datacheck import DataCheck, RowView
+from holdfast.core.cards.data_check import DataCheck, RowView
 from holdfast.core.files import Json
 
 FEWEST = 20  # rows whose losses tell what is usual

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.config import Data, Train
+from holdfast.core.config.config import Data, Train
 from holdfast.core.files import replacing
-from holdfast.core.mixture import Mixture, make_mixture
-from holdfast.core.shuffle import Rows
-from holdfast.core.table import StepTable, split_rows
+from holdfast.core.order.mixture import Mixture, make_mixture
+from holdfast.core.order.shuffle import Rows
+from holdfast.core.order.step_table import StepTable, split_rows
 from holdfast.rows.files.raw_row import Source
 from holdfast.rows.tokens.arrays import header_of, in_file_order, map_arrays, read_array
 

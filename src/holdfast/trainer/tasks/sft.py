@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.config import Config
-from holdfast.core.timeline import Settings
+from holdfast.core.config.config import Config
+from holdfast.core.run.timeline import Settings
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.dropout import StepContext, make_stateless

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from holdfast.core.catalog import Card
-from holdfast.core.failure import Cause
+from holdfast.core.cards.catalog import Card
+from holdfast.core.cards.failure import Cause
 from holdfast.core.files import Json
 
 

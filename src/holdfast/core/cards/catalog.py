@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from holdfast.core.config.yaml_tree import LOADER
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.yamltree import LOADER
 
 Standing = Literal["confirmed", "reported", "folk", "refuted"]
 Link = Annotated[str, Field(pattern=r"^https?://\S+$")]

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.core.catalog import Card, Standing
-from holdfast.core.check import Case, Rule, When
-from holdfast.core.machinefile import read
+from holdfast.core.cards.catalog import Card, Standing
+from holdfast.core.cards.check import Case, Rule, When
+from holdfast.core.facts.machine_file import read
 from holdfast.core.types import Finding
 
 

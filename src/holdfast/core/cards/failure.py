@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from holdfast.core.catalog import Card
+from holdfast.core.cards.catalog import Card
 
 CAUSES = (
     *("gpu_out_of_memory", "gpu_memory_unavailable", "host_out_of_memory", "shared_memory_exhausted", "disk_full"),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.core.mixture import Mixture
-from holdfast.core.shuffle import Rows, permutation
+from holdfast.core.order.mixture import Mixture
+from holdfast.core.order.shuffle import Rows, permutation
 
 _HELD_OUT_STREAM = 2**32  # beyond any epoch's number
 _EVALUATION_STREAM = 2**32 + 1

@@ -1,4 +1,4 @@
-"""Load a config file with its overrides and report every problem at once. The model of a config is core/config.py."""
+"""Load a config file with its overrides and report every problem at once. The model of a config is core/config/config.py."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
+from holdfast.core.config.faults import Fault, FaultFile
+from holdfast.core.config.foreign_keys import OURS
+from holdfast.core.config.yaml_tree import mappings, repeated, root_of
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.faults import Fault, FaultFile
-from holdfast.core.foreignkeys import OURS
-from holdfast.core.modelfolder import EMBEDDED
+from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.units import counted
-from holdfast.core.yamltree import mappings, repeated, root_of
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.core.config import Config
+from holdfast.core.config.config import Config
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
 

@@ -17,8 +17,8 @@ from types import TracebackType
 
 import orjson
 
-from holdfast.core.bell import ring
 from holdfast.core.files import Json
+from holdfast.core.run.bell import ring
 
 PAGE = 4096
 SHARED_MEMORY = Path("/dev/shm")

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from holdfast.core.catalog import Card, Standing
-from holdfast.core.config import Config
+from holdfast.core.cards.catalog import Card, Standing
+from holdfast.core.config.config import Config
+from holdfast.core.facts.machine import Gpu, Machine
+from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
-from holdfast.core.machine import Gpu, Machine
-from holdfast.core.machinefile import read
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.shuffle import Rows, fractions, permutation
+from holdfast.core.order.shuffle import Rows, fractions, permutation
 
 _OFFSETS_STREAM = 2**32 + 1  # beyond any epoch's number
 _STRATUM_STREAM = 2**62  # + stratum * 2**32 + pass

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from holdfast.core.faults import Fault
+from holdfast.core.config.faults import Fault
 from holdfast.core.units import parse_bytes
 
 Weight = Annotated[float, Field(gt=0)]

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from holdfast.core.catalog import Card
+from holdfast.core.cards.catalog import Card
 
 Verdict = Literal["reject", "mend", "note"]
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from holdfast.core.catalog import Card
-from holdfast.core.failure import Cause
+from holdfast.core.cards.catalog import Card
+from holdfast.core.cards.failure import Cause
 
 
 class RemedyCard(Card):

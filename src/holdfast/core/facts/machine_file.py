@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from holdfast.core.facts.machine import INTEGRATED, VENDORS, Gpu, Machine, Node, Probe, Torch
 from holdfast.core.files import Json
-from holdfast.core.machine import INTEGRATED, VENDORS, Gpu, Machine, Node, Probe, Torch
 
 
 def training_devices(facts: Json) -> list[Json]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.core.config import Evaluate
+from holdfast.core.config.config import Evaluate
 from holdfast.core.files import Json, read_lines
-from holdfast.core.run import RunFolder
-from holdfast.core.timeline import read_timeline, settings_at
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 
 
 @dataclass(frozen=True)

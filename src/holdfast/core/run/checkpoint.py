@@ -11,11 +11,11 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.core.config import Save
-from holdfast.core.evaluations import best_of, read_evaluations
+from holdfast.core.config.config import Save
 from holdfast.core.files import Json, fsync_folder, read_json, sha256, write_bytes, write_json
-from holdfast.core.memoryfile import Snapshot
-from holdfast.core.run import RunFolder
+from holdfast.core.run.evaluations import best_of, read_evaluations
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import Snapshot
 
 ARTIFACT = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.checkpoint import ADAPTER_CONFIG, ARTIFACT
-from holdfast.core.config import Adapter
+from holdfast.core.config.config import Adapter
 from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.facts.model_folder import ModelFacts, Stored, broken_tensor, stored_tensors
 from holdfast.core.files import Json, read_json, sha256
-from holdfast.core.modelfolder import ModelFacts, Stored, broken_tensor, stored_tensors
+from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT
 from holdfast.core.units import counted
 
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")

@@ -15,7 +15,7 @@ from holdfast.core.files import Json, read_json
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
 _LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
-EMBEDDED = {"tiny": Path(__file__).parent.parent / "models" / "tiny"}  # base models that ship with the package, by name
+EMBEDDED = {"tiny": Path(__file__).parents[2] / "models" / "tiny"}  # base models that ship with the package, by name
 
 
 @dataclass(frozen=True)

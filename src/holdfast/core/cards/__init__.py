@@ -1,0 +1,1 @@
+"""Kinds of cards: pieces of knowledge, one file each, that prove themselves. Judges nothing."""

@@ -1,0 +1,1 @@
+"""The run's configuration: its fields, reading it, and the faults it may order."""

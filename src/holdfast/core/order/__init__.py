@@ -1,0 +1,1 @@
+"""Which samples a step sees, and in which order. Pure: follows from seeds alone."""
