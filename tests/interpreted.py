@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from holdfast.trainer.liger import Liger
+from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.proof import kernels_differ
 from test_packing import ARCHITECTURES, task_of
 

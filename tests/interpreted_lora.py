@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter
 
-from holdfast.trainer.dropout import StatelessDropout, StepContext
-from holdfast.trainer.fused import Fused
-from holdfast.trainer.kernels import ops
+from holdfast.trainer.model.dropout import StatelessDropout, StepContext
+from holdfast.trainer.model.fused import Fused
+from holdfast.trainer.model.kernels import ops
 from test_mixed import apart
 from test_packing import ARCHITECTURES, LENGTHS, assert_equal, gradients, task_of
 

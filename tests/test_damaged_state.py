@@ -33,7 +33,7 @@ from holdfast.mind.course import FROM_THE_START, left_level
 from holdfast.mind.decide import ROLLBACKS, Past, decide, decide_after
 from holdfast.trainer.images import Image
 from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.sound import damage
+from holdfast.trainer.state.sound import damage
 
 STEPS, STOOD = 10, 7
 LAUNCH = Launch(("x",), {}, {})

@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from holdfast.core.config.config import Config
-from holdfast.trainer import model as models
+from holdfast.trainer.model import load as models
 from test_packing import ARCHITECTURES
 
 SETTINGS = {"attention": "sdpa", "dtype": "fp32", "threads": 1, "deterministic": True}

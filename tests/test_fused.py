@@ -21,9 +21,9 @@ from torch import Tensor
 
 from holdfast.core.config.config import Config
 from holdfast.mind.plan import settings_of
-from holdfast.trainer import kernels
-from holdfast.trainer.dropout import StatelessDropout, StepContext, _mix
-from holdfast.trainer.fused import Fused
+from holdfast.trainer.model import kernels
+from holdfast.trainer.model.dropout import StatelessDropout, StepContext, _mix
+from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.proof import fused_differ
 from test_mixed import apart
 from test_packing import ARCHITECTURES, LENGTHS, assert_equal, gradients, task_of
@@ -90,7 +90,7 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
-    monkeypatch.setitem(sys.modules, "holdfast.trainer.kernels.lora", made)
+    monkeypatch.setitem(sys.modules, "holdfast.trainer.model.kernels.lora", made)
     monkeypatch.setattr(kernels, "lora", made, raising=False)
 
 
@@ -204,7 +204,7 @@ def test_outputs_that_are_given_to_the_wrong_layers_are_found_out(monkeypatch: p
 
 def test_without_triton_each_layer_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "holdfast.trainer.kernels.lora", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.trainer.model.kernels.lora", raising=False)
     monkeypatch.delattr(kernels, "lora", raising=False)
     changes, reason = fused_differ(fused_task("llama"))
     assert changes == {"fused": False} and "triton" in reason

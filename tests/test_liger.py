@@ -19,7 +19,7 @@ from transformers.models.qwen2 import modeling_qwen2
 from conftest import events, holdfast, lines
 from holdfast.core.config.config import Config
 from holdfast.mind.plan import settings_of
-from holdfast.trainer.liger import Liger
+from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.proof import kernels_differ
 from test_packing import ARCHITECTURES, LENGTHS, gradients, task_of
 

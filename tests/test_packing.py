@@ -14,11 +14,11 @@ import transformers
 from torch import Tensor, nn
 
 from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.trainer.attention import Kernel, packed_attention
-from holdfast.trainer.dropout import StepContext, make_stateless
-from holdfast.trainer.lora import use_lean_lora
-from holdfast.trainer.mixed import mix_precision
-from holdfast.trainer.model import artifact_tensors, without_attention_dropout
+from holdfast.trainer.model.attention import Kernel, packed_attention
+from holdfast.trainer.model.dropout import StepContext, make_stateless
+from holdfast.trainer.model.load import artifact_tensors, without_attention_dropout
+from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.model.mixed import mix_precision
 from holdfast.trainer.packing import grouped_batches
 from holdfast.trainer.proof import disproof
 from holdfast.trainer.tasks.sft import LabelLoss, Sft
@@ -165,7 +165,7 @@ def test_an_output_layer_that_does_more_is_found_out() -> None:
 
 
 def test_a_leak_of_one_token_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.trainer import attention
+    from holdfast.trainer.model import attention
 
     task = task_of(ARCHITECTURES["qwen2"]())
     cut = torch.split
@@ -178,7 +178,7 @@ def test_a_leak_of_one_token_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_checkpointed_layers_change_no_bit() -> None:
-    from holdfast.trainer.model import checkpoint_layers
+    from holdfast.trainer.model.load import checkpoint_layers
 
     task = task_of(ARCHITECTURES["qwen2"](), dropout=0.2)
     batches = task.batches(list(range(len(LENGTHS))), 64)
@@ -191,8 +191,8 @@ def test_checkpointed_layers_change_no_bit() -> None:
 
 @pytest.mark.parametrize("layers", [0, 1])
 def test_activations_in_main_memory_change_no_bit_and_move_no_weight(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.trainer.model import checkpoint_layers
-    from holdfast.trainer.offload import HostActivations
+    from holdfast.trainer.model.load import checkpoint_layers
+    from holdfast.trainer.model.offload import HostActivations
 
     task = task_of(ARCHITECTURES["qwen2"](), dropout=0.2)
     checkpoint_layers(task.base, layers)
@@ -221,7 +221,7 @@ def test_activations_in_main_memory_change_no_bit_and_move_no_weight(layers: int
 def test_a_large_vocabulary_costs_a_chunk_of_logits(monkeypatch: pytest.MonkeyPatch, narrow: bool) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from holdfast.trainer import head as module
+    from holdfast.trainer.model import head as module
 
     class Largest(TorchDispatchMode):
         elements = 0
@@ -253,7 +253,7 @@ def test_a_large_vocabulary_costs_a_chunk_of_logits(monkeypatch: pytest.MonkeyPa
 
 
 def test_weights_kept_in_sixteen_bits_give_what_widened_ones_give(tmp_path: Any) -> None:
-    from holdfast.trainer.frozen import keep_narrow
+    from holdfast.trainer.model.frozen import keep_narrow
 
     def trained(narrow: bool) -> tuple[float, dict[str, Tensor]]:
         task = task_of(ARCHITECTURES["qwen3"](), dropout=0.1)

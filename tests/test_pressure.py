@@ -17,7 +17,7 @@ from conftest import events, holdfast, lines, write_rows
 from holdfast.core.order.step_table import StepTable
 from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.offload import HostActivations
+from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, rehearse
 
 

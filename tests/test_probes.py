@@ -14,7 +14,7 @@ from conftest import holdfast
 from holdfast.book.examine import examine, verdict
 
 RUN = (
-    "import orjson\nfrom pathlib import Path\nfrom holdfast.trainer.probes.host import run_probes, standard_probes\n"
+    "import orjson\nfrom pathlib import Path\nfrom holdfast.trainer.jobs.probes.host import run_probes, standard_probes\n"
     "print(orjson.dumps({}).decode())"
 )
 
@@ -90,7 +90,7 @@ def test_a_product_that_is_wrong_at_one_shape_is_found(where: str, factor: str, 
 
 def test_attention_that_is_wrong_with_a_mask_is_found(tmp_path: Path) -> None:
     code = (
-        "from holdfast.trainer.probes import attention\n"
+        "from holdfast.trainer.jobs.probes import attention\n"
         "plain = attention.scaled_dot_product_attention\n"
         "def broken(q, k, v, **given):\n"
         "    return plain(q, k, v, **given) * (1.1 if 'attn_mask' in given and q.shape[2] == 192 else 1)\n"
@@ -105,7 +105,7 @@ def test_attention_that_is_wrong_with_a_mask_is_found(tmp_path: Path) -> None:
 
 def test_the_probes_of_memory_speed_optimizer_and_ranks_see_what_is_there_and_what_is_wrong() -> None:
     found = answer(
-        "import orjson, torch\nfrom holdfast.trainer.probes import collective, fused, memory, speed\ncpu = torch.device('cpu')\n"
+        "import orjson, torch\nfrom holdfast.trainer.jobs.probes import collective, fused, memory, speed\ncpu = torch.device('cpu')\n"
         "seen = {'sum': collective.sum_over_ranks('gloo', 2)}\n"
         "collective._sum_is_right = lambda backend, rank, ranks, store: rank != 1\n"
         "seen['broken'] = collective.sum_over_ranks('gloo', 2)\n"
@@ -130,7 +130,7 @@ def test_what_one_device_does_not_need_warns_and_does_not_block() -> None:
 
 def test_compiled_code_that_is_wrong_is_seen() -> None:
     code = (
-        "import orjson, torch\nfrom holdfast.trainer.probes import compiled\n"
+        "import orjson, torch\nfrom holdfast.trainer.jobs.probes import compiled\n"
         "torch.compile = lambda block: lambda *given: block(*given) * {}\n"
         "print(orjson.dumps(compiled.compiles(torch.device('cpu'))).decode())"
     )
@@ -141,14 +141,14 @@ def test_compiled_code_that_is_wrong_is_seen() -> None:
 
 @pytest.mark.long
 def test_this_machines_compiler_is_asked_for_real() -> None:
-    code = "import orjson, torch\nfrom holdfast.trainer.probes import compiled\n"
+    code = "import orjson, torch\nfrom holdfast.trainer.jobs.probes import compiled\n"
     assert answer(code + "print(orjson.dumps(compiled.compiles(torch.device('cpu'))).decode())")["outcome"] == "ok"
 
 
 def test_weights_of_four_bits_are_tried_where_bitsandbytes_is_installed() -> None:
     pytest.importorskip("bitsandbytes")
     code = (
-        "import bitsandbytes, orjson, torch\nfrom holdfast.trainer.probes import quantised\ncpu = torch.device('cpu')\n"
+        "import bitsandbytes, orjson, torch\nfrom holdfast.trainer.jobs.probes import quantised\ncpu = torch.device('cpu')\n"
         "right, product = quantised.probe(cpu), bitsandbytes.matmul_4bit\n"
         "def few_rows_wrong(rows, *rest, **named):\n"
         "    return product(rows, *rest, **named) * (1.1 if len(rows) <= 8 else 1)\n"

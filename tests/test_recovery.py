@@ -20,8 +20,8 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
 from holdfast.core.run.pace import checkpoint_interval, mean_time_between_failures, snapshot_interval
 from holdfast.core.types import Launch
+from holdfast.trainer.jobs.standby import _warm_up
 from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.standby import _warm_up
 from holdfast.world.standby import Standby
 from test_packing import ARCHITECTURES, task_of, tokens_of
 
@@ -250,9 +250,9 @@ def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
     """Train `run` from its newest state in `place` up to a step, as the loop does, snapshots `every` steps; then leave as if killed."""
     from holdfast.trainer.job import open_job
     from holdfast.trainer.loop import _row
-    from holdfast.trainer.restore import state_for_training
     from holdfast.trainer.setup import build
-    from holdfast.trainer.snapshot import Snapshots
+    from holdfast.trainer.state.restore import state_for_training
+    from holdfast.trainer.state.snapshot import Snapshots
     from holdfast.trainer.step import compute_gradients, update
 
     folder = run / "attempts/002"
@@ -335,10 +335,10 @@ def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
 
 
 def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_path: Path) -> None:
-    from holdfast.core.run.folder import memory_file as memoryfile
-    from holdfast.trainer import snapshot
+    from holdfast.core.run import memory_file as memoryfile
     from holdfast.trainer.job import open_job
     from holdfast.trainer.setup import build
+    from holdfast.trainer.state import snapshot
 
     machine = json.loads((trained / "machine.json").read_text())
     (trained / "machine.json").write_text(json.dumps(machine | {"memory_bytes": 1 << 20}))

@@ -23,7 +23,7 @@ from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import Change, new_trial
 from holdfast.lab.trials import Lab
-from holdfast.trainer.trial import _Stage
+from holdfast.trainer.jobs.trial import _Stage
 from holdfast.verbs.launch import child_environment, trainer_launch
 
 STEPS = 16  # two epochs of 64 rows in batches of 8
@@ -91,8 +91,8 @@ def test_a_changed_setting_changes_the_bits_and_is_recorded(finished: Path) -> N
 def bench_of(run: Path, step: int) -> Any:
     """The state before `step`, built in this process."""
     from holdfast.trainer.job import open_job
-    from holdfast.trainer.restore import find_state
     from holdfast.trainer.setup import build
+    from holdfast.trainer.state.restore import find_state
 
     job = open_job(RunFolder(run), 1, run, {})
     bench = build(job, job.settings(step))

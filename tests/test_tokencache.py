@@ -29,8 +29,9 @@ from holdfast.rows.crew.workers import Copies, Workers
 from holdfast.rows.files.read import read_rows, read_unparsed
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.survey.survey import check_block
+from holdfast.rows.tokens import shard
 from holdfast.rows.tokens.cache import TokenCache, cache_key
-from holdfast.rows.tokens.codec import Codec, load_codec, shard
+from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.shard import Block, blocks, shard_bytes, tokenise
 from holdfast.rows.tokens.token_set import join_parts, load_tokens
 from holdfast.ui.terminal import Terminal

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.trainer.trace import traced
+from holdfast.trainer.jobs.trace import traced
 
 
 class _Kernel(torch.autograd.Function):

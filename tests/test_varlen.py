@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.trainer import attention
-from holdfast.trainer.attention import Kernel
+from holdfast.trainer.model import attention
+from holdfast.trainer.model.attention import Kernel
 from holdfast.trainer.proof import disproof
 from test_mixed import apart
 from test_packing import ARCHITECTURES, LENGTHS, gradients, one_by_one, task_of

@@ -61,7 +61,7 @@ def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
     from holdfast.trainer.job import open_job
     from holdfast.trainer.loop import _row
     from holdfast.trainer.setup import build
-    from holdfast.trainer.snapshot import Snapshots
+    from holdfast.trainer.state.snapshot import Snapshots
     from holdfast.trainer.step import compute_gradients, update
 
     (run / "attempts/900").mkdir()

@@ -23,7 +23,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import read_model
 from holdfast.mind.memory import Attends, footprint
 from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.trainer import model as loading
+from holdfast.trainer.model import load as loading
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.sft import Sft

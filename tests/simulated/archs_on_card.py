@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 import test_varlen
 from holdfast.core.config.config import Config
-from holdfast.trainer import model, proof
+from holdfast.trainer import proof
+from holdfast.trainer.model import load as model
 from holdfast.trainer.tasks.sft import Sft
 from test_packing import ARCHITECTURES, LENGTHS, tokens_of
 

@@ -12,7 +12,7 @@ import torch
 from holdfast.core.files import read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.lab.replay import Change, new_trial
-from holdfast.trainer.trial import _Stage
+from holdfast.trainer.jobs.trial import _Stage
 
 STEP = 4
 EAGER = {"attention": "eager"}

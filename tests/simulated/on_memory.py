@@ -20,9 +20,9 @@ from holdfast.core.config.config import Config
 from holdfast.core.run.timeline import settings_at
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
-from holdfast.trainer.answer import answers
-from holdfast.trainer.evaluate import mean_loss
 from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.jobs.answer import answers
+from holdfast.trainer.jobs.evaluate import mean_loss
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.tasks.sft import Sft
 

@@ -73,7 +73,7 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     import torch
 
     from holdfast.core.config.config import Config
-    from holdfast.trainer import model as trainers_model
+    from holdfast.trainer.model import load as trainers_model
     from holdfast.trainer.proof import disproof
     from holdfast.trainer.tasks.sft import Sft
     from test_packing import LENGTHS, tokens_of

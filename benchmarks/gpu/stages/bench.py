@@ -39,7 +39,7 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
     from holdfast.core.config.config import Config
     from holdfast.core.facts.model_folder import read_model
     from holdfast.mind.plan import make_plan, settings_of
-    from holdfast.trainer.model import prepare_torch
+    from holdfast.trainer.model.load import prepare_torch
     from holdfast.trainer.optimizer import AdamW
     from holdfast.trainer.tasks.sft import Sft
     from holdfast.world.machine import read_machine

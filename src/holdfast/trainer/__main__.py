@@ -32,34 +32,34 @@ def _do(argv: list[str]) -> int:
         return train(attempt)
     if job == "standby":
         with libraries():
-            from holdfast.trainer.standby import stand_by
+            from holdfast.trainer.jobs.standby import stand_by
         return stand_by(Path(rest[0]), with_model=rest[1] == "model")
     if job == "trial":
         with libraries():
-            from holdfast.trainer.trial import trial
+            from holdfast.trainer.jobs.trial import trial
         return trial(Path(rest[0]), Path(rest[1]))
     if job == "trials":
         with libraries():
-            from holdfast.trainer.trial import host_trials
+            from holdfast.trainer.jobs.trial import host_trials
         return host_trials(Path(rest[0]))
     if job == "evaluate":
         with libraries():
-            from holdfast.trainer.evaluate import evaluate
+            from holdfast.trainer.jobs.evaluate import evaluate
         return evaluate(Path(rest[0]), int(rest[1]))
     if job == "chat":
         with libraries():
-            from holdfast.trainer.chat import chat
+            from holdfast.trainer.jobs.chat import chat
         return chat(Path(rest[0]))
     if job == "losses":
         with libraries():
-            from holdfast.trainer.losses import losses
+            from holdfast.trainer.jobs.losses import losses
         return losses(Path(rest[0]))
     if job == "probe":
-        from holdfast.trainer.probe import probe
+        from holdfast.trainer.jobs.torch_facts import probe
 
         return probe()
     if job == "probes":
-        from holdfast.trainer.probes.host import probe_functions
+        from holdfast.trainer.jobs.probes.host import probe_functions
 
         return probe_functions(Path(rest[0]), int(rest[1]))
     raise SystemExit(f"unknown job {job!r}")

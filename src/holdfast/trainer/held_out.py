@@ -14,7 +14,7 @@ from holdfast.rows.tokens.token_set import split
 from holdfast.trainer.exhausted import naming
 from holdfast.trainer.pressure import within_memory
 from holdfast.trainer.setup import Bench
-from holdfast.trainer.snapshot import Snapshots
+from holdfast.trainer.state.snapshot import Snapshots
 
 _CHUNK = 512  # rows whose micro-batches lie on the device at once
 

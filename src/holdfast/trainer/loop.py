@@ -33,11 +33,11 @@ from holdfast.trainer.job import Job
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
 from holdfast.trainer.proof import is_proven, settle_precision
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
-from holdfast.trainer.restore import Found, state_for_training
-from holdfast.trainer.saving import Saving
 from holdfast.trainer.setup import Bench, build
-from holdfast.trainer.snapshot import Snapshots
-from holdfast.trainer.sound import sound_before
+from holdfast.trainer.state.restore import Found, state_for_training
+from holdfast.trainer.state.saving import Saving
+from holdfast.trainer.state.snapshot import Snapshots
+from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.step import Gradients, update
 from holdfast.trainer.tokenizer_check import disagreement
 

@@ -19,10 +19,10 @@ from holdfast.core.errors import told
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.run.timeline import Settings, add_entry
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.fused_proof import layers_differ
 from holdfast.trainer.job import Job
-from holdfast.trainer.liger import Liger
-from holdfast.trainer.model import prepare_torch
+from holdfast.trainer.model.fused_proof import layers_differ
+from holdfast.trainer.model.liger import Liger
+from holdfast.trainer.model.load import prepare_torch
 from holdfast.trainer.packing import assemble
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.tasks.base import Batch

@@ -14,7 +14,7 @@ from holdfast.rows.tokens.token_set import load_tokens, split, step_table
 from holdfast.trainer.device import free_bytes, wait_for_memory
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
-from holdfast.trainer.model import prepare_torch
+from holdfast.trainer.model.load import prepare_torch
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.refuse import put_in
 from holdfast.trainer.tasks.sft import Sft

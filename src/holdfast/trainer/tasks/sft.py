@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from holdfast.core.config.config import Config
 from holdfast.core.run.timeline import Settings
 from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.trainer.attention import Kernel, best_kernel, packed_attention
-from holdfast.trainer.dropout import StepContext, make_stateless
-from holdfast.trainer.fused import Fused
-from holdfast.trainer.head import Head, summed_loss
-from holdfast.trainer.liger import Liger
-from holdfast.trainer.lora import use_lean_lora
-from holdfast.trainer.model import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
-from holdfast.trainer.offload import HostActivations
+from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
+from holdfast.trainer.model.dropout import StepContext, make_stateless
+from holdfast.trainer.model.fused import Fused
+from holdfast.trainer.model.head import Head, summed_loss
+from holdfast.trainer.model.liger import Liger
+from holdfast.trainer.model.load import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
+from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.packing import grouped_batches, packed_batches
 from holdfast.trainer.tasks.base import Batch
 

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import torch
 
-from holdfast.trainer.probes import attention, collective, compiled, fused, matmul, memory, quantised, speed, writing
+from holdfast.trainer.jobs.probes import attention, collective, compiled, fused, matmul, memory, quantised, speed, writing
 
 Probe = Callable[[], dict[str, Any]]
 _GRACE_S = 5

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from holdfast.trainer.dropout import StatelessDropout
-from holdfast.trainer.mixed import JoinedLinear, joined
+from holdfast.trainer.model.dropout import StatelessDropout
+from holdfast.trainer.model.mixed import JoinedLinear, joined
 
 
 def use_lean_lora(model: nn.Module, mixed: bool = False) -> int:

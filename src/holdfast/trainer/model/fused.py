@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.trainer.dropout import StatelessDropout, StepContext
-from holdfast.trainer.kernels import ops
-from holdfast.trainer.lora import plain_layers
-from holdfast.trainer.mixed import HALF
+from holdfast.trainer.model.dropout import StatelessDropout, StepContext
+from holdfast.trainer.model.kernels import ops
+from holdfast.trainer.model.lora import plain_layers
+from holdfast.trainer.model.mixed import HALF
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from holdfast.trainer.dropout import StepContext
+from holdfast.trainer.model.dropout import StepContext
 
 _NUMBERS = count(1)
 _UNSUPPORTED = ("position_bias", "s_aux", "cache")  # biases, sinks, paged caches

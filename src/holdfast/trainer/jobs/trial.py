@@ -22,14 +22,14 @@ from holdfast.trainer.announce import Announcer
 from holdfast.trainer.exhausted import OutOfMemory, is_out_of_memory
 from holdfast.trainer.images import ABSURD
 from holdfast.trainer.job import Job, open_job
-from holdfast.trainer.model import prepare_torch
+from holdfast.trainer.jobs.trace import traced
+from holdfast.trainer.model.load import prepare_torch
 from holdfast.trainer.pressure import release
 from holdfast.trainer.refuse import Refusal, broken_weights
-from holdfast.trainer.restore import find_state
 from holdfast.trainer.setup import Bench, build
-from holdfast.trainer.sound import damage, difference
+from holdfast.trainer.state.restore import find_state
+from holdfast.trainer.state.sound import damage, difference
 from holdfast.trainer.step import Announce, compute_gradients, gradients_sha256, update
-from holdfast.trainer.trace import traced
 
 _OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "behind", "patience_from", "lr_factor")
 _OF_THE_PROCESS = ("threads", "deterministic")

@@ -38,7 +38,7 @@ def _project(
     x: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float, wide: bool
 ) -> tuple[Tensor, Tensor]:
     """scale (x keep) A' of each layer, and with `wide` [x | that], else nothing."""
-    from holdfast.trainer.kernels import lora
+    from holdfast.trainer.model.kernels import lora
 
     (tokens, features), (rank, blocks) = x.shape, _ranks(a)
     h, both = _of_project(x, a, rows, keys, at, dropped, scale, wide)
@@ -61,7 +61,7 @@ def _of_project(
 
 def _spread(dh: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
     """scale times the sum of keep (dh A) over the layers."""
-    from holdfast.trainer.kernels import lora
+    from holdfast.trainer.model.kernels import lora
 
     (rank, blocks), tokens, features = _ranks(a), len(dh), a[0].shape[1]
     dx = _of_spread(dh, a, rows, keys, at, dropped, scale)
@@ -80,7 +80,7 @@ def _of_spread(dh: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | 
 
 def _gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
     """The parts of scale dh' (x keep) whose sum over the first axis is the gradient of each A: [shares, layers * padded rank, features]."""
-    from holdfast.trainer.kernels import lora
+    from holdfast.trainer.model.kernels import lora
 
     (tokens, features), padded = x.shape, dh.shape[1] // layers
     blocks = max(16, _power(padded))

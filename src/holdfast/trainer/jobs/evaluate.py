@@ -19,10 +19,10 @@ from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split
-from holdfast.trainer.answer import Asked, answers, unheard
 from holdfast.trainer.exhausted import OutOfMemory, naming
-from holdfast.trainer.lora import use_lean_lora
-from holdfast.trainer.model import load_base, prepare_torch
+from holdfast.trainer.jobs.answer import Asked, answers, unheard
+from holdfast.trainer.model.load import load_base, prepare_torch
+from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.packing import grouped_batches
 from holdfast.trainer.pressure import release
 from holdfast.trainer.tasks.sft import LabelLoss

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import told
-from holdfast.trainer.dropout import StatelessDropout
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.fused import Drawn, Fused, Group
-from holdfast.trainer.kernels import ops
+from holdfast.trainer.model.dropout import StatelessDropout
+from holdfast.trainer.model.fused import Drawn, Fused, Group
+from holdfast.trainer.model.kernels import ops
 
 _TOKENS = 331  # several blocks of each kernel, and one that is not full
 _SAME = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of a tensor's norm: another order of additions, one rounding instead of three

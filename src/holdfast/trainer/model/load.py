@@ -23,8 +23,8 @@ from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
 from holdfast.core.run.timeline import Settings
 from holdfast.trainer.device import planned_device
-from holdfast.trainer.frozen import keep_narrow
-from holdfast.trainer.mixed import mix_precision
+from holdfast.trainer.model.frozen import keep_narrow
+from holdfast.trainer.model.mixed import mix_precision
 from holdfast.trainer.refuse import Refusal
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them

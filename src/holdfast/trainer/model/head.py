@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
-from holdfast.trainer.mixed import HALF, padded
+from holdfast.trainer.model.mixed import HALF, padded
 
 
 class Head:

@@ -15,8 +15,8 @@ from torch import Tensor
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.trainer.images import ABSURD
-from holdfast.trainer.restore import Found, find_state
 from holdfast.trainer.setup import Bench
+from holdfast.trainer.state.restore import Found, find_state
 
 _FURTHEST = 100.0  # times the rate a weight may go in a step; with usual betas it is below 8 (Cauchy-Schwarz over the two moments)
 _ROUNDING = 1.01

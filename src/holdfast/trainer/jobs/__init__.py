@@ -1,0 +1,1 @@
+"""What a child process does besides training: standing by, trials, evaluation, probes. A file a job."""

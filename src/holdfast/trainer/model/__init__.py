@@ -1,0 +1,1 @@
+"""The model a run trains: loaded, adapted, its layers and kernels. Trains nothing."""
