@@ -2,7 +2,7 @@
 
     python benchmarks/allocator.py --model FOLDER --rows rows.jsonl [--steps 12] [--rounds 2] [--threads 1]
 
-The same run in turn with glibc as it is and with what `verbs/launch.py` sets; the median step of each, without the first three.
+The same run in turn with glibc as it is and with what `supervisor/launch.py` sets; the median step of each, without the first three.
 """
 
 from __future__ import annotations

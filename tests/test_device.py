@@ -21,7 +21,7 @@ from holdfast.core.run.timeline import add_entry
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import REPEATS, Past, decide, decide_gone
 from holdfast.mind.diagnose import diagnose_wreck
-from holdfast.verbs.launch import trainer_launch
+from holdfast.supervisor.launch import trainer_launch
 
 LAUNCH = Launch(("python",), {}, {"device": "cuda"})
 FINDS_NONE = "torch finds no GPU (RuntimeError: No CUDA GPUs are available)"

@@ -17,7 +17,7 @@ from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
 from holdfast.mind.explain import answer
 from holdfast.verbs.diagnose import exit_code
-from holdfast.world.logfile import read_log
+from holdfast.world.log_file import read_log
 
 BOOK = cards_of("failures")
 NEW_OOM = (

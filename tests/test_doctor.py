@@ -25,9 +25,9 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import add_entry
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast
-from holdfast.verbs.foresee import foresee
-from holdfast.verbs.launch import trainer_launch
-from holdfast.world.modeltypes import causal_types
+from holdfast.supervisor.foresee import foresee
+from holdfast.supervisor.launch import trainer_launch
+from holdfast.world.model_types import causal_types
 from recorded import AMD, MACHINES, Row, machine
 
 

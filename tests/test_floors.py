@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
-ROOMS = {"core", "mind", "world", "lab", "rows", "book", "trainer", "ship", "ui", "verbs"}
+ROOMS = {"core", "mind", "world", "lab", "rows", "book", "trainer", "supervisor", "ui", "verbs"}
 MAY_IMPORT = {
     "core": set(),
     "mind": {"core"},
@@ -18,17 +18,16 @@ MAY_IMPORT = {
     "book": {"core"},
     "rows": {"core", "book"},
     "lab": {"core", "mind", "world", "book"},
-    "ship": {"core", "mind", "world", "book"},
     "ui": {"core", "mind", "world", "book"},
     "trainer": {"core", "rows"},
-    "supervise": {"core", "mind", "world", "lab", "book"},
-    "verbs": {"core", "mind", "world", "lab", "rows", "book", "ship", "ui", "supervise"},
+    "supervisor": {"core", "mind", "world", "lab", "rows", "book", "ui"},
+    "verbs": {"core", "mind", "world", "lab", "rows", "book", "ui", "supervisor"},
     "cli": {"core", "verbs"},
     "__main__": {"cli"},
     "__init__": set(),
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
-HEAVY_ROOMS = {"trainer", "ship"}
+HEAVY_ROOMS = {"trainer"}
 RAY_FILE = "rows/crew/cluster.py"
 STANDARD_LIBRARY_ONLY = ("world/nurse.py", "core/identity.py", "core/wait.py")
 REPORTED_LINES, FAILING_LINES = 300, 500
@@ -57,6 +56,29 @@ def test_a_file_imports_only_from_the_rooms_below_it(file: Path) -> None:
     allowed = MAY_IMPORT[room] | {room}
     ours = {name.split(".")[1] for name in imported(file) if name.startswith("holdfast.")} - {"__version__"}
     assert ours <= allowed, f"{room} must not import {sorted(ours - allowed)}"
+
+
+@pytest.mark.parametrize("room", ["core", "rows"])
+def test_the_rooms_of_a_room_form_no_circle(room: str) -> None:
+    above: dict[str, set[str]] = {}
+    for file in sorted((SOURCE / room).rglob("*.py")):
+        place = file.relative_to(SOURCE / room).parts[0].removesuffix(".py")
+        names = {name.split(".")[2] for name in imported(file) if name.startswith(f"holdfast.{room}.")}
+        above.setdefault(place, set()).update(names - {place})
+    left = dict(above)
+    while done := [place for place, needs in left.items() if not needs & set(left)]:
+        for place in done:
+            del left[place]
+    assert not left, f"these import each other: {left}"
+
+
+OWN_PARTS = {"data_check": {"second_look", "data_pass"}, "data_clean": {"data_pass"}, "data_make": {"data_write"}}
+
+
+@pytest.mark.parametrize("file", sorted((SOURCE / "verbs").glob("*.py")), ids=lambda file: file.stem)
+def test_a_verb_imports_no_other_verb(file: Path) -> None:
+    others = {name.split(".")[2] for name in imported(file) if name.startswith("holdfast.verbs.")}
+    assert others <= OWN_PARTS.get(file.stem, set())
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.book.examine import examine
 from holdfast.core.facts.machine_file import read, training_devices
-from holdfast.world import torchbuild
+from holdfast.world import torch_build as torchbuild
 from holdfast.world.machine import read_machine, read_packages
 from holdfast.world.place import Place
 from holdfast.world.system import usable_threads

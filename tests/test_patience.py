@@ -14,7 +14,7 @@ from conftest import events, holdfast
 from holdfast.core.errors import Stop
 from holdfast.core.files import append_line
 from holdfast.core.run.folder import RunFolder
-from holdfast.verbs import finish
+from holdfast.supervisor import finish
 from holdfast.world.patience import Patience, Silence
 
 HANGS = """

@@ -23,8 +23,8 @@ from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import Change, new_trial
 from holdfast.lab.trials import Lab
+from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.trainer.jobs.trial import _Stage
-from holdfast.verbs.launch import child_environment, trainer_launch
 
 STEPS = 16  # two epochs of 64 rows in batches of 8
 

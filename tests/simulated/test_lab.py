@@ -20,7 +20,7 @@ from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import with_env
 from holdfast.lab.trials import Lab
-from holdfast.verbs.launch import child_environment, trainer_launch
+from holdfast.supervisor.launch import child_environment, trainer_launch
 from simulated import card
 
 pytestmark = card.needed

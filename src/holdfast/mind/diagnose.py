@@ -16,11 +16,11 @@ from holdfast.core.cards.failure import Failure
 from holdfast.core.logtext import Evidence, Line, clean
 from holdfast.core.types import Clue, Diagnosis, Wreck
 from holdfast.mind.frames import tracebacks
-from holdfast.mind.kinship import guess
-from holdfast.mind.passing import of_weight, without_passing
+from holdfast.mind.harmless import of_weight, without_passing
 from holdfast.mind.readings import readings
 from holdfast.mind.sift import sift
 from holdfast.mind.unfinished import CutShort, cut_short
+from holdfast.mind.word_similarity import guess
 
 _LOW_MEMORY_BYTES = 512 << 20
 _ADVICE = re.compile(  # up to the end of the line: advice follows the fact, unless it is all that the error says

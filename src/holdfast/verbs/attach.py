@@ -10,9 +10,9 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
+from holdfast.supervisor.runs import RUNS, chosen, entry, runs_in
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
-from holdfast.verbs.status import RUNS, chosen, entry, runs_in
 from holdfast.world.process import LOOK_EVERY_S, Attempt
 from holdfast.world.standing import Standing, lives, look
 

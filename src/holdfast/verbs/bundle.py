@@ -20,12 +20,12 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.scrub import Person, Scrubber
 from holdfast.mind.explain import answer
 from holdfast.mind.sift import sift
-from holdfast.verbs.diagnose import diagnose_run
-from holdfast.verbs.person import person
-from holdfast.verbs.status import chosen, entry
-from holdfast.world.logfile import read_log
+from holdfast.supervisor.diagnose_run import diagnose_run
+from holdfast.supervisor.runs import chosen, entry
+from holdfast.world.bundle_parts import Part, listing, read_parts, write_archive
+from holdfast.world.log_file import read_log
 from holdfast.world.machine import read_machine
-from holdfast.world.parcel import Part, listing, read_parts, write_archive
+from holdfast.world.person import person
 from holdfast.world.standing import look
 
 EXAMPLE = "holdfast bundle runs/quickstart --out quickstart-bundle.zip"

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
-from holdfast.verbs.launch import child_environment, trainer_launch
+from holdfast.supervisor.launch import child_environment, trainer_launch
 
 EXAMPLE = "holdfast chat runs/quickstart"
 

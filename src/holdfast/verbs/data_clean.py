@@ -18,21 +18,21 @@ from holdfast.rows.survey.clean import clean_files
 from holdfast.rows.survey.findings import Findings
 from holdfast.rows.survey.survey import clean_block
 from holdfast.rows.tokens.cache import cache_key
-from holdfast.verbs import data_check
+from holdfast.verbs import data_pass
 
 EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"
 _LINES_OF_JSON = {".jsonl", ".json", ".ndjson", ""}
 
 
 def add_arguments(clean: argparse.ArgumentParser) -> None:
-    data_check.add_shared_arguments(clean)
+    data_pass.add_shared_arguments(clean)
     clean.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the clean rows go (JSON Lines)")
     clean.add_argument("--rejects", type=Path, required=True, metavar="FILE", help="where the others go, each with its reason and bytes")
     clean.add_argument(
         "--drop",
         action="append",
         default=[],
-        choices=[kind.replace("_", "-") for kind in data_check.REPEATED],
+        choices=[kind.replace("_", "-") for kind in data_pass.REPEATED],
         help="reject what repeats an earlier row, too (may be given again)",
     )
 
@@ -41,20 +41,20 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
     mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
     _refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])
-    codec, rules = data_check.codec_of(arguments), data_check.rules_of(arguments)
+    codec, rules = data_pass.codec_of(arguments), data_pass.rules_of(arguments)
     findings = Findings(frozenset(kind.replace("-", "_") for kind in arguments.drop))
     began = time.perf_counter()
     try:
-        with data_check.crew_of(arguments, codec, clean_block) as crew:
+        with data_pass.crew_of(arguments, codec, clean_block) as crew:
             for path in (arguments.out, arguments.rejects):
                 path.parent.mkdir(parents=True, exist_ok=True)
             places = (arguments.out, arguments.rejects, mended)
             reused = clean_files(files, held_out, crew, findings, *places, cache_key(codec, rules))
     except OSError as error:
         raise cannot_write(error, arguments.out) from None
-    answer = data_check.answer_of(arguments, findings, files, codec, time.perf_counter() - began)
+    answer = data_pass.answer_of(arguments, findings, files, codec, time.perf_counter() - began)
     written = {"out": str(arguments.out), "rejects": str(arguments.rejects), "originals_of_mended": str(mended), "blocks_reused": reused}
-    data_check.tell(arguments, answer | written)
+    data_pass.tell(arguments, answer | written)
     return DONE, answer | written
 
 

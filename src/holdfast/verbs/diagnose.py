@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,12 @@ from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json, read_json
-from holdfast.core.logtext import Evidence, Line
+from holdfast.core.logtext import Evidence
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.types import Clue, Diagnosis
-from holdfast.mind.diagnose import diagnose, diagnose_wreck
-from holdfast.mind.explain import answer, wreck_of
-from holdfast.mind.health import ills
-from holdfast.rows.files.stream import open_stream, read_head
-from holdfast.world.logfile import read_log
-from holdfast.world.standing import Standing, look
+from holdfast.core.types import Diagnosis
+from holdfast.mind.diagnose import diagnose
+from holdfast.mind.explain import answer
+from holdfast.supervisor.diagnose_run import diagnose_run, read_lines_of
 
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
 
@@ -49,7 +45,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         found, attempts = diagnose_run(folder, cards)
         result = answer(found, cards) | _refusal(folder, found) | {"attempts": attempts}
     else:
-        lines = _lines(arguments.log)
+        lines = read_lines_of(arguments.log)
         if lines or code is not None or machine:
             found = diagnose(Evidence(lines, code, machine), cards)
         else:
@@ -80,70 +76,6 @@ def read_machine_file(file: Path) -> Json:
         raise Stop(USAGE, f"--machine {file}: a machine is an object of facts", "give a file that `holdfast doctor --json` has printed")
     inner: Any = tree.get("machine", tree)
     return inner if isinstance(inner, dict) else {}
-
-
-def _lines(log: str) -> tuple[Line, ...]:
-    if log == "-":
-        return read_log(sys.stdin.buffer)
-    try:
-        with open(log, "rb") as stream:
-            if not Path(log).is_file():  # a pipe is read once
-                return read_log(stream)
-            return read_log(open_stream(stream, read_head(log))[0])
-    except OSError as error:
-        raise Stop(USAGE, f"{log}: {error.strerror}", "give a log file, a run folder, or - for standard input") from None
-
-
-def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
-    """What is wrong with a run now, and what ended each of its attempts."""
-    attempts: list[tuple[Json, Diagnosis]] = []
-    for number in folder.attempts():
-        wreck = read_json(folder.attempt(number) / "wreck.json") or {}
-        log = folder.attempt(number) / "output.log"
-        lines = _lines(str(log)) if log.exists() else ()
-        kind = wreck.get("ending", {}).get("kind")
-        if kind in ("finished", "interrupted", None) or "attempt" not in wreck:
-            continue
-        found = diagnose_wreck(wreck_of(wreck), cards, lines)
-        attempts.append(({"attempt": number, "ending": wreck["words"]}, found))
-    told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
-    now = look(folder)
-    if now.state == "finished":
-        return _finished(now.summary), told
-    if now.state in ("running", "interrupted"):
-        return _unfinished(now), told
-    newest = now.attempt
-    if newest is None or (newest.folder / "wreck.json").exists():
-        return (attempts[-1][1] if attempts else _unfinished(now)), told
-    log = newest.folder / "output.log"
-    found = diagnose(Evidence(_lines(str(log)) if log.exists() else (), _ended_with(newest.folder)), cards)
-    return (_unfinished(now, found) if found.cause in ("healthy", "unknown") else found), told
-
-
-def _finished(summary: Json) -> Diagnosis:
-    """A finished run is healthy where nothing was odd about it at its end."""
-    wrong = ills(summary)
-    if not wrong:
-        return Diagnosis.plain("healthy", 0.95, "the run is finished")
-    return Diagnosis.plain(wrong[0]["cause"], 0.8, *(one["says"] for one in wrong))
-
-
-def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
-    """Of a run that is not at its end nobody can say that it is well."""
-    at = f"step {now.step:,} of {'?' if now.steps is None else f'{now.steps:,}'}"
-    words = {
-        "running": f"the run is {now.doing or 'at work'}, at {at}; nothing has ended it",
-        "interrupted": f"the run was stopped on request at {at}; nothing has failed, and the same command resumes it",
-    }.get(now.state, f"the run is dead at {at}: nobody works on it, and nobody saw how its processes ended")
-    held = "All of them at once: a reboot, the kernel out of memory, or somebody killed them; the same command resumes the run."
-    clues = (Clue(None, words), *(found.clues if found else ()))
-    return Diagnosis("unknown", 0.0, clues, found.also if found else (), explanation=words if now.state != "dead" else held)
-
-
-def _ended_with(folder: Path) -> int | None:
-    """The exit code of a trainer that nobody dealt with yet; None where nobody saw it."""
-    code: int | None = (read_json(folder / "ending.json") or {}).get("code")
-    return code
 
 
 def _refusal(folder: RunFolder, found: Diagnosis) -> Json:

@@ -21,12 +21,12 @@ from holdfast.core.files import Json, write_bytes
 from holdfast.core.scrub import Scrubber
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in, rates
+from holdfast.supervisor.foresee import foresee
 from holdfast.ui.checkup import Checkup
 from holdfast.ui.machine_report import facts_in, machine_report
 from holdfast.ui.paths import paths
-from holdfast.verbs.foresee import foresee
-from holdfast.verbs.person import person
 from holdfast.world.machine import read_machine
+from holdfast.world.person import person
 from holdfast.world.probes import read_probes
 
 EXAMPLE = "holdfast doctor my-run.yaml --save-env machine.env"

@@ -17,7 +17,7 @@ from holdfast.core.files import Json, read_json, write_json
 from holdfast.rows.files.read import read_unparsed
 from holdfast.rows.judge.rules import NO_LIMIT, Rules, checks
 from holdfast.rows.survey.second_look import Odd, SecondLook, look_at
-from holdfast.verbs.launch import child_environment
+from holdfast.supervisor.launch import child_environment
 from holdfast.world.system import usable_threads
 
 _SHOWN = 300  # characters of a row that is quoted

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import time
 from pathlib import Path
 
-from holdfast.core.errors import DONE, USAGE, Stop
-from holdfast.core.files import Json, read_json
+from holdfast.core.errors import DONE
+from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.units import counted
-from holdfast.mind.summarise import incidents
+from holdfast.supervisor.runs import RUNS, entry, is_run, no_run, runs_in
 from holdfast.ui.words import shown
-from holdfast.world.standing import Standing, look
+from holdfast.world.standing import look
 
 EXAMPLE = "holdfast status runs/quickstart"
-RUNS = Path("runs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,82 +28,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     place = (arguments.place or RUNS).resolve()
     runs = [RunFolder(place)] if is_run(place) else runs_in(place)
     if not runs and arguments.place:
-        raise _no_run(place)
+        raise no_run(place)
     found = [entry(look(folder)) for folder in runs]
     if not arguments.json:
         width = max((len(shown(Path(one["run"]))) for one in found), default=0)
         print("\n".join(line for one in found for line in _lines(one, width)) or f"no runs in {place}")
     return DONE, {"runs": found}
-
-
-def chosen(place: Path) -> RunFolder:
-    """The run folder a user named. Raises Stop(2) when it is none."""
-    if not is_run(place.resolve()):
-        raise _no_run(place.resolve())
-    return RunFolder(place.resolve())
-
-
-def _no_run(place: Path) -> Stop:
-    try:
-        why = ", and no run lies in it" if list(place.iterdir()) else ": it is empty"
-    except OSError as error:
-        why = f": {error.strerror}"
-    text = f"{place} is no run folder{why}"
-    named = RUNS.resolve() / place.name
-    return Stop(USAGE, text, f"do you mean {shown(named)}?" if is_run(named) else "all runs under ./runs: holdfast status")
-
-
-def is_run(place: Path) -> bool:
-    """Whether a folder holds a run, be it half prepared or damaged."""
-    run = RunFolder(place)
-    try:
-        return run.begun() or run.steps_file.exists() or (run.config_file.exists() and run.timeline_file.exists())
-    except OSError:  # another user's
-        return False
-
-
-def runs_in(place: Path) -> list[RunFolder]:
-    """The run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
-    readable = place.is_dir() and os.access(place, os.R_OK | os.X_OK)
-    return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
-
-
-def entry(standing: Standing) -> Json:
-    """One run as `status --json` tells it (docs/verbs/status.md). None is unknown."""
-    problems = list(standing.problems)
-    if standing.unwritten:
-        problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")
-    try:
-        incident = last_incident(standing.run)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problems.append(f"its incidents cannot be read: {getattr(error, 'strerror', None) or error!r}")
-        incident = None
-    return {
-        "run": str(standing.run.path),
-        "state": standing.state,
-        "step": standing.step,
-        "steps": standing.steps,
-        "attempts": standing.attempts,
-        "last_incident": incident,
-        "pids": standing.pids,
-        "doing": standing.doing,
-        "supervised": standing.supervised,
-        "host": standing.holder.get("host"),
-        "command": standing.holder.get("command"),
-        "folder": standing.holder.get("folder"),
-        "last_step_time": standing.last_step.get("time"),
-        "reason": standing.summary.get("reason"),
-        "problems": problems,
-    }
-
-
-def last_incident(run: RunFolder) -> Json | None:
-    """The newest incident, as the run's summary tells it."""
-    for number in reversed(run.attempts()):
-        wreck = read_json(run.attempt(number) / "wreck.json")
-        if wreck and "decision" in wreck:
-            return incidents(list(run.steps()), list(run.events()), [wreck])[0]
-    return None
 
 
 def _lines(one: Json, width: int) -> list[str]:

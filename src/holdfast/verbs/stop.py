@@ -13,12 +13,12 @@ from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.identity import Identity, alive, myself
 from holdfast.core.run.folder import RunFolder
+from holdfast.supervisor.prepare import held
+from holdfast.supervisor.run_to_end import run_to_end
+from holdfast.supervisor.runs import chosen, entry
+from holdfast.supervisor.signals import StopSignals
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
-from holdfast.verbs.prepare import held
-from holdfast.verbs.signals import StopSignals
-from holdfast.verbs.status import chosen, entry
-from holdfast.verbs.train import train_on
 from holdfast.world.process import LOOK_EVERY_S
 from holdfast.world.standing import Standing, lives, look
 
@@ -92,7 +92,7 @@ def _take_over(folder: RunFolder, terminal: Terminal) -> None:
     with held(folder.path):
         stop = StopSignals()
         stop.asked = True
-        train_on(folder, folder.config(), None, terminal, stop)
+        run_to_end(folder, folder.config(), None, terminal, stop)
 
 
 def _out_of_reach(standing: Standing) -> Stop:

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
-from holdfast.core.config.config import Config
 from holdfast.core.config.faults import Fault
 from holdfast.core.config.load import load_config, load_faults
-from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.core.errors import DONE
 from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import memory_places, sweep
-from holdfast.mind.standby import standby_mode
-from holdfast.supervise import Outcome, RealWorld, View, supervise
+from holdfast.supervisor.detach import detach
+from holdfast.supervisor.prepare import held, open_run
+from holdfast.supervisor.run_to_end import run_to_end
+from holdfast.supervisor.signals import StopSignals, outlive_terminal
+from holdfast.supervisor.start import with_start
+from holdfast.supervisor.trackers import refuse_missing_trackers
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import short
-from holdfast.verbs.detach import detach
-from holdfast.verbs.finish import finish, keep_newest, summary_of, write_summary
-from holdfast.verbs.launch import advised, trainer_launch
-from holdfast.verbs.prepare import held, open_run
-from holdfast.verbs.signals import StopSignals, outlive_terminal
-from holdfast.verbs.start import with_start
-from holdfast.verbs.trackers import refuse_missing_trackers, tracked
-from holdfast.world.standby import Standby
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
 
@@ -67,7 +58,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         if arguments.detach:
             return detach(folder, lock, _again(arguments, path), terminal, stop)
         faults_file = _write_faults(folder, faults)
-        return train_on(folder, config, faults_file, terminal, stop)
+        return run_to_end(folder, config, faults_file, terminal, stop)
 
 
 def _again(arguments: argparse.Namespace, path: Path) -> list[str]:
@@ -86,75 +77,3 @@ def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
     entries = [fault.model_dump(mode="json", exclude_unset=True) for fault in faults]
     write_bytes(file, yaml.safe_dump({"faults": entries}, sort_keys=False).encode())
     return str(file)
-
-
-def train_on(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
-    """Supervise a prepared run to its end, or to the step at which it is asked to stop; exit code and summary."""
-    places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
-    sweep(places[0].parent)
-    orders: Json = {
-        "session": uuid.uuid4().hex,
-        "memory_places": [str(place) for place in places],
-        "faults": faults_file,
-    }
-    for advice in advised(run):
-        terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
-    terminal.begin(run, config)
-    view = View(terminal.tick, terminal.tell, stop.asked_for)
-    stop.training = True
-    try:
-        run.summary_file.unlink(missing_ok=True)
-        with tracked(run, config):
-            with _standby(run, config) as standby:
-                outcome = supervise(trainer_launch, run, orders, view, RealWorld(standby))
-            terminal.end()
-            return _conclude(run, config, places, outcome, terminal, stop.asked_for)
-    except FileNotFoundError:
-        if run.config_file.exists():
-            raise
-        raise Stop(BLOCKED, f"{run.path} was removed while the run went on", "the same command begins the run anew") from None
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise _disk_full(run, places) from None
-    finally:
-        terminal.end()
-
-
-def _standby(run: RunFolder, config: Config) -> Standby:
-    mode = standby_mode(config, run.plan(), read_json(run.machine_file) or {})
-    return Standby(run, mode, always=bool(config.run.standby))
-
-
-def _conclude(
-    run: RunFolder, config: Config, places: list[Path], outcome: Outcome, terminal: Terminal, stop: Callable[[], bool]
-) -> tuple[int, Json]:
-    if outcome.ending.kind == "finished":
-        summary = finish(run, config, places, terminal, stop)
-        return DONE, summary
-    saved = keep_newest(run, places, config)
-    if outcome.decision is None:
-        summary = write_summary(run, "interrupted", None)
-        run.event("interrupted", step=run.committed(), saved=saved)
-        where = f"after step {run.committed()}" if run.committed() else "before the first step"
-        terminal.tell(f"stopped {where}; the same command goes on from there")
-        return INTERRUPTED, summary
-    run.event("gave_up", step=run.committed(), reason=outcome.decision.reason, saved=saved)
-    summary = write_summary(run, "gave_up", outcome.decision.reason)
-    wreck = outcome.wreck
-    if outcome.ending.kind == "refused":
-        raise Stop(BLOCKED, outcome.decision.reason, str(outcome.ending.facts.get("hint", "")), summary)
-    terminal.summary(summary, run)
-    last = [line for line in wreck.lines if line.strip()][-3:] if wreck else []
-    log = run.attempt(run.attempts()[-1]) / "output.log"
-    kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
-    text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  | {line}" for line in last)
-    raise Stop(GAVE_UP, text, f"read {log}; when the cause is mended, the same command goes on", summary)
-
-
-def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
-    state = next((place for place in places if place.exists()), None)
-    kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
-    text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
-    hint = "make room; then the same command goes on from there, nothing is lost"
-    return Stop(GAVE_UP, text, hint, summary_of(run, "gave_up", text))

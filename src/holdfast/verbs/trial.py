@@ -12,8 +12,8 @@ from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.replay import START_S, Change, replay
+from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.ui.terminal import Terminal
-from holdfast.verbs.launch import child_environment, trainer_launch
 from holdfast.world.ending import Stuck
 from holdfast.world.patience import Patience
 

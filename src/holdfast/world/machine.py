@@ -11,7 +11,7 @@ from holdfast.world.cards import read_cards, read_drivers
 from holdfast.world.place import Place
 from holdfast.world.system import read_system
 from holdfast.world.tools import DEADLINE_S, ask_tools
-from holdfast.world.torchbuild import read_torch
+from holdfast.world.torch_build import read_torch
 
 _PACKAGES = (
     *("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "numpy", "bitsandbytes", "flash-attn", "xformers"),

@@ -76,13 +76,18 @@ class Card(BaseModel):
 
 
 def read_cards(folder: Path, kind: type[C], package: str = "") -> dict[str, C]:
-    """The cards of one folder by id, in the order of their names.
+    """The cards of a folder and of the folders in it by id, in the order of their names.
 
-    `package`: the dotted name the folder is importable under, if it is; its modules are then cards too. Raises Stop(2) naming the
-    file and the field of a card that is not one.
+    `package`: the dotted name the folder is importable under, if it is; its modules are then cards too.
+    Raises Stop(2) naming the file and the field of a card that is not one, or two files of one name.
     """
-    files = sorted([*folder.glob("*.yaml"), *(folder.glob("[!_]*.py") if package else ())])
-    return {card.id: card for card in (_read(file, kind, package) for file in files)}
+    files = [*folder.rglob("*.yaml"), *(folder.glob("[!_]*.py") if package else ())]
+    found: dict[str, Path] = {}
+    for file in sorted(files, key=lambda file: file.name):
+        other = found.setdefault(file.stem, file)
+        if other is not file:
+            raise Stop(USAGE, f"{file} and {other} have one name", "a card's id is its file's name: rename one of them")
+    return {card.id: card for card in (_read(file, kind, package) for file in found.values())}
 
 
 def _read(file: Path, kind: type[C], package: str) -> C:

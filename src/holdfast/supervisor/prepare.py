@@ -38,9 +38,9 @@ from holdfast.rows.judge.rules import Rules, named
 from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
+from holdfast.supervisor.start import take_start
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
-from holdfast.verbs.start import take_start
 from holdfast.world.machine import read_machine
 from holdfast.world.system import usable_threads
 

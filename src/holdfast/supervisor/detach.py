@@ -15,11 +15,11 @@ from typing import BinaryIO
 from holdfast.core.errors import BLOCKED, DONE, INTERRUPTED, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
+from holdfast.supervisor.prepare import HELD_LOCK
+from holdfast.supervisor.runs import entry
+from holdfast.supervisor.signals import StopSignals
 from holdfast.ui.terminal import Terminal, open_log
 from holdfast.ui.words import shown
-from holdfast.verbs.prepare import HELD_LOCK
-from holdfast.verbs.signals import StopSignals
-from holdfast.verbs.status import entry
 from holdfast.world.evidence import tail
 from holdfast.world.standing import look
 

@@ -19,7 +19,7 @@ from holdfast.rows.files.raw_row import RawRow, Reject
 from holdfast.rows.files.read import read_rows
 from holdfast.rows.judge.layouts import BadRow, parse_example
 from holdfast.rows.tokens.codec import load_codec
-from holdfast.world.modeltypes import causal_types
+from holdfast.world.model_types import causal_types
 
 _LOOKED_AT = 20  # rows of each file
 _TYPES = "https://huggingface.co/docs/transformers/model_doc/auto"

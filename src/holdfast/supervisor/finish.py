@@ -26,9 +26,9 @@ from holdfast.core.units import counted
 from holdfast.core.wait import wait_for_end
 from holdfast.mind.health import at_the_end
 from holdfast.mind.summarise import summarise
+from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
-from holdfast.verbs.launch import child_environment, trainer_launch
 from holdfast.world.ending import Stuck, end
 from holdfast.world.patience import Silence
 from holdfast.world.pauses import Pauses

@@ -1,0 +1,94 @@
+"""Supervise a prepared run to its end, or to the step at which it is asked to stop, and conclude it."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.core.config.config import Config
+from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.core.files import Json, read_json
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import memory_places, sweep
+from holdfast.mind.standby import standby_mode
+from holdfast.supervisor.finish import finish, keep_newest, summary_of, write_summary
+from holdfast.supervisor.launch import advised, trainer_launch
+from holdfast.supervisor.signals import StopSignals
+from holdfast.supervisor.supervise import Outcome, RealWorld, View, supervise
+from holdfast.supervisor.trackers import tracked
+from holdfast.ui.terminal import Terminal
+from holdfast.world.standby import Standby
+
+
+def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
+    """Supervise a prepared run to its end, or to the step at which it is asked to stop; exit code and summary."""
+    places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
+    sweep(places[0].parent)
+    orders: Json = {
+        "session": uuid.uuid4().hex,
+        "memory_places": [str(place) for place in places],
+        "faults": faults_file,
+    }
+    for advice in advised(run):
+        terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
+    terminal.begin(run, config)
+    view = View(terminal.tick, terminal.tell, stop.asked_for)
+    stop.training = True
+    try:
+        run.summary_file.unlink(missing_ok=True)
+        with tracked(run, config):
+            with _standby(run, config) as standby:
+                outcome = supervise(trainer_launch, run, orders, view, RealWorld(standby))
+            terminal.end()
+            return _conclude(run, config, places, outcome, terminal, stop.asked_for)
+    except FileNotFoundError:
+        if run.config_file.exists():
+            raise
+        raise Stop(BLOCKED, f"{run.path} was removed while the run went on", "the same command begins the run anew") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _disk_full(run, places) from None
+    finally:
+        terminal.end()
+
+
+def _standby(run: RunFolder, config: Config) -> Standby:
+    mode = standby_mode(config, run.plan(), read_json(run.machine_file) or {})
+    return Standby(run, mode, always=bool(config.run.standby))
+
+
+def _conclude(
+    run: RunFolder, config: Config, places: list[Path], outcome: Outcome, terminal: Terminal, stop: Callable[[], bool]
+) -> tuple[int, Json]:
+    if outcome.ending.kind == "finished":
+        summary = finish(run, config, places, terminal, stop)
+        return DONE, summary
+    saved = keep_newest(run, places, config)
+    if outcome.decision is None:
+        summary = write_summary(run, "interrupted", None)
+        run.event("interrupted", step=run.committed(), saved=saved)
+        where = f"after step {run.committed()}" if run.committed() else "before the first step"
+        terminal.tell(f"stopped {where}; the same command goes on from there")
+        return INTERRUPTED, summary
+    run.event("gave_up", step=run.committed(), reason=outcome.decision.reason, saved=saved)
+    summary = write_summary(run, "gave_up", outcome.decision.reason)
+    wreck = outcome.wreck
+    if outcome.ending.kind == "refused":
+        raise Stop(BLOCKED, outcome.decision.reason, str(outcome.ending.facts.get("hint", "")), summary)
+    terminal.summary(summary, run)
+    last = [line for line in wreck.lines if line.strip()][-3:] if wreck else []
+    log = run.attempt(run.attempts()[-1]) / "output.log"
+    kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
+    text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  | {line}" for line in last)
+    raise Stop(GAVE_UP, text, f"read {log}; when the cause is mended, the same command goes on", summary)
+
+
+def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
+    state = next((place for place in places if place.exists()), None)
+    kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
+    text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
+    hint = "make room; then the same command goes on from there, nothing is lost"
+    return Stop(GAVE_UP, text, hint, summary_of(run, "gave_up", text))
