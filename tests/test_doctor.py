@@ -365,6 +365,15 @@ def test_a_run_is_judged_by_its_model_its_rows_its_memory_and_its_disk(config_fi
     assert "disk-space" not in {finding.id for finding in examine(small, config, tight)}
 
 
+def test_a_config_is_judged_with_its_overrides_as_train_takes_them(config_file: Path, tmp_path: Path) -> None:
+    said = json.loads(holdfast("doctor", config_file, "--no-probe", "--json", "adapter.targets=[nothing]").stdout)
+    assert any(found["severity"] == "block" and "names no module" in found["message"] for found in said["findings"])
+    wrong = holdfast("doctor", config_file, "train.learning_rat=1")
+    assert wrong.returncode == 2 and "train.learning_rat" in wrong.stderr
+    alone = holdfast("doctor", "train.lr=1e-4")
+    assert alone.returncode == 2 and "no config to change" in alone.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "severity", "told"),
     [

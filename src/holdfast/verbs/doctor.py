@@ -1,4 +1,4 @@
-"""`holdfast doctor [CONFIG]`: look at the machine before a run: what would fail, what is risky, and what mends it. Changes nothing."""
+"""`holdfast doctor [CONFIG [key=value ...]]`: look at the machine before a run: what would fail, and what mends it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from holdfast.world.machine import read_machine
 from holdfast.world.person import person
 from holdfast.world.probes import read_probes
 
-EXAMPLE = "holdfast doctor my-run.yaml --save-env machine.env"
+EXAMPLE = "holdfast doctor my-run.yaml train.max_tokens=2048 --save-env machine.env"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a run's YAML file, to judge the machine for that run")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, as in train")
     parser.add_argument("--machine", type=Path, metavar="FILE", help="judge a recorded machine; nothing of this one is looked at")
     parser.add_argument("--no-probe", action="store_true", help="start no child that imports torch, and calculate nothing")
     parser.add_argument(
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.compare:
         first, second = arguments.compare
         return _compare(first, second, checkup)
-    config = load_config(arguments.config, []) if arguments.config else None
+    config = _config(arguments)
     if arguments.machine:
         facts = recorded(arguments.machine)
     else:
@@ -91,6 +92,14 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.report:
         checkup.reported(arguments.report, _report(arguments.report, answer))
     return BLOCKED if judged == "blocked" else DONE, answer
+
+
+def _config(arguments: argparse.Namespace) -> Config | None:
+    """The run's config with its overrides; None without one. Raises Stop(2)."""
+    file: Path | None = arguments.config
+    if file is not None and "=" in file.name and not file.exists():
+        raise Stop(USAGE, f"{file} is a setting, and there is no config to change", f"holdfast doctor CONFIG {file}")
+    return load_config(file, arguments.overrides) if file else None
 
 
 def _judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]:

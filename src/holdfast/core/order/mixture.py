@@ -13,10 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.order.shuffle import Rows, fractions, permutation
-
-_OFFSETS_STREAM = 2**32 + 1  # beyond any epoch's number
-_STRATUM_STREAM = 2**62  # + stratum * 2**32 + pass
+from holdfast.core.order.shuffle import Rows, Stream, fractions, permutation
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Mixture:
         """Positions of the rows of epoch `epoch` (from 0), stratum by stratum."""
         first, margin, total = epoch * self.size, len(self.strata) + 1, sum(self.rates)
         early, late = max(0.0, (first - margin) / total), (first + self.size + margin) / total
-        offsets = fractions(len(self.strata), self.seed, _OFFSETS_STREAM)
+        offsets = fractions(len(self.strata), self.seed, Stream.MIXTURE_OFFSETS)
         begins = [max(0, int(np.ceil(early * rate - offset))) for rate, offset in zip(self.rates, offsets, strict=True)]
         ends = [int(np.ceil(late * rate - offset)) for rate, offset in zip(self.rates, offsets, strict=True)]
         due = [(np.arange(b, e) + o) / r for b, e, o, r in zip(begins, ends, offsets, self.rates, strict=True)]
@@ -48,7 +45,7 @@ class Mixture:
         rows = self.strata[stratum]
         parts = [rows[:0]]
         for number in range(begin // len(rows), (begin + count - 1) // len(rows) + 1 if count else 0):
-            order = rows[permutation(len(rows), self.seed, _STRATUM_STREAM + stratum * 2**32 + number)]
+            order = rows[permutation(len(rows), self.seed, Stream.STRATA + stratum * 2**32 + number)]
             start = number * len(rows)
             parts.append(order[max(0, begin - start) : begin + count - start])
         return np.concatenate(parts)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from enum import IntEnum, unique
+
 import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
+
+
+@unique
+class Stream(IntEnum):
+    """The streams of random words of one seed. Below all of them: an epoch's number is its own stream."""
+
+    HELD_OUT = 2**32  # which rows are held out
+    MIXTURE_OFFSETS = 2**32 + 1  # where each stratum of a mixture begins
+    EVALUATION = 2**32 + 2  # which held-out rows an evaluation on the way takes
+    PARTS = 2**33  # into which parts `data split` and `data sample` divide rows
+    STRATA = 2**62  # + stratum * 2**32 + pass
 
 
 def permutation(size: int, seed: int, stream: int) -> Rows:

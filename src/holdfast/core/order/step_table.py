@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.core.order.mixture import Mixture
-from holdfast.core.order.shuffle import Rows, permutation
+from holdfast.core.order.shuffle import Rows, Stream, permutation
 
-_HELD_OUT_STREAM = 2**32  # beyond any epoch's number
-_EVALUATION_STREAM = 2**32 + 1
 _EPOCHS_AHEAD, _SAMPLES_AHEAD, _STEPS_AHEAD = 10, 1 << 20, 16
 
 
@@ -77,13 +75,13 @@ def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:
     if held_out > 0 and count == 0 and rows > 1:
         count = 1
     kept = np.ones(rows, dtype=bool)
-    kept[permutation(rows, seed, _HELD_OUT_STREAM)[:count]] = False
+    kept[permutation(rows, seed, Stream.HELD_OUT)[:count]] = False
     return np.flatnonzero(kept), np.flatnonzero(~kept)
 
 
 def draw_rows(rows: Rows, limit: int | None, seed: int) -> list[int]:
     """At most `limit` of `rows`, drawn by seed, in their order; all of them when it is None."""
-    chosen = sorted(permutation(len(rows), seed, _EVALUATION_STREAM)[:limit].tolist())
+    chosen = sorted(permutation(len(rows), seed, Stream.EVALUATION)[:limit].tolist())
     return [int(rows[at]) for at in chosen]
 
 

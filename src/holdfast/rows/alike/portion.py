@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.order.shuffle import permutation
+from holdfast.core.order.shuffle import Stream, permutation
 from holdfast.rows.alike.keys import RowKeys
 from holdfast.rows.alike.similar import alike_pairs
 
 _AMOUNT = re.compile(r"\d+|0?\.\d+|1\.0*|rest")
-_STREAM = 2**33  # beyond those of training
 Numbers = npt.NDArray[np.int64]
 
 
@@ -75,7 +74,7 @@ def divide(keys: RowKeys, amounts: list[Amount], seed: int, together: Numbers, e
     part = np.full(len(keys), -1, np.int8)
     size = np.bincount(together, minlength=len(keys)).astype(np.int64)
     heads = np.flatnonzero(size)
-    heads = heads[permutation(len(heads), seed, _STREAM)]
+    heads = heads[permutation(len(heads), seed, Stream.PARTS)]
     of_category = keys.category[heads]
     goals = _goals(amounts, np.bincount(of_category, weights=size[heads], minlength=len(keys.categories)).astype(np.int64), equal)
     for number in range(len(keys.categories)):
