@@ -89,8 +89,8 @@ def test_other_trainers_names_are_answered_with_keys_that_exist() -> None:
         ("- a\n- b\n", "holds a list"),
         ("just words\n", "holds text, a mapping"),
         ("model: [x\n", "not valid YAML"),
-        ("train:\n  lr: 1e-4\n  lr: 3\n", "the key train.lr stands twice, in lines 2 and 3"),
-        ("data: {files: a}\nfaults: [{effect: kill, effect: hang}]\n", "the key faults.0.effect stands twice, in lines 2 and 2"),
+        ("train:\n  lr: 1e-4\n  lr: 3\n", "the key train.lr is a duplicate, in lines 2 and 3"),
+        ("data: {files: a}\nfaults: [{effect: kill, effect: hang}]\n", "the key faults.0.effect is a duplicate, in lines 2 and 2"),
         ("\tmodel: x", "not valid YAML"),
     ],
 )
@@ -252,7 +252,7 @@ def test_a_model_without_a_tokenizer(config_of: Write, model: Path, tmp_path: Pa
 
 def test_a_model_without_a_config(config_of: Write, model: Path, tmp_path: Path) -> None:
     (model / "config.json").write_text("{")
-    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="config.json is no JSON object")
+    refused(1, "train", config_of(model=str(model)), "--run", tmp_path / "run", says="config.json is not a JSON object")
 
 
 def test_a_model_with_damaged_weights(config_of: Write, model: Path, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_a_run_folder_that_is_held_says_by_whom(config_of: Write, tmp_path: Path
 def test_a_folder_that_is_no_run_folder_is_left_alone(config_of: Write, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    refused(2, "train", config_of(), "--run", tmp_path / "mine", says="is not empty and no run folder")
+    refused(2, "train", config_of(), "--run", tmp_path / "mine", says="is not empty and is not a run folder")
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
@@ -390,7 +390,7 @@ def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_
     shutil.rmtree(tmp_path / "gone", ignore_errors=True)
     output, _ = child.communicate()
     assert child.returncode == 1, output
-    assert f"{run} was removed while the run went on" in output and "Traceback" not in output
+    assert f"{run} was removed while the run was going" in output and "Traceback" not in output
     wait_until(lambda: not Path(f"/proc/{trainer}").exists())
 
 
@@ -398,7 +398,7 @@ def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_
 
 
 def test_trial_asks_for_what_it_needs(config_of: Write, tmp_path: Path) -> None:
-    refused(2, "trial", tmp_path, "--step", 1, says="is no run folder")
+    refused(2, "trial", tmp_path, "--step", 1, says="is not a run folder")
     config, run = config_of(train={"steps": 2}), tmp_path / "run"
     assert holdfast("train", config, "--run", run).returncode == 0
     refused(2, "trial", run, "--step", 9, says="the run has steps 1 to 2")

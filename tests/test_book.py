@@ -130,7 +130,7 @@ def test_a_card_that_is_none_is_told_with_file_and_field(tmp_path: Path, text: s
 
 
 def test_a_book_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Stop, match="no folder"):
+    with pytest.raises(Stop, match="not a folder"):
         cards_of("failures", tmp_path / "none")
 
 

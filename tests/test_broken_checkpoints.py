@@ -144,7 +144,7 @@ def test_a_last_checkpoint_that_went_bad_is_trained_again(config_of: Callable[..
     last.write_bytes(last.read_bytes()[:-1])
     refused = holdfast("train", config, "--run", run)
     assert refused.returncode == 3, refused.stderr
-    assert "the same command trains the missing steps again" in refused.stderr
+    assert "rerun the same command to train the missing steps again" in refused.stderr
     again = holdfast("train", config, "--run", run, "--json")
     assert again.returncode == 0, again.stderr
     summary = json.loads(again.stdout)

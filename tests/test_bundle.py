@@ -190,7 +190,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "empty").mkdir()
     done = holdfast("bundle", tmp_path / place)
     assert done.returncode == 2
-    assert "no run folder" in done.stderr and "Traceback" not in done.stderr
+    assert "not a run folder" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_place_that_cannot_be_written_is_told(wrecked: Path, tmp_path: Path) -> None:

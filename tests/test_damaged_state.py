@@ -396,7 +396,7 @@ def test_what_the_lab_saw_is_gone_back_to_until_it_came_to_nothing_too_often() -
     assert decide_after(verdict, wreck(7, 6), before, LAUNCH).to == 3
     assert decide_after(verdict, wreck(7, 6), before, LAUNCH, ROLLBACKS).remedy != "rollback"
     base = decide_after(Verdict("weights", 5, 9.0, "absurd: q"), wreck(7, 6), before, LAUNCH)
-    assert base.launch is None and "absurd: q; fetch the model again" in base.reason
+    assert base.launch is None and "absurd: q; download the model again" in base.reason
 
 
 def test_absurd_base_weights_are_named_where_nothing_helps() -> None:

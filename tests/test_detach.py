@@ -251,7 +251,7 @@ def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_p
     wait_until(lambda: terminal.shows("attempt 1: killed by SIGKILL"))
     terminal.type(b"\x03")
     assert terminal.ended() == 130
-    assert terminal.shows("the run goes on; to end it: holdfast stop")
+    assert terminal.shows("the run continues; to end it: holdfast stop")
     unnamed = Terminal("attach", cwd=tmp_path)  # the only living run need not be named
     wait_until(lambda: unnamed.shows(f"run: {run}"))
     unnamed.type(b"\x03")
@@ -261,7 +261,7 @@ def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_p
     nothing = holdfast("attach", cwd=tmp_path)
     assert nothing.returncode == 2 and "is running" in nothing.stderr
     over = holdfast("attach", run)
-    assert over.returncode == 130 and "go on with: holdfast train" in over.stdout
+    assert over.returncode == 130 and "resume with: holdfast train" in over.stdout
 
 
 def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config_of: Write, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_run_whose_gpu_is_gone_does_not_go_on_on_the_cpu(run: Path, config_of:
     planned_for(run, "cuda")
     summary = extended(config_of, run, device_s=0)
     assert (summary["code"], summary["status"], summary["steps"]) == (3, "gave_up", 4)
-    assert "torch finds no GPU" in summary["reason"] and "the same command goes on" in summary["said"]
+    assert "torch finds no GPU" in summary["reason"] and "rerun the same command to resume" in summary["said"]
     assert [event["step"] for event in events(run, "device_gone")] == [4]
     trial = holdfast("trial", run, "--step", "3")
     assert trial.returncode == 1 and "the GPU is gone" in trial.stdout

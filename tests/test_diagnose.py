@@ -294,10 +294,10 @@ def test_a_users_own_card_is_heard(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("none.log",), "none.log: No such file"),
-        (("{folder}",), "no run folder"),
+        (("{folder}",), "not a run folder"),
         (("{log}", "--exit-code", "soon"), "not an exit code"),
         (("{log}", "--machine", "{log}"), "--machine"),
-        (("{log}", "--book", "nowhere"), "no folder"),
+        (("{log}", "--book", "nowhere"), "not a folder"),
     ],
 )
 def test_what_cannot_be_read_is_told(arguments: tuple[str, ...], told: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A wish to stop is met at every stage: exit code 130, nothing started again, the same command goes on."""
+"""A wish to stop is met at every stage: exit code 130, nothing started again, rerun the same command to resume."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_a_run_is_stopped_at_any_stage(config_of: Write, tmp_path: Path, stage: 
     assert "Traceback" not in output
     wait_until(lambda: not processes_of(run))  # the writer sees its trainer's end a moment later
     if (run / "attempts").exists():
-        assert "the same command goes on from there" in output
+        assert "rerun the same command to resume" in output
         assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
         assert len(events(run, "attempt_started")) == 1
     else:
-        assert "nothing was trained yet; the same command begins again" in output
+        assert "nothing was trained yet; rerun the same command to start over" in output
     again = holdfast("train", config, "train.steps=200", "--run", run, "--json") if stage == "the first step is done" else None
     if again:
         assert again.returncode == 0, again.stderr
@@ -72,7 +72,7 @@ def test_a_run_stopped_while_it_is_looked_at_again_is_told_where_it_stands(confi
     again.send_signal(signal.SIGINT)
     output, _ = again.communicate()
     assert again.returncode == 130, output
-    assert "the same command goes on from there" in output
+    assert "rerun the same command to resume" in output
     assert "nothing was trained" not in output
 
 
@@ -83,7 +83,7 @@ def test_a_stop_during_the_final_evaluation_is_no_finish(config_of: Write, tmp_p
     child.send_signal(signal.SIGINT)
     output, _ = child.communicate()
     assert child.returncode == 130, output
-    assert "its evaluation is not; the same command goes on from there" in output
+    assert "its evaluation is not; rerun the same command to resume" in output
     assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
     again = holdfast("train", config, "--run", run, "--json")
     assert again.returncode == 0, again.stderr

@@ -201,7 +201,7 @@ def test_ctrl_c_finishes_the_step_saves_and_exits_130(undisturbed: SimpleNamespa
     first.send_signal(2)
     output, _ = first.communicate()
     assert first.returncode == 130, output
-    assert "the same command goes on" in output
+    assert "rerun the same command to resume" in output
     committed = lines(run / "steps.jsonl")[-1]["step"]
     assert (run / "checkpoints" / f"step-{committed:08d}" / "manifest.json").exists()
     assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
@@ -235,5 +235,5 @@ def test_a_failure_that_always_comes_back_ends_the_run_with_its_reason(undisturb
     assert "Traceback" not in done.stderr
     assert "the state after step 8 is kept" in done.stderr
     assert json.loads((run / "summary.json").read_text())["status"] == "gave_up"
-    assert holdfast("train", undisturbed.config, "--run", run).returncode == 0, "with the cause gone, the same command goes on"
+    assert holdfast("train", undisturbed.config, "--run", run).returncode == 0, "with the cause gone, rerun the same command to resume"
     check(run, undisturbed)

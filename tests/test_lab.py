@@ -1,4 +1,4 @@
-"""The lab finds what makes a step fail by experiment: the row, the setting, or nothing; and the run goes on with what was seen to help."""
+"""Why a step fails, found by experiment: a row, several rows, a setting, or nothing; and the run goes on with what helped."""
 
 from __future__ import annotations
 

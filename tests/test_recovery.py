@@ -365,7 +365,7 @@ def test_a_full_disk_pauses_saving_and_training_goes_on(config_of: Write, undist
     filler.unlink()
     output, _ = child.communicate()
     assert child.returncode == 0, output
-    assert "is full: training goes on" in output and "the disk has room again" in output
+    assert "is full: training continues" in output and "the disk has room again" in output
     assert finished(run, output) == undisturbed
     over = events(run, "disk_full_over")
     assert over and over[0]["step"] > full_at + 30

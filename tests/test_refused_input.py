@@ -44,7 +44,7 @@ def test_broken_base_weights_are_named_before_the_first_step(config_of: Write, m
     assert not (run / "steps.jsonl").exists()
     assert json.loads(done.stdout)["incidents"][0]["cause"] == "nonfinite_numerics"
     file.write_bytes(whole)
-    assert holdfast("train", config_of(model=str(model)), "--run", run).returncode == 0, "mended, the same command goes on"
+    assert holdfast("train", config_of(model=str(model)), "--run", run).returncode == 0, "mended, rerun the same command to resume"
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_targets_that_take_no_adapter_are_refused_at_the_first_attempt(
     found = json.loads(holdfast("diagnose", run, "--json").stdout)
     assert says in found["explanation"] and [remedy["what"][:20] for remedy in found["remedies"]] == ["this model has down_"]
     again = holdfast("train", config, "adapter.targets=all-linear", "--run", run)
-    assert again.returncode == 2 and f"-> it has no step yet: remove it (rm -r {run}), or " in again.stderr
+    assert again.returncode == 2 and f"-> it has no committed step yet: remove it (rm -r {run}), or " in again.stderr
 
 
 @pytest.mark.parametrize(
     ("kind", "says", "hint"),
     [
         ("qwen99", "holds a model of type 'qwen99', which transformers", "pip install --upgrade transformers"),
-        ("t5", "holds a model of type 't5', which is no causal language model to transformers", "give a causal language model"),
+        ("t5", "holds a model of type 't5', which transformers does not load as a causal language model:", "give a causal language model"),
     ],
 )
 def test_a_model_that_transformers_does_not_take_is_refused_at_the_first_attempt(

@@ -182,7 +182,7 @@ def test_an_adapter_config_that_does_not_describe_its_weights(
 def test_a_damaged_adapter_file(config_of: Write, adapter: Path, tmp_path: Path) -> None:
     file = adapter / "adapter_model.safetensors"
     whole = file.read_bytes()
-    damages = [(whole[:-10], "is damaged: it has"), (b"\xff" * 8 + whole[8:], "is damaged"), (whole[:8] + b"x" + whole[9:], "is no JSON")]
+    damages = [(whole[:-10], "is damaged: it has"), (b"\xff" * 8 + whole[8:], "is damaged"), (whole[:8] + b"x" + whole[9:], "is not JSON")]
     damages.append((len(b'{"a": 1}').to_bytes(8, "little") + b'{"a": 1}', "its header describes no tensors"))
     for number, (data, says) in enumerate(damages):
         file.write_bytes(data)

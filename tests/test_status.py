@@ -103,7 +103,7 @@ def test_the_state_of_a_run_in_which_nobody_works(made: Path, case: str) -> None
     assert (run["state"], run["step"], run["steps"], run["pids"], run["problems"]) == (state, 7, 10, {}, [])
     text = say(made)
     assert "step 7 of 10 (70%)" in text
-    assert ("goes on with: holdfast train my.yaml" in text) == (state != "finished")
+    assert ("resume with: holdfast train my.yaml" in text) == (state != "finished")
     assert ("gave up: out of luck" in text) == (state == "gave_up")
 
 
@@ -188,7 +188,7 @@ def test_what_is_no_run_is_refused_with_the_name_that_was_meant(made: Path, tmp_
     for wrong, words in {
         "made": "do you mean runs/made?",
         "nix": "No such file or directory",
-        str(made / "attempts"): "no run lies in it",
+        str(made / "attempts"): "it holds no run",
     }.items():
         done = holdfast("status", wrong, cwd=tmp_path)
         assert done.returncode == 2
@@ -256,8 +256,8 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     assert set(now["pids"]) == {"nurse", "trainer", "writer"}
     text = say(run)
     assert "no supervisor watches it" in text
-    assert "goes on with: holdfast train" in text
-    assert f"goes on with: cd {Path.cwd()} && holdfast train" in say(run, cwd=tmp_path)
+    assert "resume with: holdfast train" in text
+    assert f"resume with: cd {Path.cwd()} && holdfast train" in say(run, cwd=tmp_path)
 
     again = start(*command)
     wait_until(lambda: (run / "events.jsonl").read_text().count("attempt_adopted") == 1)

@@ -19,7 +19,7 @@ VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what mends it",
     "train": "train a model from a config, or go on with an unfinished run",
     "status": "show what is running where, how far each run is, and what happened to it",
-    "attach": "look on at a running run, from any terminal",
+    "attach": "follow a running run, from any terminal",
     "stop": "let a run finish its step, save and end, as Ctrl-C does",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "diagnose": "name what ended a run, from any trainer's log",
@@ -27,7 +27,7 @@ VERBS = {
     "explain": "print a card of the book: mechanism, source, remedies",
     "chat": "talk to the base and the tuned model of a run side by side",
     "data": "check rows, clean, split, sample or compare them, make them from a recipe, collect them from real use",
-    "report": "write a run's one-file report again",
+    "report": "regenerate a run's one-file report",
     "schema": "print the JSON schema of a config file",
 }
 

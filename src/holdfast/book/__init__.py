@@ -25,5 +25,5 @@ def cards_of(shelf: str, own: Path | None = None) -> dict[str, Any]:
     if own is None:
         return cards
     if not own.is_dir():
-        raise Stop(USAGE, f"{own} is no folder", "--book takes a folder with failures/*.yaml in it")
+        raise Stop(USAGE, f"{own} is not a folder", "--book takes a folder with failures/*.yaml in it")
     return cards | read_cards(own / shelf, kind)

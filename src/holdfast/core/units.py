@@ -19,7 +19,7 @@ def parse_bytes(value: Any) -> Any:
         return value
     found = _SIZE.fullmatch(value)
     if not found or found[2].lower() not in _UNITS:
-        raise ValueError(f"{value!r} is no size; write for example 8GiB, 500MB or a number of bytes")
+        raise ValueError(f"{value!r} is not a size; write for example 8GiB, 500MB or a number of bytes")
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 

@@ -58,7 +58,7 @@ def decide(wreck: Wreck, diagnosis: Diagnosis, history: list[Past], launch: Laun
         return Decision(None, "none", f"{repeats} attempts in a row {wreck.ending.words()} {where} without a new step")
     if barren >= BARREN:
         return Decision(None, "none", f"{barren} attempts in a row committed no new step, for changing reasons")
-    return Decision(launch, "resume", f"{wreck.ending.words()} {where}; starting again from the newest state")
+    return Decision(launch, "resume", f"{wreck.ending.words()} {where}; restarting from the newest state")
 
 
 def is_final(wreck: Wreck) -> bool:
@@ -73,7 +73,7 @@ def decide_gone(wreck: Wreck, launch: Launch, away_s: float, asked: Run) -> Deci
         told = f"{reason}; the run was planned for one: looking for it again for {asked.device_s:g} s (run.device_s)"
         return Decision(launch, "wait", told)
     if asked.allow_cpu:
-        return Decision(launch, "cpu", f"{reason} for {away_s:.0f} s; going on on the CPU, as run.allow_cpu says")
+        return Decision(launch, "cpu", f"{reason} for {away_s:.0f} s; continuing on the CPU, as run.allow_cpu says")
     return Decision(None, "none", f"{reason} for {away_s:.0f} s (run.device_s = {asked.device_s:g})")
 
 
@@ -122,16 +122,16 @@ def decide_after(verdict: Verdict, wreck: Wreck, before: Decision, launch: Launc
     told = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
     if verdict.to is not None and rolled < ROLLBACKS:
         change = "".join(f" with {name} = {value}" for name, value in verdict.settings.items())
-        reason = f"step {wreck.step} goes through from the state after step {verdict.to}{change}; going on from there"
+        reason = f"step {wreck.step} goes through from the state after step {verdict.to}{change}; continuing from there"
         return Decision(launch, "rollback", reason, told, verdict.to)
     if verdict.kind == "rows":
         rows = ", ".join(verdict.sources)
         return Decision(launch, "quarantine", f"step {wreck.step} fails because of {rows}; left out from now on", told)
     if verdict.kind == "setting" and verdict.to is None:
         change = ", ".join(f"{name} = {value}" for name, value in (verdict.settings | verdict.env).items())
-        return Decision(launch, verdict.remedy, f"step {wreck.step} goes through with {change}; going on with that", told)
+        return Decision(launch, verdict.remedy, f"step {wreck.step} goes through with {change}; continuing with that", told)
     if verdict.kind == "weights":
-        reason = f"step {wreck.step} fails from every state and under every change: {verdict.evidence}; fetch the model again"
+        reason = f"step {wreck.step} fails from every state and under every change: {verdict.evidence}; download the model again"
         return Decision(None, "none", reason, told)
     if verdict.kind == "transient" or before.launch is not None:
         return Decision(before.launch, "resume" if before.launch else "none", f"{before.reason}; the lab: {verdict.evidence}", told)
@@ -149,9 +149,9 @@ def decide_course(trouble: Trouble, verdict: Verdict, to: int | None, barren: in
         return Decision(None, "none", verdict.evidence)
     told = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
     if to is None:
-        return Decision(launch, "none", f"{trouble.words()}; no state from before it is left, so the run goes on as it is", told)
+        return Decision(launch, "none", f"{trouble.words()}; no state from before it is left, so the run continues as it is", told)
     if trouble.kind == "start" and verdict.kind == "uncertain" and verdict.trials:
-        return Decision(launch, "none", f"{trouble.words()}; so it does at lower rates, too: the run goes on as it is", told)
+        return Decision(launch, "none", f"{trouble.words()}; at lower rates it does the same: the run continues as it is", told)
     if barren >= ROLLBACKS:
         reason = f"{trouble.words()}; {barren} rollbacks did not cure it, the last one at {factor:g} times the learning rate"
         return Decision(None, "none", f"{reason}; look at the rows around it, or try another train.lr or train.max_grad_norm", told)

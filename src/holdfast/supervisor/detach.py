@@ -51,7 +51,7 @@ def detach(run: RunFolder, lock: int, arguments: list[str], terminal: Terminal, 
     if child.returncode is not None:
         return _ended_early(run, child.returncode)
     terminal.say(f"under way: step {run.committed()} is done; process {child.pid} on {platform.node()} supervises it")
-    terminal.say(f"  look on   holdfast attach {name}\n  ask       holdfast status {name}\n  stop      holdfast stop {name}")
+    terminal.say(f"  follow    holdfast attach {name}\n  status    holdfast status {name}\n  stop      holdfast stop {name}")
     terminal.say(f"  its log   {shown(run.supervisor_log)}")
     return DONE, entry(look(run))
 
@@ -70,6 +70,6 @@ def _ended_early(run: RunFolder, code: int) -> tuple[int, Json]:
         return code, standing.summary or entry(standing)
     if code < 0:
         text = f"the supervisor was killed by {signal.Signals(-code).name} before a new step was done"
-        raise Stop(BLOCKED, text, f"the same command goes on; its log: {run.supervisor_log}")
+        raise Stop(BLOCKED, text, f"rerun the same command to resume; its log: {run.supervisor_log}")
     message, _, hint = _FAREWELL.split("\n".join(tail(run.supervisor_log)))[-1].partition("\n  -> ")
     raise Stop(code, message, hint, standing.summary if standing.summary.get("status") == "gave_up" else None)

@@ -71,7 +71,7 @@ def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
     words = {
         "running": f"the run is {now.doing or 'at work'}, at {at}; nothing has ended it",
         "interrupted": f"the run was stopped on request at {at}; nothing has failed, and the same command resumes it",
-    }.get(now.state, f"the run is dead at {at}: nobody works on it, and nobody saw how its processes ended")
+    }.get(now.state, f"the run is dead at {at}: no process owns it, and how its processes ended was not seen")
     held = "All of them at once: a reboot, the kernel out of memory, or somebody killed them; the same command resumes the run."
     clues = (Clue(None, words), *(found.clues if found else ()))
     return Diagnosis("unknown", 0.0, clues, found.also if found else (), explanation=words if now.state != "dead" else held)

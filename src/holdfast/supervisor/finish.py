@@ -49,7 +49,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
         state = f"step {newest.step}" if newest else "nothing"
         text = f"the newest checkpoint that verifies is {state}, the run stands at step {run.committed()}"
         _close(run)
-        raise Stop(GAVE_UP, text, "look into the disk; the same command trains the missing steps again")
+        raise Stop(GAVE_UP, text, "check the disk; rerun the same command to train the missing steps again")
     artifact = _chosen(run, config, newest, terminal)
     publish_artifact(run, artifact)
     _evaluate(run, config, terminal, stop)
@@ -162,7 +162,7 @@ def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Ca
             while (code := child.poll()) is None:
                 if stop():
                     write_summary(run, "interrupted", None)
-                    raise KeyboardInterrupt("the training is done, its evaluation is not; the same command goes on from there")
+                    raise KeyboardInterrupt("the training is done, its evaluation is not; rerun the same command to resume")
                 with contextlib.suppress(BlockingIOError):
                     signs = os.read(listen, 1 << 16)
                     silence.broken()
@@ -188,7 +188,7 @@ def _end(run: RunFolder, child: subprocess.Popen[bytes]) -> None:
         end(child, "the evaluation")
     except Stuck as stuck:
         summary = write_summary(run, "gave_up", str(stuck))
-        hint = "restart the machine, or at least the driver; then the same command evaluates the adapter, which is made"
+        hint = "restart the machine, or at least the driver; then rerun the same command: the adapter is made, its evaluation is not"
         raise Stop(GAVE_UP, str(stuck), hint, summary) from None
 
 

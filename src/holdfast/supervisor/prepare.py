@@ -93,12 +93,12 @@ def _lock(run: RunFolder, descriptor: int) -> None:
     pid, since = holder.get("identity", {}).get("pid"), holder.get("since", "an unknown time")
     text = f"{run.path} is held by process {pid} on {holder.get('host')} since {since}: {holder.get('command')}"
     name = shown(run.path)
-    raise Stop(BLOCKED, text, f"look on: holdfast attach {name}; stop it (it can be resumed): holdfast stop {name}")
+    raise Stop(BLOCKED, text, f"follow it: holdfast attach {name}; stop it (it can be resumed): holdfast stop {name}")
 
 
 def _claim_folder(run: RunFolder) -> None:
     if run.path.is_dir() and any(run.path.iterdir()) and not run.begun():
-        raise Stop(USAGE, f"{run.path} is not empty and no run folder of holdfast", "give an empty or new folder with --run DIR")
+        raise Stop(USAGE, f"{run.path} is not empty and is not a run folder", "give an empty or new folder with --run DIR")
     run.path.mkdir(parents=True, exist_ok=True)
 
 
@@ -116,7 +116,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
         hint = f"{longer}give another folder with --run DIR, or name (run.name)"
         if not run.committed():
-            hint = f"it has no step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
+            hint = f"it has no committed step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
         raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)
     _check_data_file(run, config, terminal)
 
@@ -142,7 +142,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     lengths = np.diff(tokens.starts)
     training, held_out = split(tokens, config.data, config.train.seed)
     if not len(training):
-        raise Stop(BLOCKED, "no row to train on is left: only rows for evaluation passed the check", f"each reject: {run.rejects_file}")
+        raise Stop(BLOCKED, "no rows left to train on: only held-out rows passed the check", f"each reject: {run.rejects_file}")
     if config.evaluate.every and not len(held_out):
         message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
         raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")

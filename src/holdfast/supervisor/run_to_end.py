@@ -46,7 +46,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
     except FileNotFoundError:
         if run.config_file.exists():
             raise
-        raise Stop(BLOCKED, f"{run.path} was removed while the run went on", "the same command begins the run anew") from None
+        raise Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over") from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -71,7 +71,7 @@ def _conclude(
         summary = write_summary(run, "interrupted", None)
         run.event("interrupted", step=run.committed(), saved=saved)
         where = f"after step {run.committed()}" if run.committed() else "before the first step"
-        terminal.tell(f"stopped {where}; the same command goes on from there")
+        terminal.tell(f"stopped {where}; rerun the same command to resume")
         return INTERRUPTED, summary
     run.event("gave_up", step=run.committed(), reason=outcome.decision.reason, saved=saved)
     summary = write_summary(run, "gave_up", outcome.decision.reason)
@@ -83,12 +83,12 @@ def _conclude(
     log = run.attempt(run.attempts()[-1]) / "output.log"
     kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
     text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  | {line}" for line in last)
-    raise Stop(GAVE_UP, text, f"read {log}; when the cause is mended, the same command goes on", summary)
+    raise Stop(GAVE_UP, text, f"read {log}; fix the cause, then rerun the same command to resume", summary)
 
 
 def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
     state = next((place for place in places if place.exists()), None)
     kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
     text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
-    hint = "make room; then the same command goes on from there, nothing is lost"
+    hint = "make room, then rerun the same command to resume: nothing is lost"
     return Stop(GAVE_UP, text, hint, summary_of(run, "gave_up", text))

@@ -24,10 +24,10 @@ def chosen(place: Path) -> RunFolder:
 
 def no_run(place: Path) -> Stop:
     try:
-        why = ", and no run lies in it" if list(place.iterdir()) else ": it is empty"
+        why = ", and it holds no run" if list(place.iterdir()) else ": it is empty"
     except OSError as error:
         why = f": {error.strerror}"
-    text = f"{place} is no run folder{why}"
+    text = f"{place} is not a run folder{why}"
     named = RUNS.resolve() / place.name
     return Stop(USAGE, text, f"do you mean {shown(named)}?" if is_run(named) else "all runs under ./runs: holdfast status")
 

@@ -15,7 +15,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.training = self.asked = False
-        self.standing = "nothing was trained yet; the same command begins again"
+        self.standing = "nothing was trained yet; rerun the same command to start over"
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
 
@@ -23,7 +23,7 @@ class StopSignals:
         if not self.training:
             raise KeyboardInterrupt(self.standing)
         if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt("the trainer ends by itself after its step; the same command shows what became of it")
+            raise KeyboardInterrupt("the trainer ends by itself after its step; rerun the same command to see what became of it")
         self.asked = True
 
     def asked_for(self) -> bool:

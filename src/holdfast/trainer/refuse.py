@@ -32,7 +32,7 @@ def refuse_broken_weights(model: nn.Module, source: str) -> None:
         listed = "\n".join(f"  {told}" for told in broken[:_SHOWN])
         more = f"\n  and {len(broken) - _SHOWN} more tensors" if len(broken) > _SHOWN else ""
         text = f"{len(broken)} of {count} weights of {source} hold NaN or Inf:\n{listed}{more}"
-        raise Refusal("nonfinite_numerics", text, "fetch the model again; then the same command goes on")
+        raise Refusal("nonfinite_numerics", text, "download the model again; then rerun the same command to resume")
 
 
 def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool = False) -> tuple[list[str], int]:

@@ -95,6 +95,6 @@ def _see_memory_free(job: Job, device: torch.device) -> None:
     seconds, missing = wait_for_memory(needed, lambda: free_bytes(device))
     if missing:
         has = torch.cuda.mem_get_info(device)[1]
-        told = f"of {has >> 20:,} MiB the run needs {needed >> 20:,}, and {missing >> 20:,} of them are held by somebody else"
+        told = f"of {has >> 20:,} MiB the run needs {needed >> 20:,}, and {missing >> 20:,} of them are held by other processes"
         job.event("device_memory_missing", missing_bytes=missing, needed_bytes=needed, waited_seconds=round(seconds, 1), says=told)
-        job.say(f"holdfast: {told}; trying all the same")
+        job.say(f"holdfast: {told}; trying anyway")

@@ -27,7 +27,8 @@ def show(answer: Json) -> None:
     _reasons(console, "rows in another language than the rest (kept as they are)", strays(answer), answer)
     if answer.get("out"):
         console.print(
-            f"clean rows: {answer['out']}; rejects: {answer['rejects']}; mended as they were: {answer['originals_of_mended']}", markup=False
+            f"clean rows: {answer['out']}; rejects: {answer['rejects']}; originals of mended rows: {answer['originals_of_mended']}",
+            markup=False,
         )
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from holdfast.core.files import Json
 
 _WORDS = {
-    "checkpoint_passed_over": "a damaged checkpoint was passed over",
-    "checkpoint_failed": "a checkpoint could not be saved; training goes on",
+    "checkpoint_passed_over": "a damaged checkpoint was skipped",
+    "checkpoint_failed": "a checkpoint could not be saved; training continues",
     "checkpoint_skipped": "a checkpoint was left out",
     "snapshot_place_refused": "the snapshot went to another place",
-    "remedy_applied": "the run goes on with what was seen to help",
+    "remedy_applied": "the run continues with what was seen to help",
     "remedy_helped": "what was changed has helped",
     "remedy_refuted": "what was changed has not helped, and is not tried again in this run",
     "rolled_back": "committed steps were taken back",
-    "disk_full_over": "the disk has room again: the steps it did not take are journalled, checkpoints go on",
-    "snapshot_file_made_again": "somebody removed the file of the snapshots; it was made again",
+    "disk_full_over": "the disk has room again: the steps held in memory are journalled, checkpoints resume",
+    "snapshot_file_made_again": "the snapshot file was deleted; recreated",
     "snapshot_interval": "snapshots are taken further apart, or closer",
     "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
     "memory_low": "memory runs short, and micro-batches cannot be smaller",

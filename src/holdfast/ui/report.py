@@ -76,7 +76,7 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     if status == "gave_up":
         return f"Gave up after step {summary['steps']:,}: {summary.get('reason')}. The best state is kept."
     if status == "interrupted":
-        return f"Stopped by its user after step {summary['steps']:,}; the same command goes on from there."
+        return f"Stopped by its user after step {summary['steps']:,}; rerun the same command to resume."
     if status != "finished":
         return f"Running: {counted(run.committed(), 'step')} so far."
     incidents = len(summary["incidents"])

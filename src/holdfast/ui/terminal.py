@@ -71,7 +71,7 @@ class Terminal:
         """The terminal is gone: turn its outputs over to the log. A signal handler may call this."""
         if self._log is None or not self._terminals:
             return
-        descriptor = open_log(self._log, f"the terminal is gone; process {os.getpid()} goes on, and says here what it has to say")
+        descriptor = open_log(self._log, f"the terminal is gone; process {os.getpid()} continues, and writes here what it has to say")
         for number in self._terminals:
             os.dup2(descriptor, number)
         self._terminals = set()
@@ -195,7 +195,7 @@ class Terminal:
         """Once, when the disk takes no more; that it takes rows again is an event of the trainer's."""
         if unwritten and not self._disk_is_full:
             self.tell(
-                f"the disk of {run.path} is full: training goes on, its state is kept in memory, checkpoints wait until there is room"
+                f"the disk of {run.path} is full: training continues, its state is kept in memory, checkpoints wait until there is room"
                 f" (since step {run.committed() + 1})"
             )
         self._disk_is_full = unwritten > 0
@@ -242,7 +242,7 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         change = change_of_loss(loss)
         facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}"))
         if not loss["eval_tuned"] < loss["eval_base"]:
-            facts.append(("", "on unseen rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
+            facts.append(("", "on held-out rows the adapter is no better: look at the curves; try a lower train.lr or more rows"))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
         facts.append(("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} tokens/s there"))

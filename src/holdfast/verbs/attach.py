@@ -1,4 +1,4 @@
-"""`holdfast attach [RUN]`: look on at a running run as the terminal that began it does. Ctrl-C leaves the run running."""
+"""`holdfast attach [RUN]`: follow a running run as the terminal that began it does. Ctrl-C leaves the run running."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         if lives(folder):
             _look_on(folder, terminal)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"you look on no longer, the run goes on; to end it: holdfast stop {shown(folder.path)}") from None
+        raise KeyboardInterrupt(f"detached; the run continues; to end it: holdfast stop {shown(folder.path)}") from None
     finally:
         terminal.end()
     return _ended(look(folder), terminal)
@@ -67,7 +67,9 @@ def _look_on(folder: RunFolder, terminal: Terminal) -> None:
                 terminal.say("the steps are done; base and tuned model are being compared")
             if not standing.supervised and not told:
                 told = True
-                terminal.tell("no supervisor watches this run: it trains on, but would not be started again; the same command adopts it")
+                terminal.tell(
+                    "no supervisor watches this run: it trains on, but nothing would restart it; rerun the same command to adopt it"
+                )
         if attempt is not None:
             terminal.tick(attempt)
         time.sleep(LOOK_EVERY_S)
@@ -79,13 +81,13 @@ def _ended(standing: Standing, terminal: Terminal) -> tuple[int, Json]:
     command = standing.holder.get("command") or "holdfast train CONFIG"
     after = f"after step {standing.step}" if standing.step else "before its first step"
     if state == "dead":
-        raise Stop(BLOCKED, f"{run.path} ended {after} and was not finished", f"go on with: {command}")
+        raise Stop(BLOCKED, f"{run.path} ended {after} and was not finished", f"resume with: {command}")
     try:
         terminal.summary(standing.summary, run)
     except (KeyError, TypeError) as error:
         raise Stop(BLOCKED, f"{run.path} is {state}, but its summary.json is damaged ({error!r})", f"write it again: {command}") from None
     if state == "gave_up":
-        raise Stop(GAVE_UP, f"gave up {after}: {standing.summary['reason']}", f"when the cause is mended, go on with: {command}")
+        raise Stop(GAVE_UP, f"gave up {after}: {standing.summary['reason']}", f"fix the cause, then resume with: {command}")
     if state == "interrupted":
-        terminal.tell(f"stopped {after}; go on with: {command}")
+        terminal.tell(f"stopped {after}; resume with: {command}")
     return (DONE if state == "finished" else INTERRUPTED), entry(standing)

@@ -70,7 +70,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     except OSError as error:
         where = error.filename or out
         raise Stop(
-            BLOCKED, f"{where} cannot be read or written: {error.strerror}", "make room or choose another --out; go on alike"
+            BLOCKED,
+            f"{where} cannot be read or written: {error.strerror}",
+            "make room or choose another --out, then rerun the same command",
         ) from None
     answer = _answer(found, file, rejects)
     if reader:

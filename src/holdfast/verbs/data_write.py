@@ -29,7 +29,7 @@ def add_arguments(make: argparse.ArgumentParser) -> None:
     group.add_argument("--retries", type=int, default=6, metavar="N", help="of a request that fails (default: 6)")
     group.add_argument("--price-in", type=float, metavar="PRICE", help="of a million tokens sent")
     group.add_argument("--price-out", type=float, metavar="PRICE", help="of a million tokens received")
-    group.add_argument("--max-cost", type=float, metavar="PRICE", help="stop there; a higher one goes on")
+    group.add_argument("--max-cost", type=float, metavar="PRICE", help="stop there; rerun with a higher one to continue")
 
 
 def written(arguments: argparse.Namespace, recipe: Recipe) -> tuple[list[Row], Json]:
@@ -52,7 +52,7 @@ def written(arguments: argparse.Namespace, recipe: Recipe) -> tuple[list[Row], J
     try:
         held_out = choose_held_out(rows, round(len(rows) * HELD_OUT_SHARE), Random(f"{recipe.seed} split"))
     except ValueError as error:
-        raise Stop(BLOCKED, f"{error}", f"the rows are in {journal}; a larger --rows goes on with other answers") from None
+        raise Stop(BLOCKED, f"{error}", f"the rows are in {journal}; a larger --rows continues with other answers") from None
     for place in held_out:
         rows[place]["split"] = "held_out"
     cost = order.cost(found.tokens_in, found.tokens_out)

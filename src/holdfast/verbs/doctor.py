@@ -127,7 +127,7 @@ def recorded(file: Path) -> Json:
     except OSError as error:
         raise Stop(USAGE, f"{file} cannot be read: {error.strerror}", hint) from None
     except orjson.JSONDecodeError as error:
-        raise Stop(USAGE, f"{file} is no JSON: {error}", hint) from None
+        raise Stop(USAGE, f"{file} is not JSON: {error}", hint) from None
     machine = content.get("machine", content) if isinstance(content, dict) else None
     if not isinstance(machine, dict):
         raise Stop(USAGE, f"{file} holds no machine: a JSON object with the keys os, torch, gpus, ... is expected", hint)

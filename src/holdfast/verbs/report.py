@@ -1,4 +1,4 @@
-"""`holdfast report RUN`: write a run's one-file report again."""
+"""`holdfast report RUN`: regenerate a run's one-file report."""
 
 from __future__ import annotations
 

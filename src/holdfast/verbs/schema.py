@@ -14,7 +14,7 @@ EXAMPLE = "holdfast schema > holdfast.schema.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="the same: the schema is JSON in any case")
+    parser.add_argument("--json", action="store_true", help="accepted for symmetry: the schema is JSON anyway")
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:

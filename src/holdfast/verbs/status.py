@@ -55,7 +55,7 @@ def _living(one: Json) -> list[str]:
     ago = f"; last step {_ago(time.time() - one['last_step_time'])} ago" if one["last_step_time"] else ""
     lines = [f"{one['doing'] or 'running'} on {one['host'] or 'an unknown host'}: {where}{ago}"]
     if not one["supervised"]:
-        lines.append("! no supervisor watches it: it trains on, but would not be started again; the same command adopts it")
+        lines.append("! no supervisor watches it: it trains on, but nothing would restart it; rerun the same command to adopt it")
     return lines
 
 
@@ -79,4 +79,4 @@ def _next(one: Json) -> list[str]:
     if not one["command"]:
         return reason
     where = f"cd {one['folder']} && " if one["folder"] and one["folder"] != str(Path.cwd()) else ""
-    return [*reason, f"goes on with: {where}{one['command']}"]
+    return [*reason, f"resume with: {where}{one['command']}"]

@@ -29,7 +29,7 @@ _LEAVES_WITHIN_S = 10.0  # between a supervisor's last word and the end of its p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--json", action="store_true", help="print what became of the run, as in status")
+    parser.add_argument("--json", action="store_true", help="print the run's entry, as status does")
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     standing = look(folder)
     _see_off(standing)
     step = f"step {standing.step:,}" + (f" of {standing.steps:,}" if standing.steps else "")
-    going_on = f"; go on with: {standing.holder.get('command')}" if standing.state != "finished" else ""
+    going_on = f"; resume with: {standing.holder.get('command')}" if standing.state != "finished" else ""
     terminal.say(f"{shown(folder.path)} is not running: {standing.state}, {step}{going_on}")
     return DONE, entry(standing)
 
@@ -103,5 +103,5 @@ def _out_of_reach(standing: Standing) -> Stop:
 
 def _still(standing: Standing) -> str:
     trainer = standing.pids.get("trainer")
-    text = f"still {standing.doing}; step {standing.step} is the last that is done"
+    text = f"still {standing.doing}; step {standing.step} is the last committed one"
     return text + (f"; to end it without the step in flight: kill -9 {trainer}" if trainer else "")

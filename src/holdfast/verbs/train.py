@@ -27,9 +27,9 @@ EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/firs
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the run's YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, for example train.lr=1e-4")
-    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs/NAME); an unfinished run there goes on")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs/NAME); an unfinished run there is resumed")
     parser.add_argument("--extend", action="store_true", help="let an existing run end at the config's new train.steps or train.epochs")
-    parser.add_argument("--detach", action="store_true", help="go on without this terminal, and return once the training is under way")
+    parser.add_argument("--detach", action="store_true", help="run in the background, and return once training is under way")
     parser.add_argument("--faults", type=Path, metavar="FILE", help="inject these faults, to rehearse a recovery (docs/faults.md)")
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("--quiet", action="store_true", help="say only what went wrong, and the summary")
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
     if (known := RunFolder(path)).config_file.exists():
-        stop.standing = f"the run stands at step {known.committed()}, as before; the same command goes on from there"
+        stop.standing = f"the run stands at step {known.committed()}, as before; rerun the same command to resume"
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
         outlive_terminal(terminal)

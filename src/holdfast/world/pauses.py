@@ -42,4 +42,4 @@ class Pauses:
         if self._gone is not None:
             seconds, self._gone = time.monotonic() - self._gone, None
             self.run.event("device_back", after_seconds=round(seconds, 1))
-            self.tell(f"the GPU is back after {seconds:.0f} s; going on")
+            self.tell(f"the GPU is back after {seconds:.0f} s; continuing")

@@ -51,7 +51,7 @@ def _refused(name: str, chosen: dict[str, str]) -> Iterator[Finding]:
     """What torch stops at when it first allocates: a small split size, and names that are nearly one of its own."""
     split = chosen.get("max_split_size_mb", "")
     if split.isdigit() and int(split) <= _SMALLEST_SPLIT:
-        message = f"{name}: max_split_size_mb:{split} is refused by torch: it has to be more than {_SMALLEST_SPLIT}"
+        message = f"{name}: max_split_size_mb:{split} is refused by torch: it must be more than {_SMALLEST_SPLIT}"
         yield warn(message, f"raise it in {name}, or leave it out", _READER)
     for option in chosen:
         meant = difflib.get_close_matches(option.partition("=")[0], _OPTIONS, 1, 0.85)

@@ -187,7 +187,7 @@ class Run(Section):
         60.0, gt=0, description="seconds of silence, at least, before a trainer counts as hanging; more where steps are long"
     )
     device_s: float = Field(300.0, ge=0, description="seconds to look for a GPU that is gone before the run is given up")
-    allow_cpu: bool = Field(False, description="where nothing else was seen to help, go on on the CPU rather than give up")
+    allow_cpu: bool = Field(False, description="where nothing else was seen to help, continue on the CPU rather than give up")
     rollback: bool = Field(
         True, description="go back to before a rise of the loss that lasts, without the rows that did it or at half the learning rate"
     )

@@ -68,7 +68,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
         raise Stop(USAGE, f"{file}: not valid YAML: {' '.join(str(error).split())}", "check indentation and quotes at that line") from None
     twice = [(".".join(map(str, (*keys, name))), lines) for keys, mapping in mappings(root) for name, *lines in repeated(mapping)]
     if twice:
-        told = "; ".join(f"the key {name} stands twice, in lines {first} and {again}" for name, (first, again) in twice)
+        told = "; ".join(f"duplicate key {name}, in lines {first} and {again}" for name, (first, again) in twice)
         raise Stop(USAGE, f"{file}: {told}", "keep one of them")
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
@@ -82,7 +82,7 @@ def _about_folder(folder: Path) -> tuple[str, str]:
     if (folder / "run.json").exists() and (folder / "config.yaml").exists():
         return (
             f"{folder} is a run folder, a config is needed",
-            f"to go on with that run: holdfast train {folder}/config.yaml --run {folder}",
+            f"to resume that run: holdfast train {folder}/config.yaml --run {folder}",
         )
     found = sorted(entry.name for pattern in ("*.yaml", "*.yml") for entry in folder.glob(pattern))
     return f"{folder} is a folder, a YAML file is needed", f"try {folder / found[0]}" if found else "there is no YAML file in it"
@@ -100,7 +100,7 @@ def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
         for parent in parents:
             child = node.setdefault(parent, {})
             if not isinstance(child, dict):
-                problems.append(f"override {override!r}: {parent} is no section")
+                problems.append(f"override {override!r}: {parent} is not a section")
                 break
             node = child
         else:
@@ -194,7 +194,7 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
             elif found.setdefault(path, f"{key}[{number}]") != f"{key}[{number}]":
                 why = "to draw its rows more often: data.weights" if found[path].startswith(key) else "rows that are learned judge nothing"
-                problems.append(f"data.{key}[{number}]: {name} stands in data.{found[path]}, too; {why}")
+                problems.append(f"data.{key}[{number}]: {name} is also in data.{found[path]}; {why}")
     adapter = tree.get("adapter")
     start = adapter.get("start") if isinstance(adapter, dict) else None
     if isinstance(start, str) and find_path(start, folder) is None:

@@ -89,14 +89,14 @@ def _refuse_adapter(folder: Path) -> None:
     about = read_json(folder / "adapter_config.json") or read_json(folder / "adapter" / "adapter_config.json")
     if about is not None:
         base = about.get("base_model_name_or_path") or "its base model"
-        raise Stop(BLOCKED, f"{folder} holds an adapter and no model", f"to go on from it: model: {base}, adapter.start: {folder}")
+        raise Stop(BLOCKED, f"{folder} holds an adapter and no model", f"to train it further: model: {base}, adapter.start: {folder}")
 
 
 def _from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise Stop(BLOCKED, f"{name} is no folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
+        raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
@@ -104,7 +104,7 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise Stop(BLOCKED, f"{name} is no folder, and the hub does not give it: {reason}", "give the path of a local folder") from None
+        raise Stop(BLOCKED, f"{name} is not a folder, and the hub does not give it: {reason}", "give the path of a local folder") from None
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -113,7 +113,9 @@ def _weight_files(folder: Path) -> list[Path]:
         names = sorted(set(index.get("weight_map", {}).values()))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
-            raise Stop(BLOCKED, f"{folder} lacks {len(missing)} of {len(names)} weight files: {', '.join(missing[:3])}", "fetch them again")
+            raise Stop(
+                BLOCKED, f"{folder} lacks {len(missing)} of {len(names)} weight files: {', '.join(missing[:3])}", "download them again"
+            )
         return [folder / name for name in names]
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
@@ -131,11 +133,11 @@ def stored_tensors(file: Path) -> dict[str, Stored]:
             raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull")
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > min(size - 8, 100 << 20):
-            raise Stop(BLOCKED, f"{file} is damaged: {size:,} bytes cannot hold its header of {length:,}", "fetch it again")
+            raise Stop(BLOCKED, f"{file} is damaged: {size:,} bytes cannot hold its header of {length:,}", "download it again")
         try:
             header: dict[str, Any] = orjson.loads(handle.read(length))
         except orjson.JSONDecodeError as error:
-            raise Stop(BLOCKED, f"{file} is damaged: its header is no JSON ({error})", "fetch it again") from None
+            raise Stop(BLOCKED, f"{file} is damaged: its header is not JSON ({error})", "download it again") from None
     at = 8 + length
     try:
         tensors = {
@@ -144,10 +146,10 @@ def stored_tensors(file: Path) -> dict[str, Stored]:
             if name != "__metadata__"
         }
     except (AttributeError, KeyError, IndexError, TypeError) as error:
-        raise Stop(BLOCKED, f"{file} is damaged: its header describes no tensors ({error!r})", "fetch it again") from None
+        raise Stop(BLOCKED, f"{file} is damaged: its header describes no tensors ({error!r})", "download it again") from None
     end = max((tensor.end for tensor in tensors.values()), default=at)
     if end != size:
-        raise Stop(BLOCKED, f"{file} is damaged: it has {size:,} bytes, its header describes {end:,}", "fetch it again")
+        raise Stop(BLOCKED, f"{file} is damaged: it has {size:,} bytes, its header describes {end:,}", "download it again")
     return tensors
 
 

@@ -57,16 +57,16 @@ def read_start(path: Path) -> StartAdapter:
     unplain = [f"{name}: {config[name]!r}" for name in _PLAIN_ONLY if config.get(name) not in (None, False, {}, [], "none")]
     if config.get("peft_type") != "LORA" or unplain:
         kind = ", ".join(unplain) if config.get("peft_type") == "LORA" else f"peft_type: {config.get('peft_type')!r}"
-        raise Stop(BLOCKED, f"{folder} is no plain LoRA adapter ({kind})", "only a plain LoRA adapter can be trained further")
+        raise Stop(BLOCKED, f"{folder} is not a plain LoRA adapter ({kind})", "only a plain LoRA adapter can be trained further")
     if not isinstance(config.get("r"), int) or not isinstance(config.get("lora_alpha"), int | float):
-        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no r and lora_alpha", "fetch the adapter again")
+        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no r and lora_alpha", "download the adapter again")
     return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
 
 
 def _not_an_adapter(folder: Path, config: Json | None) -> str:
     lacking = [name for name in (ADAPTER_CONFIG, ARTIFACT) if not (folder / name).exists()]
     if config is None and not lacking:
-        return f"{folder}/{ADAPTER_CONFIG} is no JSON object"
+        return f"{folder}/{ADAPTER_CONFIG} is not a JSON object"
     old = " (it has adapter_model.bin, which is a pickle and is not read)" if (folder / "adapter_model.bin").exists() else ""
     unfinished = f"; the run is not finished, its states are in {folder}/checkpoints" if (folder / "run.json").exists() else ""
     return f"{folder} holds no adapter: {' and '.join(lacking)} missing{old}{unfinished}"
@@ -138,7 +138,7 @@ def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[s
     for name, tensor in start.tensors.items():
         match = _NAME.match(name)
         if match is None or len(tensor.shape) != 2:
-            problems.append(f"  {name} of shape {list(tensor.shape)} is no part of a LoRA adapter on linear layers")
+            problems.append(f"  {name} of shape {list(tensor.shape)} does not belong to a LoRA adapter on linear layers")
         else:
             sides.setdefault(match[1], {})[match[2]] = tensor.shape
     r = start.config["r"]

@@ -24,7 +24,7 @@ class RunFolder:
     def existing(self) -> RunFolder:
         """This folder, when it holds a run. Raises Stop(2) when it does not."""
         if not self.config_file.exists():
-            raise Stop(USAGE, f"{self.path} is no run folder (it has no config.yaml)", "run folders lie under runs/")
+            raise Stop(USAGE, f"{self.path} is not a run folder (it has no config.yaml)", "run folders lie under runs/")
         return self
 
     def begun(self) -> bool:

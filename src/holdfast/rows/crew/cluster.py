@@ -170,7 +170,7 @@ def _got(place: Any) -> Any:
         raise
     except RayError as error:
         why = str(error).strip().splitlines()[0]
-        raise Stop(BLOCKED, f"the Ray cluster lost a block: {why}", "the same command goes on with what is done") from None
+        raise Stop(BLOCKED, f"the Ray cluster lost a block: {why}", "rerun the same command to resume") from None
 
 
 def read_blocks(file: str) -> Iterator[Any]:

@@ -175,7 +175,9 @@ class _Work:
 
 def _killed() -> Stop:
     return Stop(
-        BLOCKED, "a process that tokenises rows was killed, perhaps for want of memory", "the same command goes on with what is done"
+        BLOCKED,
+        "a process that tokenises rows was killed, possibly out of memory",
+        "rerun the same command to resume",
     )
 
 

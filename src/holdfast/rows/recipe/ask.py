@@ -96,7 +96,7 @@ class Asker:
         raise Stop(
             GAVE_UP,
             f"{self._endpoint.address} failed {self._endpoint.retries + 1} times in a row: {why}",
-            "what was written is kept; the same command goes on with it",
+            "what was written is kept; rerun the same command to resume",
         )
 
     def _ask_once(self, messages: list[Json], schema: Json, max_tokens: int) -> Answer:

@@ -242,14 +242,16 @@ class _Writer:
         try:
             append_line(self._journal, entry, durable=True)
         except OSError as error:
-            raise Stop(BLOCKED, f"{self._journal} cannot be written: {error.strerror}", "make room; the same command goes on") from None
+            raise Stop(
+                BLOCKED, f"{self._journal} cannot be written: {error.strerror}", "make room; rerun the same command to resume"
+            ) from None
         self.found.take(entry)
         self._barren[name] = 0 if rows else self._barren[name] + 1
         if self._barren[name] >= _BARREN:
             raise Stop(
                 GAVE_UP,
                 f"category {name}: {_BARREN} answers in a row gave no new row ({', '.join(refused) or 'no rows in them'})",
-                "try another model, or ask for fewer rows; what was written is kept, and the same command goes on with it",
+                "try another model, or ask for fewer rows; what was written is kept, rerun the same command to resume",
             )
         return len(rows)
 

@@ -69,7 +69,7 @@ def _refuse_double_keys(root: yaml.Node, place: Place) -> None:
             if not isinstance(key, yaml.ScalarNode):
                 raise here.wrong(f"a key must be a text (line {key.start_mark.line + 1})")
         for name, first, again in repeated(inside):
-            raise here.wrong(f"the key {name} stands twice, in lines {first} and {again}")
+            raise here.wrong(f"duplicate key {name}, in lines {first} and {again}")
 
 
 def mapping(value: Any, place: Place) -> dict[str, Any]:

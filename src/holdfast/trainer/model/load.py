@@ -101,9 +101,11 @@ def _no_causal_model(facts: ModelFacts, error: ValueError) -> Refusal:
     newer = "does not recognize this architecture" in str(error)
     kind, version = facts.config.get("model_type"), transformers.__version__
     text = f"{facts.folder} holds a model of type {kind!r}, " + (
-        f"which transformers {version} does not know" if newer else f"which is no causal language model to transformers {version}: {error}"
+        f"which transformers {version} does not know"
+        if newer
+        else f"which transformers {version} cannot load as a causal language model: {error}"
     )
-    hint = "pip install --upgrade transformers; then the same command goes on" if newer else "give a causal language model"
+    hint = "pip install --upgrade transformers; then rerun the same command to resume" if newer else "give a causal language model"
     return Refusal("package_conflict" if newer else "launch_misconfigured", _short(text), hint)
 
 
