@@ -333,7 +333,7 @@ def test_a_disk_that_fills_up_in_the_middle_loses_nothing(config_of: Write, smal
     filler = fill(small_disk)
     output, _ = child.communicate()
     assert child.returncode == 3, output
-    assert "full" in output and "goes on" in output
+    assert "full" in output and "resume" in output
     assert "Traceback" not in output
     filler.unlink()
     done = holdfast("train", config, "--run", run, "--json")

@@ -198,7 +198,7 @@ def test_closing_the_terminal_costs_nothing_but_the_terminal(config_of: Write, t
     assert (summary["status"], summary["attempts"], summary["artifact_sha256"]) == ("finished", 1, sha256)
     assert not events(run, "attempt_adopted"), "the same supervisor watched all the while"
     log = (run / "supervisor.log").read_text()
-    assert f"the terminal is gone; process {terminal.pid} goes on" in log.splitlines()[0]
+    assert f"the terminal is gone; process {terminal.pid} continues" in log.splitlines()[0]
     assert "evaluating" in log and "finished" in log and "Traceback" not in log
     assert "\x1b" not in log, "no control codes"
 
