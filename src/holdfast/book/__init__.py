@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,20 @@ def shelves() -> list[str]:
 
 
 def cards_of(shelf: str, own: Path | None = None) -> dict[str, Any]:
-    """All cards of one shelf by id. `own`: a user's book, laid out alike (own/failures/*.yaml); its cards replace ours of the same id."""
-    package = f"holdfast.book.{shelf}"
-    kind: type[Card] = importlib.import_module(package).KIND
-    cards = read_cards(_HERE / shelf, kind, package)
+    """All cards of one shelf by id, read once. Raises Stop(2).
+
+    own: a user's book, laid out alike (own/failures/*.yaml); its cards replace ours of the same id.
+    """
+    kind, cards = _ours(shelf)
     if own is None:
-        return cards
+        return dict(cards)
     if not own.is_dir():
         raise Stop(USAGE, f"{own} is not a folder", "--book takes a folder with failures/*.yaml in it")
     return cards | read_cards(own / shelf, kind)
+
+
+@cache
+def _ours(shelf: str) -> tuple[type[Card], dict[str, Any]]:
+    package = f"holdfast.book.{shelf}"
+    kind: type[Card] = importlib.import_module(package).KIND
+    return kind, read_cards(_HERE / shelf, kind, package)

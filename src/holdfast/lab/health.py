@@ -11,6 +11,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.mind.course import BEFORE, Trouble, trouble
 from holdfast.mind.decide import OF_REMEDIES, WATCHED, helped, refuted
 from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
+from holdfast.world.pauses import Clock
 
 _LOOK_EVERY_S = 2.0
 
@@ -18,8 +19,8 @@ _LOOK_EVERY_S = 2.0
 class HealthWatch:
     """Looks at the newest rows now and then. `trouble`: the loss has left its level for good, and something can still be done."""
 
-    def __init__(self, run: RunFolder) -> None:
-        self.run = run
+    def __init__(self, run: RunFolder, clock: Clock = time) -> None:
+        self.run, self.clock = run, clock
         self.acts = run.config().run.rollback
         self.signs = list(cards_of("signs").values())
         self._events, self._evaluations = Tail(run.events_file), Tail(run.evaluations_file)
@@ -30,18 +31,19 @@ class HealthWatch:
         self.remedied = any(event["event"] == "remedy_applied" for event in events)
         self.trouble: Trouble | None = None
         self._held: int | None = None
-        self._seen = 0
-        self._looked = 0.0
+        self._seen: tuple[int, int] | None = None
+        self._looked = -_LOOK_EVERY_S
 
     def look(self, at_once: bool = False) -> None:
         """Called all the while; reads the journal every two seconds, or `at_once`, where it has grown."""
-        if not at_once and time.monotonic() - self._looked < _LOOK_EVERY_S:
+        if not at_once and self.clock.monotonic() - self._looked < _LOOK_EVERY_S:
             return
-        self._looked = time.monotonic()
-        size = self.run.steps_file.stat().st_size if self.run.steps_file.exists() else 0
-        if size == self._seen:
+        self._looked = self.clock.monotonic()
+        facts = self.run.steps_file.stat() if self.run.steps_file.exists() else None
+        state = (facts.st_size, facts.st_mtime_ns) if facts else None  # after a rollback it may grow to the size it had
+        if state == self._seen:
             return
-        self._seen = size
+        self._seen = state
         rows = self.run.newest_steps()
         if not rows or rows[-1]["step"] < FIRST_WORD_AT:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.explain import ending_of
 from holdfast.world import evidence, process
 from holdfast.world.patience import Patience
-from holdfast.world.pauses import Pauses
+from holdfast.world.pauses import Clock, Pauses
 from holdfast.world.process import Attempt
 from holdfast.world.rollback import roll_back, rollbacks, take_up
 from holdfast.world.standby import Standby
@@ -45,9 +46,12 @@ from holdfast.world.standby import Standby
 class World(Protocol):
     """The hands the supervisor works with; tests pass others."""
 
+    clock: Clock
+
     def adopt(self, run: RunFolder) -> Attempt | None: ...
     def start(self, launch: Launch, run: RunFolder, orders: Json) -> Attempt: ...
     def stand_by(self, launch: Launch) -> None: ...
+    def living(self, attempt: Attempt) -> dict[str, int]: ...
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending: ...
     def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck: ...
     def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict: ...
@@ -56,6 +60,8 @@ class World(Protocol):
 
 class RealWorld:
     """Real processes."""
+
+    clock: Clock = time
 
     def __init__(self, standby: Standby) -> None:
         self.standby = standby
@@ -68,6 +74,9 @@ class RealWorld:
 
     def stand_by(self, launch: Launch) -> None:
         self.standby.consider(launch)
+
+    def living(self, attempt: Attempt) -> dict[str, int]:
+        return process.living_pids(attempt)
 
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending:
         return process.watch(attempt, run, tick)
@@ -122,11 +131,10 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
     places = [Path(place) for place in orders["memory_places"]]
     take_up(run, places)
     launch = relaunch(run)
-    pauses, watch = Pauses(run, view.tell), HealthWatch(run)
-    failures: dict[str, Failure] = {}
+    pauses, watch = Pauses(run, view.tell, hands.clock), HealthWatch(run, hands.clock)
     while True:
         attempt = hands.adopt(run)
-        ended_before = attempt is not None and not process.living_pids(attempt)
+        ended_before = attempt is not None and not hands.living(attempt)
         if attempt is None:
             pauses.wait(view.stop)
             if view.stop() and run.attempts():
@@ -134,9 +142,9 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
             attempt = hands.start(launch, run, orders | {"committed_before": run.committed()} | _failures_so_far(run))
             run.event("attempt_started", attempt=attempt.number, stood_by=attempt.stood_by)
         elif not ended_before:
-            view.tell(f"adopted the living attempt {attempt.number} ({_pids(attempt)})")
+            view.tell(f"adopted the living attempt {attempt.number} ({_words(hands.living(attempt))})")
             run.event("attempt_adopted", attempt=attempt.number)
-        failures = failures or cards_of("failures")  # while the trainer starts, so that nobody waits for it after a death
+        failures: dict[str, Failure] = cards_of("failures")  # while the trainer starts, so that nobody waits for it after a death
         ending = hands.watch(attempt, run, _ticker(view, hands, launch, watch, pauses))
         watch.look(at_once=True)  # a short run ends between two looks
         if ending.kind != "device_gone":
@@ -181,7 +189,7 @@ def supervise(relaunch: Callable[[RunFolder], Launch], run: RunFolder, orders: J
         if verdict is not None and _apply(run, wreck, verdict, decision, diagnosis):
             launch, watch.remedied = relaunch(run), True
         if decision.remedy == "cpu" and verdict is None:
-            launch, pauses = _leave_the_gpu(run, decision, relaunch), Pauses(run, view.tell)
+            launch, pauses = _leave_the_gpu(run, decision, relaunch), Pauses(run, view.tell, hands.clock)
         if decision.to is not None:
             roll_back(run, places, decision.to, verdict.settings if verdict else {}, [], decision.reason)
             launch = relaunch(run)
@@ -264,8 +272,8 @@ def _ticker(view: View, hands: World, launch: Launch, watch: HealthWatch, pauses
     return tick
 
 
-def _pids(attempt: Attempt) -> str:
-    return ", ".join(f"{role} {pid}" for role, pid in process.living_pids(attempt).items())
+def _words(pids: dict[str, int]) -> str:
+    return ", ".join(f"{role} {pid}" for role, pid in pids.items())
 
 
 def _record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, decision: Decision | None, verdict: Verdict | None = None) -> None:

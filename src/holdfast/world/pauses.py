@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from holdfast.core.run.folder import RunFolder
 
@@ -11,11 +12,18 @@ _FIRST_S, _MOST_S = 0.1, 5.0  # between starts that come to nothing
 _FIRST_AWAY_S, _MOST_AWAY_S = 1.0, 30.0  # between two looks for a GPU
 
 
+class Clock(Protocol):
+    """What tells the seconds and lets them pass: the module `time`, or one in which nobody waits."""
+
+    def monotonic(self) -> float: ...
+    def sleep(self, seconds: float, /) -> None: ...
+
+
 class Pauses:
     """Wait longer between starts that come to nothing: 0.1 s, 0.2 s, ... 5 s, for a GPU 1 s, 2 s, ... 30 s; not at all after progress."""
 
-    def __init__(self, run: RunFolder, tell: Callable[[str], None]) -> None:
-        self.run, self.tell = run, tell
+    def __init__(self, run: RunFolder, tell: Callable[[str], None], clock: Clock = time) -> None:
+        self.run, self.tell, self.clock = run, tell, clock
         self.seconds = 0.0
         self._gone: float | None = None
 
@@ -25,21 +33,21 @@ class Pauses:
         self.seconds = 0.0 if progressed else min(most, max(first, self.seconds * 2))
 
     def wait(self, stop: Callable[[], bool]) -> None:
-        end = time.monotonic() + self.seconds
-        while time.monotonic() < end and not stop():
-            time.sleep(0.02)
+        end = self.clock.monotonic() + self.seconds
+        while self.clock.monotonic() < end and not stop():
+            self.clock.sleep(0.02)
 
     def missing(self, reason: str) -> float:
         """What was started found no GPU: seconds since the first in a row that did not, 0 for that one."""
         if self._gone is not None:
-            return time.monotonic() - self._gone
-        self._gone = time.monotonic()
+            return self.clock.monotonic() - self._gone
+        self._gone = self.clock.monotonic()
         self.run.event("device_gone", step=self.run.committed(), reason=reason)
         return 0.0
 
     def found(self) -> None:
         """What was started computes, or got far enough to end otherwise: the GPU is there."""
         if self._gone is not None:
-            seconds, self._gone = time.monotonic() - self._gone, None
+            seconds, self._gone = self.clock.monotonic() - self._gone, None
             self.run.event("device_back", after_seconds=round(seconds, 1))
             self.tell(f"the GPU is back after {seconds:.0f} s; continuing")
