@@ -1,11 +1,11 @@
 """Break the code on purpose, one small change at a time, and count how often the tests notice.
 
-    python scripts/mutations.py --out OUT                          # draws the places, writes OUT/sites.jsonl
-    python scripts/mutations.py --out AFTER --sites OUT/sites.jsonl      # the same places in another tree
+    nice python scripts/mutations.py --out OUT                          # draws the places, writes OUT/sites.jsonl
+    nice python scripts/mutations.py --out AFTER --sites OUT/sites.jsonl      # the same places in another tree
 
 Works in a copy of the tree below the temporary folder. A mutant meets the tests of the few files that import
-its module most directly, as many of them as pass within `--seconds` without it, the nearest file first; it is
-caught when one fails or when they take three times as long and a minute more. A second call goes on.
+its module most directly, of each file as many as pass within `--seconds` of CPU time without it, the nearest file
+first; it is caught when one fails or when they take five times as long and a minute more. A second call goes on.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mutants import Site, draw, found_again, mutated, sites_in
 
 ROOT = Path(__file__).parent.parent
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "runs", "build")
 RUNS_COMMANDS = re.compile(r"\b(holdfast|start|call|main)\(|-m holdfast|\"-m\", ")
-HANG_FACTOR, HANG_MORE_S = 3, 60
-MARK = "MUTATIONS_OF"
+HANG_FACTOR, HANG_MORE_S, WALL_PER_CPU = 5, 60, 8
+MARK, CPU_S = "MUTATIONS_OF", "MUTATIONS_CPU_S"
 Ended = tuple[int | None, list[tuple[str, bool]]]
 
 
@@ -99,7 +100,7 @@ class Bench:
     def _unbroken(self, file: str) -> Tests:
         if file not in self.known:
             began = time.monotonic()
-            _, told = self._pytest([file], self.seconds, None)
+            _, told = self._pytest([file], WALL_PER_CPU * self.seconds, None)
             passing = [name for name, passed in told if passed]
             self.known[file] = Tests(file, passing, round(time.monotonic() - began, 1))
             _append(self.out / "unbroken.jsonl", asdict(self.known[file]))
@@ -110,7 +111,7 @@ class Bench:
         scratch = Path(tempfile.mkdtemp(dir=self.home))
         (scratch / "keep").write_text(json.dumps(keep))
         paths = f"{self.copy / 'src'}:{Path(__file__).parent}"
-        extra = {MARK: str(scratch), "TMPDIR": str(scratch), "PYTHONPATH": paths}
+        extra = {MARK: str(scratch), "TMPDIR": str(scratch), "PYTHONPATH": paths, CPU_S: str(self.seconds)}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutations", *files]
         command += ["-x"] if keep is not None else []
         with (scratch / "output").open("wb") as output:
@@ -207,10 +208,21 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
         items[:] = [item for item in items if item.nodeid in wanted]
 
 
+def pytest_runtest_setup() -> None:
+    """In the child: leave out what comes after the file's time on the unbroken tree, as the clock of the CPU has it."""
+    if json.loads(Path(os.environ[MARK], "keep").read_text()) is None and _cpu_s() > float(os.environ[CPU_S]):
+        pytest.exit("the time of this file is over", 0)
+
+
 def pytest_runtest_logreport(report: Any) -> None:
     """In the child: write down how each test ended, at once, because the child may be ended any time."""
     if report.failed or (report.when == "call" and report.passed):
         _append(Path(os.environ[MARK], "told"), {"test": report.nodeid, "passed": report.passed})
+
+
+def _cpu_s() -> float:
+    """Seconds of this process and of those it waited for."""
+    return sum(os.times()[:4])
 
 
 def _end_all(mark: str) -> None:
@@ -296,7 +308,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--files", type=int, default=3, help="test files a mutant meets (3)")
-    parser.add_argument("--seconds", type=float, default=30, help="of each test file, unbroken (30)")
+    parser.add_argument("--seconds", type=float, default=10, help="of each test file (10)")
     parser.add_argument("--tree", type=Path, default=ROOT, help="a folder with src/ and tests/")
     parser.add_argument("--package", default="holdfast")
     parser.add_argument("--without", nargs="*", default=[], help="files or folders left out")
@@ -322,6 +334,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(10)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     main()

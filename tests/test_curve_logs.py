@@ -43,3 +43,8 @@ REWARDED = "{{'loss': 0.0, 'grad_norm': {}, 'reward': 0.9, 'reward_std': 0.8, 'e
 def test_the_course_of_a_loss_is_told(why: str, log: str, said: str | None) -> None:
     told = [line.text for line in curve_readings(clean_lines(log))]
     assert (told == []) if said is None else any(said in text for text in told), (why, told)
+
+
+def test_a_course_is_told_at_its_last_line() -> None:
+    (reading,) = curve_readings(clean_lines("starting\nloss: 2.1\nloss: 2.0\nsaving\nloss: 1.9\ndone"))
+    assert (reading.number, "does not climb" in reading.text) == (5, True)

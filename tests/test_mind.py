@@ -300,7 +300,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         }
         for k in (1, 2, 3)
     ]
-    ended = wreck(committed_before=0, died=21.0).as_json() | {
+    ended = wreck(committed_before=0, died=20.7654).as_json() | {
         "diagnosis": {"cause": "unknown", "confidence": 0.0, "clues": ["killed by SIGKILL"]},
         "decision": {"remedy": "resume", "reason": "", "go_on": True},
     }
@@ -328,5 +328,5 @@ def test_a_summary_counts_what_the_journals_say() -> None:
     assert summary["tokens_per_second"] == 50.0
     assert summary["quarantined"][0]["line"] == 3
     incident = summary["incidents"][0]
-    assert (incident["lost_steps"], incident["seconds_to_recover"]) == (1, 9.0)
+    assert (incident["lost_steps"], incident["seconds_to_recover"]) == (1, 9.235)
     assert incident["evidence"] == "attempt 1: killed by SIGKILL; went on from the checkpoint of step 1, 1 step computed again"

@@ -93,6 +93,15 @@ def task_of(
     return task
 
 
+def test_a_group_holds_what_its_budget_has_room_for() -> None:
+    tokens = tokens_of()
+    rows = sorted(range(len(LENGTHS)), key=lambda row: (LENGTHS[row], row))
+    longest = LENGTHS[rows[2]]
+    for budget, groups in ((3 * longest, [rows[:3]]), (3 * longest - 1, [rows[:2], rows[2:3]])):
+        found = grouped_batches(tokens, rows[:3], budget, torch.device("cpu"))
+        assert [list(batch.numbers) for batch in found] == groups
+
+
 def gradients(task: Any, batches: list[Any]) -> tuple[float, dict[str, Tensor]]:
     task.model.zero_grad()
     total = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from conftest import events, holdfast, lines, write_rows
 from holdfast.core.order.step_table import StepTable
 from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, rehearse
@@ -125,6 +127,28 @@ def test_a_real_limit_splits_the_largest_micro_batch_before_the_first_step(tmp_p
     assert [row["samples"] for row in free] == [row["samples"] for row in tight]
     assert [row["loss"] for row in free] == pytest.approx([row["loss"] for row in tight], rel=1e-4)
     assert max(row["peak_bytes"] for row in tight) < max(row["peak_bytes"] for row in free)
+
+
+def test_what_a_cycle_of_objects_holds_is_given_back() -> None:
+    """An exception and its frames are such a cycle, and they hold the tensors that did not fit."""
+
+    class Holder:
+        def __init__(self) -> None:
+            self.itself = self
+
+    holder = weakref.ref(Holder())
+    assert holder() is not None
+    pressure.release()
+    assert holder() is None
+
+
+def test_the_step_after_this_one_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    bench: Any = SimpleNamespace(task=None, optimizer=None, prepare=asked.append)
+    monkeypatch.setattr(pressure, "compute_gradients", lambda *arguments: arguments[-1]())
+    monkeypatch.setattr(pressure, "within_memory", lambda bench, step, compute: compute(400))
+    pressure.compute_within_memory(bench, 7, [1, 2], lambda *_: 1.0)
+    assert asked == [8]
 
 
 def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.book import cards_of
+from holdfast.core import errors, types
 from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.core.types import Ending, Wreck
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
@@ -96,3 +97,10 @@ def test_a_run_of_our_own_is_not_steered_by_a_guess() -> None:
     cards = {name: card for name, card in cards_of("failures").items() if name != "topic-blas"}
     assert diagnose(Evidence(tuple(clean_lines(log)), 1), cards).cause == "blas_library_failure"
     assert diagnose_wreck(replace(wreck(), ending=Ending("error", 1), lines=(log,)), cards).cause == "unknown"
+
+
+def test_a_trainers_own_exit_codes_are_told_apart() -> None:
+    ours = [code for name, code in vars(types).items() if name.startswith("EXIT_")]
+    others = [errors.DONE, errors.BLOCKED, errors.USAGE, errors.GAVE_UP, errors.OUR_BUG, errors.INTERRUPTED]
+    assert len(ours) == 7 and len({*ours, *others}) == len(ours) + len(others)
+    assert all(code < 128 for code in ours), "above are a shell's words for signals"
