@@ -210,11 +210,13 @@ def test_without_triton_each_layer_computes_alone(monkeypatch: pytest.MonkeyPatc
     assert changes == {"fused": False} and "triton" in reason
 
 
-def test_a_gpu_begins_with_them_and_a_cpu_without() -> None:
+def test_a_gpu_with_triton_begins_with_them() -> None:
     config = Config.model_validate({"model": "tiny", "data": {"files": "rows.jsonl"}})
     plan = {"precision": "bf16", "micro_batch_tokens": 64, "checkpointed_layers": 0, "steps": 1, "samples": 1}
-    gpu = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
-    assert [settings_of(config, plan, machine, 1)["fused"] for machine in ({}, gpu)] == [False, True]
+    bare = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
+    cards = [bare | {"packages": {name: "3.5.1"}} for name in ("triton", "triton-rocm", "pytorch-triton-rocm")]
+    machines = [{"packages": {"triton": "3.5.1"}}, bare, *cards]
+    assert [settings_of(config, plan, machine, 1)["fused"] for machine in machines] == [False, False, True, True, True]
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")

@@ -132,7 +132,7 @@ def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict
         "attention": config.train.attention,
         "dtype": plan["precision"],
         "liger": on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
-        "fused": on_gpu,
+        "fused": on_gpu and bool(read(machine).tritons()),
         "packing": config.train.packing,
         "varlen": on_gpu,
         "own_head": False,

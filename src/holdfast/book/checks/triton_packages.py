@@ -6,12 +6,10 @@ from holdfast.core.cards.check import Case, Check, warn
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 
-_NAMES = ("triton", "pytorch-triton-rocm", "triton-rocm")
-
 
 def look(case: Case) -> Iterator[Finding]:
     torch = case.machine.torch
-    installed = [name for name in _NAMES if case.machine.package(name)]
+    installed = list(case.machine.tritons())
     if torch is None or torch.vendor is None or not installed:
         return
     right = _right(torch.version) if torch.vendor == "amd" and "+rocm" in torch.version else "triton"

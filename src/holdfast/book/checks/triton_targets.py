@@ -6,12 +6,10 @@ from holdfast.book.knowledge import row_of, running_as
 from holdfast.core.cards.check import Case, Check, info
 from holdfast.core.types import Finding
 
-_NAMES = ("triton", "pytorch-triton-rocm", "triton-rocm")
-
 
 def look(case: Case) -> Iterator[Finding]:
     torch = case.machine.torch
-    found = [(name, version) for name in _NAMES if (version := case.machine.package(name))]
+    found = list(case.machine.tritons().items())
     if torch is None or torch.vendor != "amd" or len(found) != 1:
         return  # several of them: triton-packages
     name, installed = found[0]

@@ -17,6 +17,7 @@ INTEGRATED = frozenset(
 FREEZE_WHEN_FULL = frozenset({"gfx1200", "gfx1201"})
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # of /proc/cpuinfo: units that multiply bf16, the last one on ARM
 _AMD_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")
+_TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
 VENDORS: tuple[Vendor, ...] = ("amd", "nvidia", "intel", "apple")
 
 
@@ -130,3 +131,7 @@ class Machine:
 
     def package(self, name: str) -> str | None:
         return self.packages.get(name)
+
+    def tritons(self) -> dict[str, str]:
+        """The Triton packages that are installed, with their versions: all of them bring the same module."""
+        return {name: version for name in _TRITONS if (version := self.package(name))}
