@@ -22,6 +22,8 @@ from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import REPEATS, Past, decide, decide_gone
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.supervisor.launch import trainer_launch
+from holdfast.world.pauses import Pauses
+from support.world import Clock, new_run
 
 LAUNCH = Launch(("python",), {}, {"device": "cuda"})
 FINDS_NONE = "torch finds no GPU (RuntimeError: No CUDA GPUs are available)"
@@ -81,6 +83,29 @@ def test_it_goes_on_there_where_the_config_says_so(run: Path, config_of: Callabl
 def test_a_run_folder_from_before_goes_on_with_what_there_is(run: Path, config_of: Callable[..., Path]) -> None:
     planned_for(run, None)
     assert extended(config_of, run, device_s=0)["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "device_s", "stop_after_s", "last", "events"),
+    [
+        ("there", 9, 99, "there", []),
+        ("gone gone gone there", 9, 99, "there", ["device_gone", "device_back"]),
+        ("gone gone gone gone gone", 4, 99, "gone", ["device_gone"]),
+        ("gone", 0, 99, "gone", ["device_gone"]),
+        ("gone gone", 9, 0.5, "gone", ["device_gone"]),
+    ],
+    ids=["there", "back", "away for too long", "not to be looked for", "stopped meanwhile"],
+)
+def test_whatever_needs_the_gpu_looks_for_it_and_tells_so_once(
+    answers: str, device_s: float, stop_after_s: float, last: str, events: list[str], tmp_path: Path
+) -> None:
+    run, said = new_run(tmp_path / "run", device_s=device_s), []
+    clock, script = Clock(asleep=lambda: None), iter(answers.split())
+    pauses = Pauses(run, said.append, clock)
+    answer = pauses.until_found(lambda: next(script), "gone", "nothing found", lambda: clock.now > stop_after_s)
+    assert answer == last
+    assert [event["event"] for event in run.events()] == events
+    assert len([line for line in said if "looking for it again" in line]) == (len(events) > 0 and device_s > 0)
 
 
 @pytest.mark.parametrize(

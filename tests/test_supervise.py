@@ -291,7 +291,7 @@ def test_a_setting_that_helped_holds_from_the_failing_step_on(tmp_path: Path) ->
     script = [crashes(*FIVE), crashes(), finishes(USUAL)]
     seen = told(tmp_path, Story("", script, "finished", lab=[EAGER]))
     assert read_timeline(seen.run.timeline_file)[1:] == [
-        {"from_step": 6, "settings": {"attention": "eager"}, "reason": "step 6 goes through with attention = eager; going on with that"}
+        {"from_step": 6, "settings": {"attention": "eager"}, "reason": "step 6 goes through with attention = eager; continuing with that"}
     ]
     assert [launch.settings["attention"] for launch in seen.world.launches] == ["sdpa", "sdpa", "eager"]
     (applied,) = seen.events("remedy_applied")
@@ -334,7 +334,7 @@ def test_a_gpu_that_comes_back_is_told_once_and_its_absence_is_timed(tmp_path: P
     assert seen.events("device_back")[0]["after_seconds"] == pytest.approx(1 + 2 + 4 + STEP_S, abs=0.1)
     assert [line for line in seen.said if "GPU" in line] == [
         "attempt 1: torch finds no GPU; the run was planned for one: looking for it again for 300 s (run.device_s)",
-        "the GPU is back after 17 s; going on",
+        "the GPU is back after 17 s; continuing",
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from holdfast.core.files import Json
+from holdfast.core.killed import killed_by
 
 EndingKind = Literal[
     "finished",
@@ -75,7 +76,7 @@ class Ending:
     def words(self) -> str:
         """The ending in words."""
         if self.kind == "killed" and self.code is not None:
-            return f"killed by {signal.Signals(-self.code).name}"
+            return killed_by(self.code)
         if self.kind == "error":
             return f"ended with exit code {self.code}" + (", before the end of the run" if self.code == 0 else "")
         return {

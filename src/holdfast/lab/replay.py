@@ -12,16 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.killed import killed_by
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import memory_places
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.wait import wait_for_end
+from holdfast.world.child import trainer_command, with_env
 from holdfast.world.ending import end
 
 START_S = 900.0  # until a child computes, or has computed another step on its way there
@@ -53,7 +54,7 @@ def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str
     folder = new_trial(run, step, change)
     began = time.monotonic()
     with (folder / "output.log").open("ab") as output:
-        child = start_child(["trial", str(run.path), str(folder)], with_env(environment, change.env), output, subprocess.DEVNULL)
+        child = start_child(trainer_command("trial", run.path, folder), with_env(environment, change.env), output, subprocess.DEVNULL)
         try:
             ending = _ending(child, folder, START_S, deadline_s)
         finally:
@@ -106,7 +107,7 @@ class Host:
         run.trials.mkdir(exist_ok=True)
         self.log = run.trials / "host.log"
         with self.log.open("ab") as output:
-            self.child = start_child(["trials", str(run.path)], environment, output, subprocess.PIPE)
+            self.child = start_child(trainer_command("trials", run.path), environment, output, subprocess.PIPE)
 
     def alive(self) -> bool:
         return self.child.poll() is None
@@ -165,9 +166,9 @@ def _sign_of_life(folder: Path) -> tuple[bool, int]:
     return (folder / "running.json").exists(), reached
 
 
-def start_child(arguments: list[str], environment: dict[str, str], output: Any, given: int) -> subprocess.Popen[bytes]:
+def start_child(command: list[str], environment: dict[str, str], output: Any, given: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.trainer", *arguments],
+        command,
         stdin=given,
         stdout=output,
         stderr=output,
@@ -176,15 +177,10 @@ def start_child(arguments: list[str], environment: dict[str, str], output: Any, 
     )
 
 
-def with_env(environment: Mapping[str, str], changes: dict[str, str | None]) -> dict[str, str]:
-    """An environment with changes (None: unset)."""
-    return {name: value for name, value in {**environment, **changes}.items() if value is not None}
-
-
 def ending_of(code: int) -> str:
     if code == EXIT_DEVICE_GONE:
         return DEVICE_GONE
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"error, exit code {code}"
+    return killed_by(code) if code < 0 else f"error, exit code {code}"
 
 
 def _new_folder(run: RunFolder) -> Path:

@@ -12,8 +12,9 @@ from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.core.units import counted
-from holdfast.lab.replay import DEVICE_GONE, START_S, Change, Host, answered, conclude, new_trial, with_env
+from holdfast.lab.replay import DEVICE_GONE, START_S, Change, Host, answered, conclude, new_trial
 from holdfast.mind.course import FROM_THE_START, WIDTH
+from holdfast.world.child import with_env
 from holdfast.world.ending import Stuck
 from holdfast.world.pauses import Pauses
 
@@ -133,25 +134,16 @@ class Lab:
     def _asked(self, folder: Path, change: Change, deadline_s: float) -> str:
         """How a trial ended. Its process may be gone before it begins, for a reason of its own: then it is asked once more.
 
-        Where that finds no GPU it is asked again and again, for `run.device_s` seconds.
+        Where that finds no GPU it is asked again and again.
         """
 
         def ask() -> str:
+            ending = self._host(change.env).ask(folder, START_S, deadline_s)
+            if ending == DEVICE_GONE or answered(folder):
+                return ending
             return self._host(change.env).ask(folder, START_S, deadline_s)
 
-        ending = ask()
-        if ending != DEVICE_GONE and not answered(folder):
-            ending = ask()
-        pauses = Pauses(self.run, self.tell)
-        while ending == DEVICE_GONE and not self.stop():
-            if pauses.missing("a trial found no GPU") >= self.run.config().run.device_s:
-                return ending
-            pauses.after(progressed=False)
-            pauses.wait(self.stop)
-            ending = ask()
-        if ending != DEVICE_GONE:
-            pauses.found()
-        return ending
+        return Pauses(self.run, self.tell).until_found(ask, DEVICE_GONE, "a trial found no GPU", self.stop)
 
     def sources(self, samples: Sequence[int]) -> tuple[str, ...]:
         """The rows, as file:line, of samples that took part in a trial."""

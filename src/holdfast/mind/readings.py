@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 
 from holdfast.core.files import Json
+from holdfast.core.killed import killed_by
 from holdfast.core.logtext import Evidence, Line
 from holdfast.mind.bars import standing_bar
 from holdfast.mind.curve import curve_readings
@@ -68,7 +69,7 @@ def readings(evidence: Evidence) -> Iterator[Line]:
 
 def _ending(code: int) -> str:
     number = -code if code < 0 else code - 128 if 128 < code < 160 else 0
-    return f"killed by {_SIGNALS[number]}" if number in _SIGNALS else f"ended with exit code {code}"
+    return killed_by(number) if number in _SIGNALS else f"ended with exit code {code}"
 
 
 def _told_ending(line: Line) -> Iterator[Line]:

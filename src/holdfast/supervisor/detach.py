@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import BinaryIO
 
 from holdfast.core.errors import BLOCKED, DONE, INTERRUPTED, Stop
 from holdfast.core.files import Json
+from holdfast.core.killed import killed_by
 from holdfast.core.run.folder import RunFolder
 from holdfast.supervisor.prepare import HELD_LOCK
 from holdfast.supervisor.runs import entry
@@ -69,7 +69,7 @@ def _ended_early(run: RunFolder, code: int) -> tuple[int, Json]:
     if code in (DONE, INTERRUPTED):
         return code, standing.summary or entry(standing)
     if code < 0:
-        text = f"the supervisor was killed by {signal.Signals(-code).name} before a new step was done"
+        text = f"the supervisor was {killed_by(code)} before a new step was done"
         raise Stop(BLOCKED, text, f"rerun the same command to resume; its log: {run.supervisor_log}")
     message, _, hint = _FAREWELL.split("\n".join(tail(run.supervisor_log)))[-1].partition("\n  -> ")
     raise Stop(code, message, hint, standing.summary if standing.summary.get("status") == "gave_up" else None)

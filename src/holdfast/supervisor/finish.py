@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from holdfast.mind.summarise import summarise
 from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
+from holdfast.world.child import trainer_command
 from holdfast.world.ending import Stuck, end
 from holdfast.world.patience import Silence
 from holdfast.world.pauses import Pauses
@@ -133,17 +133,14 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan()["rows"]["held_out"]
     terminal.say(f"evaluating: the adapter is loaded afresh by plain PEFT, base against tuned on {counted(rows, 'held-out row')}")
-    log, pauses = run.path / "evaluation.log", Pauses(run, terminal.tell)
-    while (ended := _ask(run, config, log, terminal, stop)) == EXIT_DEVICE_GONE:
-        away_s = pauses.missing("the evaluation found no GPU")
-        if away_s >= config.run.device_s:
-            break
-        if not away_s:
-            terminal.tell(f"the GPU is gone; looking for it again for {config.run.device_s:g} s (run.device_s)")
-        pauses.after(progressed=False)
-        pauses.wait(stop)
-    else:
-        pauses.found()
+    log = run.path / "evaluation.log"
+
+    def ask() -> int | str:
+        return _ask(run, config, log, terminal, stop)
+
+    ended = Pauses(run, terminal.tell).until_found(ask, EXIT_DEVICE_GONE, "the evaluation found no GPU", stop)
+    if ended == EXIT_DEVICE_GONE and stop():
+        raise _interrupted(run)
     if ended or not run.evaluation_file.exists():
         reason = ended if isinstance(ended, str) else f"exit code {ended}"
         code = None if isinstance(ended, str) else ended
@@ -161,8 +158,7 @@ def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Ca
         try:
             while (code := child.poll()) is None:
                 if stop():
-                    write_summary(run, "interrupted", None)
-                    raise KeyboardInterrupt("the training is done, its evaluation is not; rerun the same command to resume")
+                    raise _interrupted(run)
                 with contextlib.suppress(BlockingIOError):
                     signs = os.read(listen, 1 << 16)
                     silence.broken()
@@ -175,9 +171,14 @@ def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Ca
     return code
 
 
+def _interrupted(run: RunFolder) -> KeyboardInterrupt:
+    write_summary(run, "interrupted", None)
+    return KeyboardInterrupt("the training is done, its evaluation is not; rerun the same command to resume")
+
+
 def _start_evaluation(run: RunFolder, output: IO[bytes], tell: int) -> subprocess.Popen[bytes]:
     """In a session of its own, so that Ctrl-C reaches us alone."""
-    command = [sys.executable, "-m", "holdfast.trainer", "evaluate", str(run.path), str(tell)]
+    command = trainer_command("evaluate", run.path, tell)
     environment, nothing = child_environment(trainer_launch(run).env), subprocess.DEVNULL
     return subprocess.Popen(command, stdin=nothing, stdout=output, stderr=output, env=environment, start_new_session=True, pass_fds=[tell])
 

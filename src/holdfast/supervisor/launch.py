@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from holdfast.book.profile import confirmed
 from holdfast.core.cards.variable import Advice
@@ -12,7 +11,7 @@ from holdfast.core.files import read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_of_process
 from holdfast.core.types import Launch
-from holdfast.lab.replay import with_env
+from holdfast.world.child import trainer_command, with_env
 from holdfast.world.place import Place
 from holdfast.world.system import steering
 
@@ -38,7 +37,7 @@ def trainer_launch(run: RunFolder) -> Launch:
     env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     env |= _of_nvidia(run)
     env |= settings.get("env", {})  # remedies that were seen to help
-    return Launch((sys.executable, "-m", "holdfast.trainer", "train"), env, settings)
+    return Launch(tuple(trainer_command("train")), env, settings)
 
 
 def _of_nvidia(run: RunFolder) -> dict[str, str | None]:

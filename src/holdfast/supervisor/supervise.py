@@ -18,7 +18,6 @@ from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wr
 from holdfast.lab.course import investigate_course, state_before
 from holdfast.lab.health import HealthWatch
 from holdfast.lab.investigate import in_order, investigate
-from holdfast.lab.replay import with_env
 from holdfast.lab.trials import Lab, concluded, trials_left
 from holdfast.mind.course import Trouble
 from holdfast.mind.decide import (
@@ -36,6 +35,7 @@ from holdfast.mind.decide import (
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.explain import ending_of
 from holdfast.world import evidence, process
+from holdfast.world.child import with_env
 from holdfast.world.patience import Patience
 from holdfast.world.pauses import Clock, Pauses
 from holdfast.world.process import Attempt

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.supervisor.launch import child_environment, trainer_launch
+from holdfast.world.child import trainer_command
 
 EXAMPLE = "holdfast chat runs/quickstart"
 
@@ -24,8 +24,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not folder.adapter.exists():
         raise Stop(BLOCKED, f"{folder.path} has no adapter yet: the run is not finished", "finish it with the command that began it")
     environment = child_environment(trainer_launch(folder).env)
-    command = [sys.executable, "-m", "holdfast.trainer", "chat", str(folder.path)]
-    code = subprocess.run(command, env=environment, check=False).returncode
+    code = subprocess.run(trainer_command("chat", folder.path), env=environment, check=False).returncode
     if code:
         raise Stop(BLOCKED, f"the chat ended with exit code {code}", "the lines above say why")
     return DONE, {}

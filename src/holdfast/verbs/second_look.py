@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from holdfast.rows.files.read import read_unparsed
 from holdfast.rows.judge.rules import NO_LIMIT, Rules, checks
 from holdfast.rows.survey.second_look import Odd, SecondLook, look_at
 from holdfast.supervisor.launch import child_environment
+from holdfast.world.child import trainer_command
 from holdfast.world.system import usable_threads
 
 _SHOWN = 300  # characters of a row that is quoted
@@ -40,7 +40,7 @@ def look_again(model: str, files: list[str], rules: Rules) -> tuple[SecondLook, 
         request |= {name: str(folder / f"{name}.{kind}") for name, kind in (("out", "npy"), ("error", "json"))}
         write_json(folder / "request.json", request)
         with (folder / "output.log").open("wb") as log:
-            command = [sys.executable, "-m", "holdfast.trainer", "losses", str(folder / "request.json")]
+            command = trainer_command("losses", folder / "request.json")
             environment = child_environment({"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"})
             code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False).returncode
         if code:

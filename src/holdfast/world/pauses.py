@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from holdfast.core.run.folder import RunFolder
 
+T = TypeVar("T")
 _FIRST_S, _MOST_S = 0.1, 5.0  # between starts that come to nothing
 _FIRST_AWAY_S, _MOST_AWAY_S = 1.0, 30.0  # between two looks for a GPU
 
@@ -36,6 +37,21 @@ class Pauses:
         end = self.clock.monotonic() + self.seconds
         while self.clock.monotonic() < end and not stop():
             self.clock.sleep(0.02)
+
+    def until_found(self, ask: Callable[[], T], gone: object, reason: str, stop: Callable[[], bool]) -> T:
+        """Ask again and again while the answer is that the GPU is `gone`, for run.device_s seconds; the last answer."""
+        limit_s = self.run.config().run.device_s
+        while (answer := ask()) == gone and not stop():
+            away_s = self.missing(reason)
+            if away_s >= limit_s:
+                return answer
+            if not away_s:
+                self.tell(f"the GPU is gone; looking for it again for {limit_s:g} s (run.device_s)")
+            self.after(progressed=False)
+            self.wait(stop)
+        if answer != gone:
+            self.found()
+        return answer
 
     def missing(self, reason: str) -> float:
         """What was started found no GPU: seconds since the first in a row that did not, 0 for that one."""

@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import orjson
 
 from holdfast.core.cache import cache_folder
 from holdfast.core.files import Json, read_json, write_json
+from holdfast.world.child import trainer_command
 
 _DEADLINE_S = 60  # of one probe; the child as a whole has several times that
 _CHILD_DEADLINE_S = 300
@@ -42,7 +42,7 @@ def _kept(facts: Json, folder: Path) -> Path | None:
 
 
 def _run(folder: Path) -> Json:
-    command = [sys.executable, "-m", "holdfast.trainer", "probes", str(folder), str(_DEADLINE_S)]
+    command = trainer_command("probes", folder, _DEADLINE_S)
     try:
         done = subprocess.run(command, capture_output=True, timeout=_CHILD_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:

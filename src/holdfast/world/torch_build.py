@@ -17,6 +17,7 @@ import orjson
 from holdfast.core.cache import cache_folder
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import boot_id
+from holdfast.world.child import trainer_command
 
 _DEADLINE_S = 120
 _NODES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dri/renderD*", "dxg")
@@ -93,9 +94,8 @@ def device_nodes(folder: Path) -> list[tuple[str, int]]:
 
 
 def _ask_now() -> Json:
-    command = [sys.executable, "-m", "holdfast.trainer", "probe"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_DEADLINE_S, check=False)
+        done = subprocess.run(trainer_command("probe"), capture_output=True, timeout=_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:
         return {"torch_error": f"importing torch took longer than {_DEADLINE_S} s"}
     if done.returncode == 0:

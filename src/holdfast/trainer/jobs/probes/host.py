@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 import torch
 
+from holdfast.core.killed import killed_by
 from holdfast.trainer.jobs.probes import attention, collective, compiled, fused, matmul, memory, quantised, speed, writing
 
 Probe = Callable[[], dict[str, Any]]
@@ -63,7 +64,7 @@ def _in_a_child(probe: Probe, deadline_s: int) -> dict[str, Any]:
     if status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL)):
         return {"outcome": "hung", "detail": f"no answer within {deadline_s} s"}
     if os.WIFSIGNALED(status):
-        return {"outcome": "crashed", "detail": f"killed by {signal.Signals(os.WTERMSIG(status)).name}"}
+        return {"outcome": "crashed", "detail": killed_by(os.WTERMSIG(status))}
     with contextlib.suppress(orjson.JSONDecodeError):
         found = orjson.loads(answer)
         if isinstance(found, dict):
