@@ -212,7 +212,7 @@ def test_one_percent_of_malformed_rows_is_kept_aside_with_reasons(config_of: Wri
 def test_a_field_that_is_none_of_ours_is_refused(config_of: Write, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", [{"Frage": row["instruction"], "Befehl": row["output"]} for row in make_rows(20)])
     said = holdfast("data", "check", rows).stdout
-    assert "fields ['Befehl', 'Frage'] fit no known layout" in said and "--field output=THEIRS" in said
+    assert "fields ['Befehl', 'Frage'] fit no known layout" in said and "--field question=Frage --field answer=Befehl" in said
     turned = {"files": str(rows), "fields": {"Befehl": "output", "Frage": "instruction"}}
     says = "data.fields: Befehl is no field that rows are read from\n  -> ours comes first: output, then Befehl"
     refused(2, "train", config_of(data=turned), "--run", tmp_path / "run", says=says)

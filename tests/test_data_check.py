@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT, SHARED, assert_law, holdfast, lines, make_rows, needs_shared, write_rows
+from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
 from holdfast.rows.alike.similar import Near, key_of, signatures
@@ -346,8 +346,13 @@ def test_near_duplicates_are_remembered_in_bounded_memory() -> None:
     assert marks[3000:] == [True, False], "the last 2,048 rows are remembered, the first ones are not"
 
 
-def test_files_without_a_row_say_so(tmp_path: Path) -> None:
+def test_files_without_a_row_are_refused_as_train_refuses_them(call: Call, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_bytes(b"")
-    (tmp_path / "blank.jsonl").write_bytes(b"\n\n \n")
-    done = holdfast("data", "check", tmp_path / "empty.jsonl", tmp_path / "blank.jsonl")
-    assert done.returncode == 0 and "! no row was found in 4 bytes: there is nothing to train on" in done.stdout
+    (tmp_path / "blank.csv").write_bytes(b"\n\n \n")
+    (tmp_path / "header.csv").write_bytes(b"question,answer\n")
+    write_rows(tmp_path / "good.jsonl", make_rows(2))
+    files = [tmp_path / name for name in ("empty.jsonl", "blank.csv", "header.csv")]
+    answer = call("check", *files, tmp_path / "good.jsonl", code=1)
+    assert (answer["rows"], answer["empty_files"]) == (2, [str(file) for file in files])
+    told = "\n".join(facts(answer))
+    assert f"! {files[0]} is empty (0 bytes)" in told and f"! {files[1]} holds no row (4 bytes): train refuses it" in told

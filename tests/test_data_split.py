@@ -150,6 +150,14 @@ def test_groups_hang_together_over_neighbours(tmp_path: Path) -> None:
     [
         (["split", "ROWS"], 2, "say how to divide"),
         (["split", "ROWS", "--into", "a.jsonl"], 2, "write FILE=AMOUNT"),
+        (
+            ["split", "ROWS", "--into", "a.csv=0.9", "--into", "b.jsonl=0.1"],
+            2,
+            "a.csv: rows are written as JSON Lines\n  -> name it a.jsonl",
+        ),
+        (["split", "ROWS", "--into", "a.PARQUET=1"], 2, "rows are written as JSON Lines"),
+        (["sample", "ROWS", "--rows", "1", "--out", "a.jsonl.gz"], 2, "rows are written as JSON Lines"),
+        (["make", "--rows", "9", "--out", "a.tsv"], 2, "rows are written as JSON Lines"),
         (["split", "ROWS", "--into", "a.jsonl=many"], 2, "is no amount of rows"),
         (["split", "ROWS", "--into", "a.jsonl=0.7", "--into", "b.jsonl=0.6"], 2, "the shares make 1.3"),
         (["split", "ROWS", "--into", "a.jsonl=99"], 1, "99 rows are asked for, there are 3"),

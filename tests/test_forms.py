@@ -6,7 +6,9 @@ import bz2
 import gzip
 import json
 import os
+import shlex
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,9 @@ import zstandard
 from conftest import make_rows, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
+from holdfast.rows.files.raw_row import Reject
 from holdfast.rows.files.read import form_of, read_rows
+from holdfast.rows.judge.layouts import BadRow, parse_example, prompt_and_answer
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}
@@ -210,6 +214,74 @@ def test_fields_of_other_names_and_mixed_layouts(call: Call, tmp_path: Path) -> 
     file = write_rows(tmp_path / "rows.jsonl", [{"frage": "q", "antwort": "a"}, GOOD, {"text": "t"}])
     mapped = call("check", file, "--field", "instruction=frage", "--field", "output=antwort")
     assert (mapped["kept"], mapped["layouts"], mapped["mixed_files"]) == (3, {"alpaca": 2, "text": 1}, [str(file)])
+
+
+@pytest.mark.parametrize(
+    ("row", "layout"),
+    [
+        ({"Question": "q", "Answer": "a"}, "question-answer"),
+        ({"INSTRUCTION": "q", "Input": "more", "Output": "a"}, "alpaca"),
+        ({"instruction": "q", "Input": "more", "output": "a"}, "alpaca"),
+        ({" Prompt ": "q", "Completion": "a"}, "prompt-completion"),
+        ({"Text": "t"}, "text"),
+        ({"Messages": [{"Role": "User", "Content": "q"}, {"role": "Assistant", "content": "a"}]}, "chat"),
+        ([{"Role": "USER", "Content": "q"}, {"Role": "assistant", "Content": "a"}], "chat"),
+        ({"Conversations": [{"From": "Human", "Value": "q"}, {"From": "GPT", "Value": "a"}]}, "chat"),
+    ],
+)
+def test_a_name_in_another_case_is_the_same_name(row: Any, layout: str) -> None:
+    example = parse_example(row, "auto")
+    assert example.layout == layout
+    assert "more" not in str(row) or example.messages[0].content == "q\nmore"
+    quick = prompt_and_answer(row)
+    assert quick is None or quick[1:] == (example.given or "\n".join(turn.content for turn in example.messages[:-1]), "a")
+
+
+def test_names_that_differ_in_case_alone_are_left_as_they_are() -> None:
+    assert parse_example({"question": "q", "Question": "other", "answer": "a"}, "auto").messages[0].content == "q"
+    with pytest.raises(BadRow, match="missing"):
+        parse_example({"QUESTION": "q", "Question": "other", "answer": "a"}, "question-answer")
+    with pytest.raises(BadRow, match="preferences"):
+        parse_example({"Prompt": "q", "Chosen": "a", "Rejected": "b"}, "auto")
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"Frage": "q", "Antwort": "a"}, "--field question=Frage --field answer=Antwort"),
+        ({"Question": "q", "Ans": "a", "id": "7"}, "--field answer=Ans,"),
+        ({"instruction": "q", "the reply": "a"}, "--field 'output=the reply', in a config data.fields: {output: the reply}"),
+        ({"user_input": "q", "n": 3, "model_response": "a"}, "--field question=user_input --field answer=model_response"),
+        ({"id": 3}, "--field question=THEIRS --field answer=THEIRS"),
+    ],
+)
+def test_fields_of_no_known_layout_are_answered_with_options_that_name_them(
+    call: Call, tmp_path: Path, row: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, "auto")
+    assert says in bad.value.detail and str(sorted(row)) in bad.value.detail
+    if "THEIRS" not in says:
+        options = shlex.split(bad.value.detail.partition("for example ")[2].partition(", in a config")[0])
+        assert call("check", write_rows(tmp_path / "rows.jsonl", [row]), *options)["kept"] == 1, "as the message says"
+
+
+@pytest.mark.parametrize(
+    ("member", "says"),
+    [
+        ("xl/workbook.xml", "an Excel workbook: save its sheet as CSV"),
+        ("word/document.xml", "a Word document"),
+        ("archive/data.pkl", "a checkpoint of torch"),
+        ("rows.jsonl", "a zip archive: unpack it"),
+    ],
+)
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.xlsx"])
+def test_an_archive_is_told_by_what_is_in_it(tmp_path: Path, name: str, member: str, says: str) -> None:
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr(member, "x")
+    (row,) = read_rows(str(tmp_path / name))
+    assert isinstance(row, Reject) and row.reason == "not_rows" and f"the file is {says}" in row.detail
 
 
 def test_a_field_that_is_given_twice_is_refused_unless_both_agree(call: Call, tmp_path: Path) -> None:

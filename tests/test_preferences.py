@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conftest import SHARED, holdfast, make_rows, needs_shared, write_rows
+from holdfast.core.config.load import load_config
+from holdfast.core.facts.model_folder import read_model
+from holdfast.core.run.folder import RunFolder
 from holdfast.rows.judge.layouts import BadRow, parse_example, prompt_and_answer
+from holdfast.rows.judge.unused import Unused
+from holdfast.supervisor.prepare import check_data
+from holdfast.ui.terminal import Terminal
 
 TURNS = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "five"}]
 PREFERENCES: list[dict[str, Any]] = [
@@ -70,3 +77,53 @@ def test_files_of_other_trainers_are_recognised_to_the_last_row(name: str) -> No
         with pytest.raises(BadRow) as bad:
             parse_example(row, "auto")
         assert bad.value.reason == "preference_row"
+
+
+UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"question": "q", "answer": "a", "rating": 1, "id": 7, "source": "x"}, ["rating"], ["id", "source"]),
+    ({"instruction": "q", "output": "a", "loss_weight": 0.0, "category": "x"}, ["loss_weight"], ["category"]),
+    ({"instruction": "q", "output": "a", "system": "be brief", "history": [["a", "b"]]}, ["history", "system"], []),
+    (
+        {"prompt": "q", "completion": "a", "isCorrect": "no", "bewertung": "4,5", "created_at": 17},
+        ["bewertung", "isCorrect"],
+        ["created_at"],
+    ),
+    ({"Question": "q", "Answer": "a", "Score": None, "Notes": "", "tags": []}, [], []),
+    ({"messages": [TURNS[0], TURNS[1] | {"weight": 0}], "system": "s", "tools": []}, ["messages[].weight"], []),
+    ({"text": "t", "label": "spam", "language": "en"}, ["label"], ["language"]),
+    ({"instruction": "q", "input": "more", "output": "a"}, [], []),
+]
+
+
+@pytest.mark.parametrize(("row", "telling", "others"), UNUSED)
+def test_fields_that_are_not_used_are_told_and_those_that_change_a_rows_meaning_first(
+    row: dict[str, Any], telling: list[str], others: list[str]
+) -> None:
+    unused = Unused()
+    unused.add([(row, parse_example(row, "auto").layout)], {})
+    assert (sorted(unused.telling), sorted(unused.others)) == (telling, others)
+
+
+def test_a_field_that_is_mapped_is_used() -> None:
+    unused = Unused()
+    unused.add([({"frage": "q", "Antwort": "a", "stars": 5}, "question-answer")], {"question": "frage", "answer": "antwort"})
+    assert (dict(unused.telling), dict(unused.others)) == ({"stars": 1}, {})
+
+
+def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
+    assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[dict[str, Any]] = [row | {"rating": at % 5, "source": "wiki"} for at, row in enumerate(make_rows(30))]
+    rows[3]["output"] += " mail me: jane.doe@acme-corp.com"
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    for _ in range(2):  # the second time from the cache
+        run = RunFolder(tmp_path / f"run{_}")
+        run.path.mkdir()
+        config = load_config(config_of(data={"files": [str(file)]}))
+        check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=False))
+        said = capsys.readouterr().out
+        assert "! not used, though it may change what a row means: rating (30 rows); every row is learned alike" in said
+        assert "fields that are not used: source" in said
+        assert "notes on rows that are trained on as they are: email_address 1; the rows: holdfast data check " in said
+        data = json.loads(run.data_report_file.read_text())
+        assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 30})

@@ -39,8 +39,9 @@ from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.supervisor.start import take_start
+from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
-from holdfast.ui.words import shown
+from holdfast.ui.words import shown, unused_fields
 from holdfast.world.machine import read_machine
 from holdfast.world.system import usable_threads
 
@@ -197,6 +198,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     summary = report(checked, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
     write_json(run.data_report_file, summary)
     terminal.say(_data_line(summary, run) + _cache_words(checked))
+    _tell_of_rows(summary, config, terminal)
     _refuse_token_numbers(checked.verdicts.largest, tokens, model)
     return tokens, {"data_sha256": digest, "max_tokens": limit, "pad_token_id": codec.pad}
 
@@ -230,6 +232,16 @@ def _data_line(summary: Json, run: RunFolder) -> str:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary["by_reason"].items(), key=lambda item: -item[1]))
         line += f" ({reasons})"
     return line + (f"; rejects with reasons: {run.rejects_file}" if summary["rejected"] else "")
+
+
+def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
+    """Say what is noted of rows that are trained on as they are, and which of their fields are not used."""
+    for line in map(visible, unused_fields(summary["unused_fields"])):
+        (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
+    if summary["notes"]:
+        notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
+        files = " ".join(shown(Path(file)) for file in config.data.files)
+        terminal.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
 
 
 def _nothing_left(checked: Checked) -> str:

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from holdfast.core.files import Json
 from holdfast.core.units import counted
+from holdfast.ui.words import unused_fields
 
 _EXAMPLES = 2
 _LANGUAGES = 12  # in one line
@@ -43,10 +44,13 @@ def facts(answer: Json) -> list[str]:
     forms = ", ".join(sorted({file["form"] for file in answer["files"]}))
     layouts = ", ".join(f"{layout} {count:,}" for layout, count in answer["layouts"].items()) or "none"
     lines = [f"{counted(len(answer['files']), 'file')} ({forms}); layouts: {layouts}"]
-    if not answer["rows"]:
-        lines.append(f"! no row was found in {sum(file['bytes'] for file in answer['files']):,} bytes: there is nothing to train on")
+    sizes = {file["file"]: file["bytes"] for file in answer["files"]}
+    for file in answer["empty_files"]:
+        why = f"holds no row ({sizes[file]:,} bytes)" if sizes[file] else "is empty (0 bytes)"
+        lines.append(f"! {visible(file)} {why}: train refuses it")
     if answer["mixed_files"]:
         lines.append(f"! rows of different layouts in one file: {', '.join(answer['mixed_files'][:3])}")
+    lines += map(visible, unused_fields(answer["unused_fields"]))
     tokens = answer["tokens"]
     if tokens["max"] is not None:
         spread = ", ".join(f"{name} {tokens[name]:,}" for name in ("min", "p50", "p90", "p99", "max"))

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from holdfast.core.files import Json
+from holdfast.core.units import counted
 from holdfast.mind.health import ills
 
 
@@ -18,6 +19,18 @@ def short(path: Path) -> str:
 def shown(path: Path) -> str:
     """The same for a command line, quoted where a shell needs it."""
     return shlex.quote(short(path))
+
+
+def unused_fields(found: Json) -> list[str]:
+    """What there is to say of fields that rows have and nothing is learned from; of those that may change what a row means, with a mark."""
+    telling, others = found["telling"], found["others"]
+    told = []
+    if telling:
+        listed = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in telling.items())
+        told.append(f"! not used, though it may change what a row means: {listed}; every row is learned alike, from its text alone")
+    if others:
+        told.append(f"fields that are not used: {', '.join(others)}")
+    return told
 
 
 def early_end(summary: Json) -> str:

@@ -38,4 +38,4 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         answer["second_look"] = {"model": arguments.second_look} | look.as_json()
         answer |= {"notes": answer["notes"] | look.counts, "examples": answer["examples"] | examples}
     tell(arguments, answer)
-    return BLOCKED if answer["rejected"] else DONE, answer
+    return BLOCKED if answer["rejected"] or answer["empty_files"] else DONE, answer

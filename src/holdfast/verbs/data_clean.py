@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from holdfast.core.errors import DONE, USAGE, Stop
+from holdfast.core.errors import DONE
 from holdfast.core.files import Json
 from holdfast.rows.alike.write import cannot_write, refuse_outputs
 from holdfast.rows.files.paths import expand
@@ -21,7 +21,6 @@ from holdfast.rows.tokens.cache import cache_key
 from holdfast.verbs import data_pass
 
 EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"
-_LINES_OF_JSON = {".jsonl", ".json", ".ndjson", ""}
 
 
 def add_arguments(clean: argparse.ArgumentParser) -> None:
@@ -40,7 +39,7 @@ def add_arguments(clean: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
     mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
-    _refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])
+    refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])
     codec, rules = data_pass.codec_of(arguments), data_pass.rules_of(arguments)
     findings = Findings(frozenset(kind.replace("-", "_") for kind in arguments.drop))
     began = time.perf_counter()
@@ -56,10 +55,3 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     written = {"out": str(arguments.out), "rejects": str(arguments.rejects), "originals_of_mended": str(mended), "blocks_reused": reused}
     data_pass.tell(arguments, answer | written)
     return DONE, answer | written
-
-
-def _refuse_outputs(outputs: list[Path], inputs: list[str]) -> None:
-    """Raise Stop(2) where an output would replace an input or another output, or is named like another kind of file."""
-    if outputs[0].suffix.lower() not in _LINES_OF_JSON:
-        raise Stop(USAGE, f"--out {outputs[0]}: the clean rows are JSON Lines", f"name it {outputs[0].with_suffix('.jsonl')}")
-    refuse_outputs(outputs, inputs)

@@ -103,8 +103,6 @@ def _batches(arguments: argparse.Namespace) -> tuple[Iterator[Batch], Reader | N
 
 def _refuse_places(arguments: argparse.Namespace, out: Path, rejects: Path) -> None:
     refuse_outputs([out, rejects], arguments.sources)
-    if out.suffix.lower() not in {".jsonl", ".ndjson", ".json", ""}:
-        raise Stop(USAGE, f"--out {out}: the rows are JSON Lines", f"name it {out.with_suffix('.jsonl')}")
 
 
 def _answer(found: Gathered, file: OutFile, rejects: Path) -> Json:

@@ -18,7 +18,7 @@ from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
-
+_KEYS = "`holdfast schema` lists every key"
 _PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
 
 
@@ -35,10 +35,13 @@ def load_config(file: Path, overrides: list[str] | None = None) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         problems += _problems(error, tree, Config)
-    problems += _missing_files(tree, file.parent)
+    missing = _missing_files(tree, file.parent)
+    problems += missing
     if problems or config is None:
         count = counted(len(problems), "problem")
-        raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), "`holdfast schema` lists every key")
+        places = " and in ".join(dict.fromkeys(map(str, (file.parent.resolve(), Path.cwd()))))
+        hint = _KEYS if len(problems) > len(missing) else f"correct the path; a relative one is looked up in {places}"
+        raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), hint)
     return _with_absolute_paths(config, file.parent)
 
 
@@ -73,7 +76,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
     if not isinstance(tree, dict):
-        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", "`holdfast schema` lists every key")
+        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", _KEYS)
     return tree
 
 

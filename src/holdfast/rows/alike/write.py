@@ -13,11 +13,18 @@ from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import replacing
 from holdfast.rows.alike.keys import Line, lines_of
 
+_OTHER_FORMS = {
+    *(".csv", ".tsv", ".parquet", ".arrow", ".feather", ".txt", ".md", ".yaml", ".yml", ".html"),
+    *(".xlsx", ".xls", ".ods", ".gz", ".zst", ".bz2", ".xz", ".zip"),
+}
+
 
 def refuse_outputs(outputs: list[Path], inputs: list[str]) -> None:
-    """Raise Stop(2) where an output would replace an input or another output, or is a folder."""
+    """Raise Stop(2) where an output would replace an input or another output, is a folder, or is named like another form of file."""
     taken = {os.path.realpath(file): file for file in inputs}
     for output in outputs:
+        if output.suffix.lower() in _OTHER_FORMS:
+            raise Stop(USAGE, f"{output}: rows are written as JSON Lines", f"name it {output.with_suffix('.jsonl')}")
         if output.is_dir():
             raise Stop(USAGE, f"{output} is a folder", "name a file in it")
         place = os.path.realpath(output)

@@ -89,6 +89,8 @@ def report(checked: Checked, tokens: TokenSet) -> Json:
         "mended": found.mended,
         "rejected": found.rejected,
         "by_reason": dict(found.by_reason),
+        "notes": dict(found.noted.most_common()),
+        "unused_fields": found.unused.as_json(),
         "tokens": {"total": int(lengths.sum()), "learned": found.learned, **spread},
         "histogram": {"counts": counts.tolist(), "edges": [round(float(edge), 2) for edge in edges]},
         "seconds": round(checked.seconds, 3),

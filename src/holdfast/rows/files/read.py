@@ -25,7 +25,12 @@ _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _CHUNK = 1 << 18  # bytes of lines that are read together
 _NEXT_OBJECT = re.compile(rb'\}[ \t]*\{[ \t]*["}]')
 _NO_ROWS = {  # (what a file is that holds no rows at all)
-    b"PK\x03\x04": "a zip archive",
+    b"PK\x03\x04": "a zip archive: unpack it, and name the files in it",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "a document of an older Office program, as .xls files are: save its sheet as CSV (UTF-8)",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it, and name the files in it",
+    b"Rar!": "a RAR archive: unpack it, and name the files in it",
+    b"\xfd7zXZ": "compressed with xz: unpack it with unxz",
+    b"\x93NUMPY": "a numpy array",
     b"\x7fELF": "a program",
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
@@ -34,6 +39,16 @@ _NO_ROWS = {  # (what a file is that holds no rows at all)
     b"\x80\x04": "a pickle",
     b"GGUF": "a GGUF model",
     b"SQLite format 3": "an SQLite database",
+}
+_IN_ZIP = {  # (what a zip archive is by the names in it)
+    b"xl/": "an Excel workbook: save its sheet as CSV (UTF-8)",
+    b"application/vnd.oasis.opendocument.spreadsheet": "a LibreOffice spreadsheet: save its sheet as CSV (UTF-8)",
+    b"Index/Tables": "a Numbers spreadsheet: export it as CSV (UTF-8)",
+    b"word/": "a Word document: save its text as a file of plain text",
+    b"application/vnd.oasis.opendocument.text": "a LibreOffice document: save its text as a file of plain text",
+    b"application/epub": "an e-book: take its text out",
+    b"/data.pkl": "a checkpoint of torch, which holds no rows",
+    b".npy": "an archive of numpy arrays",
 }
 
 
@@ -59,7 +74,8 @@ def form_of(file: str) -> Form:
             return Form(kind, head)
     for magic, what in _NO_ROWS.items():
         if head.text.startswith(magic):
-            return Form("none", head, what)
+            inside = (said for name, said in _IN_ZIP.items() if what.startswith("a zip") and name in head.text)
+            return Form("none", head, next(inside, what))
     kind = _SUFFIX_FORMS.get(bare_suffix(file), "")
     if kind in ("parquet", "arrow"):
         return Form(kind, head)
@@ -109,7 +125,7 @@ def read_unparsed(file: str) -> Iterator[Unparsed]:
 
 def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
     if form.kind == "none":
-        yield Unparsed(1, form.head.text[:64], ("not_rows", f"the file is {form.what}; its first bytes are kept here"))
+        yield Unparsed(1, form.head.text[:64], ("not_rows", f"the file is {form.what} (its first bytes are kept here)"))
         return
     by_row = form.head.encoding == "latin-1" and form.kind in ("lines", "array", "values")  # so that a row's bytes stay as they are
     stream, guarded = open_stream(handle, form.head._replace(encoding="") if by_row else form.head)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,7 +38,6 @@ _KNOWN = (
 _TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
 _REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
 _MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
-_NAME_THEM = "say what yours are called: --field output=THEIRS, in a config data.fields: {output: THEIRS}"
 FIELDS = frozenset(
     {name for pair in _PAIRS for name in pair[1:] if name} | {"text", "messages", "conversations", "system", "tools"}
 )  # all that a row is read from
@@ -52,6 +53,8 @@ _SHAREGPT_ROLES = {
     "tool_call": "call",
 }
 _ROLES = {"developer": "system", "function": "tool"}
+_ALL_ROLES = {*_SHAREGPT_ROLES, *_ROLES}
+_TURN_NAMES = {"role", "from"}
 _PART_TEXTS = ("text", "value", "content")
 
 
@@ -111,8 +114,10 @@ def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
 def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> _Pair | None:
     if not _PREFERENCE.isdisjoint(names):
         return None  # its values tell
+    if any(name not in _KNOWN_NAMES and _in_our_case(name) in _KNOWN_NAMES for name in names):
+        return None
     try:
-        layout, pair = _recognise(value)
+        layout, pair = _recognise(value, value)
     except BadRow:
         return None
     if layout == "text":
@@ -131,14 +136,13 @@ def example_of(layout: str, prompt: str, answer: str) -> Example:
 
 def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = None) -> Example:
     """Read one parsed row in `layout` ("auto": by its fields). `fields`: names of ours and those the file uses. Raises BadRow."""
-    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value):
+    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in map(_in_our_case, turn) for turn in value):
         value = {"messages": value}
     if not isinstance(value, dict):
         raise BadRow("not_an_object", f"a JSON object is needed, this is {_kind(value)}")
-    if fields:
-        value = value | {ours: value[theirs] for ours, theirs in fields.items() if theirs in value}
+    as_it_stands, value = value, _under_our_names(value, fields or {})
     _refuse_preferences(value)
-    name, pair = _recognise(value) if layout == "auto" else (layout, _pair(value, layout))
+    name, pair = _recognise(value, as_it_stands) if layout == "auto" else (layout, _pair(value, layout))
     if pair:
         return _from_pair(value, pair)
     if name == "text":
@@ -146,7 +150,45 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
     return Example(messages=_conversation(value), tools=_tools(value), layout="chat")
 
 
-def _recognise(value: dict[str, Any]) -> tuple[str, _Pair | None]:
+def _under_our_names(value: dict[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """The row with the fields that it names otherwise under our names, too: those that `fields` maps, and those of another case."""
+    if not fields and value.keys() <= _KNOWN_NAMES:
+        return value
+    cased: dict[str, list[str]] = {}
+    for name in value:
+        cased.setdefault(_in_our_case(name), []).append(name)
+    for ours, theirs in fields.items():
+        same = [theirs] if theirs in value else cased.get(_in_our_case(theirs), [])
+        if len(same) == 1:
+            value = value | {ours: value[same[0]]}
+    meant = {ours: same[0] for ours, same in cased.items() if ours in _KNOWN_NAMES and ours not in value and len(same) == 1}
+    return value | {ours: value[theirs] for ours, theirs in meant.items()} if meant else value
+
+
+def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]) -> set[str]:
+    """The names in `value`, as they stand there, of all that a row of this layout is read from. `fields`: names of ours and theirs."""
+    ours_of = {name: {_in_our_case(name)} for name in value}
+    for ours, theirs in fields.items():
+        for name in ours_of:
+            if _in_our_case(theirs) == _in_our_case(name):
+                ours_of[name] = ours_of[name] | {ours}
+    named = dict.fromkeys(one for ours in ours_of.values() for one in ours)
+    pair = _pair(named, layout)
+    if pair:
+        read = set(pair[1:])
+    elif layout == "text":
+        read = {"text"}
+    else:
+        read = {"messages" if "messages" in named else "conversations", "system", "tools"}
+    return {name for name, ours in ours_of.items() if ours & read}
+
+
+def _in_our_case(name: Any) -> str:
+    return str(name).strip().lower()
+
+
+def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str, _Pair | None]:
+    """The layout of a row under our names, and its pair if it is one. Raises BadRow, with the names as they stand in the file."""
     if "conversations" in value:
         return "chat", None
     for pair in _PAIRS[:3]:
@@ -162,10 +204,36 @@ def _recognise(value: dict[str, Any]) -> tuple[str, _Pair | None]:
     for name, inside in value.items():
         if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
             raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
-    raise BadRow("missing_field", f"fields {sorted(map(str, value))[:20]} fit no known layout ({_KNOWN}); {_NAME_THEM}")
+    names = sorted(map(str, as_it_stands))[:20]
+    raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}); {_name_them(value, as_it_stands)}")
 
 
+def _name_them(value: Mapping[str, Any], as_it_stands: Mapping[str, Any]) -> str:
+    """Which options say what this row's question and answer are called, with names it has, the likeliest first."""
+    known = next((pair for pair in _PAIRS if pair.question in value or pair.answer in value), _PAIRS[3])
+    missing = [(ours, like) for ours, like in ((known.question, _QUESTIONS), (known.answer, _ANSWERS)) if ours not in value]
+    texts = [name for name, inside in as_it_stands.items() if isinstance(inside, str) and _in_our_case(name) not in known]
+    meant = {ours: name for ours, like in missing if (name := _likeliest(texts, like))}
+    left = [name for name in texts if name not in meant.values()]
+    meant |= dict(zip([ours for ours, _ in missing if ours not in meant], left, strict=False))
+    told = [(ours, meant.get(ours, "THEIRS")) for ours, _ in missing]
+    options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in told)
+    in_config = ", ".join(f"{ours}: {theirs}" for ours, theirs in told)
+    return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"
+
+
+def _likeliest(names: Iterable[str], like: tuple[str, ...]) -> str:
+    """The name that is most like one of `like`; an empty text where none is."""
+    scored = [(max(difflib.SequenceMatcher(None, _in_our_case(name), one).ratio() for one in like), name) for name in names]
+    best, name = max(scored, default=(0.0, ""))
+    return name if best > _ALIKE else ""
+
+
+_QUESTIONS = ("question", "instruction", "prompt", "input", "query", "user", "human", "request", "source", "q")
+_ANSWERS = ("answer", "output", "response", "completion", "reply", "assistant", "target", "solution", "ans", "a")
+_ALIKE = 0.6  # of the letters of two names
 _PREFERENCE = frozenset((*(name for names in _TWO_ANSWERS for name in names), *_REJECTED, *_MARKS))
+_KNOWN_NAMES = FIELDS | _PREFERENCE
 
 
 def _refuse_preferences(value: dict[str, Any]) -> None:
@@ -194,7 +262,7 @@ def _looks_like_a_row(value: Any) -> bool:
     return "messages" in value or "conversations" in value or any(pair.question in value and pair.answer in value for pair in _PAIRS)
 
 
-def _pair(value: dict[str, Any], layout: str) -> _Pair | None:
+def _pair(value: Mapping[str, Any], layout: str) -> _Pair | None:
     mine = [pair for pair in _PAIRS if pair.layout == layout]
     return next((pair for pair in mine if pair.question in value and pair.answer in value), mine[0] if mine else None)
 
@@ -239,7 +307,7 @@ def _conversation(value: dict[str, Any]) -> tuple[Message, ...]:
     turns = value.get(field)
     if not isinstance(turns, list):
         raise BadRow("missing_field" if turns is None else "wrong_type", f"{field} must be a list of turns, it is {_kind(turns)}")
-    share = share and not any(isinstance(turn, dict) and "role" in turn for turn in turns)
+    share = share and not any(isinstance(turn, dict) and "role" in map(_in_our_case, turn) for turn in turns)
     messages = tuple(_turn(turn, number, share) for number, turn in enumerate(turns))
     system = value.get("system")
     if isinstance(system, str) and system.strip() and (not messages or messages[0].role != "system"):
@@ -257,7 +325,10 @@ def _conversation(value: dict[str, Any]) -> tuple[Message, ...]:
 def _turn(turn: Any, number: int, share: bool) -> Message:
     if not isinstance(turn, dict):
         raise BadRow("wrong_type", f"turn {number} must be an object, it is {_kind(turn)}")
+    turn = turn if turn.keys() & _TURN_NAMES else {_in_our_case(name): inside for name, inside in turn.items()}
     role, content = (turn.get("from"), turn.get("value")) if share else (turn.get("role"), turn.get("content"))
+    if isinstance(role, str) and role not in _ALL_ROLES and _in_our_case(role) in _ALL_ROLES:
+        role = _in_our_case(role)
     calls = _calls(turn.get("tool_calls"), number)
     if isinstance(content, list):
         content = _joined(content, number)

@@ -16,7 +16,7 @@ from holdfast.core.errors import USAGE, Stop
 from holdfast.rows.judge.layouts import FIELDS
 
 NO_LIMIT = sys.maxsize
-_VERSION = 5  # of everything that turns a row into tokens: reader, formats, template, cut
+_VERSION = 6  # of everything that turns a row into tokens: reader, formats, template, cut
 
 
 @dataclass(frozen=True)

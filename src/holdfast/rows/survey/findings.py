@@ -62,7 +62,6 @@ class Findings:
 
     drop: frozenset[str] = frozenset()
     verdicts: Verdicts = field(default_factory=Verdicts)
-    noted: Counter[str] = field(default_factory=Counter)
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     scripts: Counter[str] = field(default_factory=Counter)
     languages: Counter[str] = field(default_factory=Counter)
@@ -75,7 +74,6 @@ class Findings:
     def take(self, file: str, block: BlockLike, survey: Survey) -> tuple[list[Json], Mask]:
         """Count a block; its rejects in the order of the lines, and which of the survey's rows are left."""
         self.verdicts.add(survey.verdicts)
-        self.noted += survey.noted
         self.layouts.setdefault(file, Counter()).update(survey.layouts)
         self.scripts.update(survey.scripts)
         self.languages.update(survey.languages)
@@ -140,7 +138,8 @@ class Findings:
             "near_duplicates": self.repeated["near_duplicate"],
             "conflicting_answers": self.repeated["conflicting_answer"],
             "in_held_out": self.repeated["in_held_out"],
-            "notes": dict(self.noted.most_common()),
+            "notes": dict(self.verdicts.noted.most_common()),
+            "unused_fields": self.verdicts.unused.as_json(),
             "layouts": dict(layouts.most_common()),
             "scripts": dict(self.scripts.most_common()),
             "languages": dict(self.languages.most_common()),

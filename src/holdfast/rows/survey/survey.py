@@ -6,7 +6,6 @@ It follows from the block's bytes and the rules, like a shard, so the work of an
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,21 +19,22 @@ from holdfast.core.files import Json
 from holdfast.rows.alike.similar import BINS, hashes, normal, signatures
 from holdfast.rows.files.raw_row import Reject, json_line, raw_json
 from holdfast.rows.files.read import json_of, line_of
-from holdfast.rows.judge.judge import Judged, active, found_in, joined_text
+from holdfast.rows.judge.judge import Judged
 from holdfast.rows.judge.layouts import BadRow
-from holdfast.rows.judge.rules import Rules, checks
+from holdfast.rows.judge.notes import note
+from holdfast.rows.judge.rules import Rules
 from holdfast.rows.survey.languages import languages_of
 from holdfast.rows.survey.scripts import scripts_of
 from holdfast.rows.tokens.arrays import Array, pack, unpack
 from holdfast.rows.tokens.codec import Codec
-from holdfast.rows.tokens.shard import Block, Verdicts, as_lines, readable
+from holdfast.rows.tokens.shard import Block, Verdicts, as_lines, readable, verdicts_of
 from holdfast.rows.tokens.skeleton import Piece
 from holdfast.rows.tokens.too_long import Changes, Sizes, fitted_sizes
 
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
 _NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "prompts", "comparable", "signatures")
-_COUNTS = ("noted", "layouts", "scripts", "languages", "categories")
+_COUNTS = ("layouts", "scripts", "languages", "categories")
 _CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
 _LONGEST_CATEGORY = 60  # characters; longer ones are texts
 _ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
@@ -61,7 +61,6 @@ class Survey:
     notes: npt.NDArray[np.uint8]
     clean: npt.NDArray[np.uint8]
     verdicts: Verdicts
-    noted: Counter[str]
     layouts: Counter[str]
     scripts: Counter[str]
     languages: Counter[str]
@@ -93,7 +92,8 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     for row, changes in mended:
         verdicts.take(row, changes)
     verdicts.kept += len(rows) - len(mended)
-    noted, notes = _notes(rows, sizes.whole, rules, codec)
+    notes = _notes(rows, sizes.whole, rules, codec, verdicts.noted)
+    verdicts.unused.add([(row.value, row.layout) for row in rows], dict(rules.fields))
     languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
     firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
     notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]
@@ -115,7 +115,6 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         notes=_json_lines(notes),
         clean=np.frombuffer(b"".join(_clean_line(row, block) for row in rows), np.uint8) if with_clean else np.zeros(0, np.uint8),
         verdicts=verdicts,
-        noted=noted,
         layouts=Counter([row.layout for row in rows]),
         scripts=scripts_of([row.text for row in rows if not row.is_ascii], len(rows)),
         languages=Counter(languages),
@@ -155,19 +154,16 @@ def _mends(row: Judged, fitted: Changes) -> list[Json]:
     return [{"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw) for reason, detail in (*row.mended, *fitted)]
 
 
-def _notes(rows: list[Judged], sizes: list[int], rules: Rules, codec: Codec) -> tuple[Counter[str], list[Json]]:
-    """How many rows each note was made of, and the first few of them."""
+def _notes(rows: list[Judged], sizes: list[int], rules: Rules, codec: Codec, found: Counter[str]) -> list[Json]:
+    """The first few rows each note was made of; `found` counts them all."""
     for row, size in [] if codec.stands_in else zip(rows, sizes, strict=True):
-        if row.layout != "chat" or not (row.example.tools or any(message.calls for message in row.example.messages)):
-            row.tokens = size  # those of tools are not in the text
-    found: Counter[str] = Counter()
+        row.tokens = size
     quoted: list[Json] = []
-    for card in active(itertools.filterfalse(rules.changes, checks()), joined_text(rows), rows):
-        for row, detail in found_in(card, rows):
-            found[card.reason] += 1
-            if found[card.reason] <= _QUOTED:
-                quoted.append(_quote(row, card.reason, detail))
-    return found, quoted
+    for card, row, detail in note(rows, rules):
+        found[card.reason] += 1
+        if found[card.reason] <= _QUOTED:
+            quoted.append(_quote(row, card.reason, detail))
+    return quoted
 
 
 def _quote(row: Judged, reason: str, detail: str) -> Json:
@@ -196,7 +192,7 @@ def _json_lines(entries: list[Json]) -> npt.NDArray[np.uint8]:
 
 def _bytes(survey: Survey) -> bytes:
     arrays: dict[str, Array] = {name: getattr(survey, name) for name in _ARRAYS}
-    facts: Json = {"verdicts": vars(survey.verdicts)} | {name: getattr(survey, name) for name in _COUNTS}
+    facts: Json = {"verdicts": survey.verdicts.facts()} | {name: getattr(survey, name) for name in _COUNTS}
     return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
 
 
@@ -206,10 +202,9 @@ def read_survey(data: bytes) -> Survey:
     stated = facts.pop("sha256", None)
     if set(arrays) != set(_ARRAYS) or stated != _checksum(arrays, facts):
         raise ValueError("its checksum does not match")
-    verdicts = Verdicts(**facts["verdicts"] | {"by_reason": Counter(facts["verdicts"]["by_reason"])})
     arrays["signatures"] = arrays["signatures"].reshape(-1, BINS)
     fields: Json = arrays | {name: Counter(facts[name]) for name in _COUNTS}
-    return Survey(**fields, verdicts=verdicts)
+    return Survey(**fields, verdicts=verdicts_of(facts["verdicts"]))
 
 
 def _checksum(arrays: dict[str, Array], facts: Json) -> str:

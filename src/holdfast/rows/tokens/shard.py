@@ -21,7 +21,9 @@ from holdfast.rows.files.raw_row import Reject, Unparsed, json_line
 from holdfast.rows.files.read import read_unparsed
 from holdfast.rows.judge.judge import Judged, judge
 from holdfast.rows.judge.layouts import BadRow
+from holdfast.rows.judge.notes import note
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.unused import Unused
 from holdfast.rows.tokens.arrays import Array, pack, unpack
 from holdfast.rows.tokens.chat_template import pair_pieces, pieces
 from holdfast.rows.tokens.codec import Codec, Tokens
@@ -91,7 +93,10 @@ def blocks(file: str) -> Iterator[Block]:
 
 @dataclass
 class Verdicts:
-    """What was found: rows = kept + mended + rejected. `largest`: the highest token number, -1 without tokens."""
+    """What was found: rows = kept + mended + rejected. `largest`: the highest token number, -1 without tokens.
+
+    Of the rows that are trained on: how many each note was made of, and fields that are not used.
+    """
 
     kept: int = 0
     mended: int = 0
@@ -99,6 +104,8 @@ class Verdicts:
     by_reason: Counter[str] = field(default_factory=Counter)
     learned: int = 0
     largest: int = -1
+    noted: Counter[str] = field(default_factory=Counter)
+    unused: Unused = field(default_factory=Unused)
 
     @property
     def rows(self) -> int:
@@ -123,6 +130,19 @@ class Verdicts:
         self.by_reason.update(other.by_reason)
         self.learned += other.learned
         self.largest = max(self.largest, other.largest)
+        self.noted.update(other.noted)
+        self.unused.merge(other.unused)
+
+    def facts(self) -> Json:
+        """As they are stored; `verdicts_of` reads them."""
+        return vars(self) | {"unused": vars(self.unused)}
+
+
+def verdicts_of(facts: Json) -> Verdicts:
+    """Verdicts as they were before they were stored."""
+    counters: Json = {name: Counter(facts[name]) for name in ("by_reason", "noted")}
+    unused = Unused(**{name: Counter(found) for name, found in facts["unused"].items()})
+    return Verdicts(**facts | counters | {"unused": unused})
 
 
 @dataclass(frozen=True)
@@ -149,6 +169,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     """Check and tokenise a block; rows longer than `rules.max_tokens` are cut or split (mended), or rejected."""
     verdicts = Verdicts()
     kept: list[tuple[int, Tokens]] = []
+    trained: list[Judged] = []
     good, rejects = readable(block, rules, codec)
     for (row, _), tokens in zip(good, codec.encode([text for _, text in good], rules), strict=True):
         try:
@@ -158,7 +179,11 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
             continue
         kept += [(row.line, part) for part in parts.rows]
         verdicts.take(row, parts.changes)
+        row.tokens = None if isinstance(tokens, BadRow) else len(tokens.ids)
+        trained.append(row)
     verdicts.reject(rejects)
+    verdicts.noted.update(card.reason for card, _, _ in note(trained, rules))
+    verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields))
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
     learned = np.fromiter(itertools.chain.from_iterable(tokens.learned for _, tokens in kept), np.uint8)
     verdicts.learned, verdicts.largest = int(learned.sum()), int(ids.max(initial=-1))
@@ -190,7 +215,7 @@ def as_lines(rejects: list[Reject]) -> npt.NDArray[np.uint8]:
 def shard_bytes(shard: Shard) -> bytes:
     """The shard as a safetensors file that can be checked."""
     arrays: dict[str, Array] = {name: getattr(shard, name) for name in _ARRAYS}
-    facts: Json = {"version": _VERSION, **vars(shard.verdicts)}
+    facts: Json = {"version": _VERSION, **shard.verdicts.facts()}
     return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
 
 
@@ -203,7 +228,7 @@ def read_shard(data: bytes) -> Shard:
     if set(arrays) != set(_ARRAYS) or stated != _checksum(arrays, facts):
         raise ValueError("its checksum does not match")
     del facts["version"]
-    return Shard(**arrays, verdicts=Verdicts(**facts | {"by_reason": Counter(facts["by_reason"])}))
+    return Shard(**arrays, verdicts=verdicts_of(facts))
 
 
 def _checksum(arrays: dict[str, Array], facts: Json) -> str:
