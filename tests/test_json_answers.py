@@ -28,6 +28,8 @@ def answer(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) ->
         (Stop(GAVE_UP, "the disk is full", "make room"), GAVE_UP, "gave_up"),
         (KeyboardInterrupt("it can be resumed"), INTERRUPTED, "interrupted"),
         (OSError(errno.EIO, "a broken disk"), OUR_BUG, "failed"),
+        (OSError(errno.ENOSPC, "No space left on device", "/data/x"), BLOCKED, "refused"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), BLOCKED, "refused"),
     ],
 )
 def test_a_command_that_does_not_come_to_its_answer_has_a_status(

@@ -16,13 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from conftest import events, holdfast, lines, run_with_timeline_of
+from conftest import events, fill, holdfast, lines, run_with_timeline_of
 from holdfast.book import cards_of
+from holdfast.core.files import write_json
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.investigate import in_order
-from holdfast.lab.replay import Host
+from holdfast.lab.replay import Change, Host
 from holdfast.lab.search import guilty, smallest_failing, twins
-from holdfast.lab.trials import Lab, concluded
+from holdfast.lab.trials import Lab, Spent, concluded
 from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, refuted, wants_experiments
 
 Write = Callable[..., Path]
@@ -109,6 +111,86 @@ def test_twins_have_about_as_many_tokens(lengths: list[int]) -> None:
     nearest = min(abs(lengths[one] - lengths[0]) for one in others)
     assert min(abs(sum(known[one] for one in some) - lengths[0]) for some in found) <= nearest
     assert guilty([0], others, lambda samples: True, found)[0] == [], "whatever has as many tokens fails"
+
+
+# ---- a full disk
+
+
+class LabOnDisk(Lab):
+    """Trials whose processes are played here: they write as the real ones do, and fail where they cannot."""
+
+    def __init__(self, path: Path, tell: Callable[[str], None], stop: Callable[[], bool] = lambda: False) -> None:
+        path.mkdir()
+        self.run, self.step, self.settings, self.environment = RunFolder(path), 5, {}, {}
+        self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
+        self.began, self.tell, self.stop, self.deadline_s = time.monotonic(), tell, stop, 1.0
+
+    def _asked(self, folder: Path, change: Change, deadline_s: float) -> str:
+        try:
+            write_json(folder / "running.json", {})
+            write_json(folder / "outcome.json", {"ending": "finished", "finite": True, "loss": 1.0, "grad_norm": 1.0})
+        except OSError:
+            return "error, exit code 1"
+        return "finished"
+
+
+def no_trial_of_a_real_run(run: RunFolder, step: int, change: Change) -> Path:
+    folder = run.path / f"trials/{step:03d}"
+    folder.mkdir(parents=True)
+    write_json(folder / "request.json", {"step": step})
+    return folder
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["before the trial", "within the trial"])
+def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_there_is_room(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    said: list[str] = []
+    fillers: list[Path] = []
+
+    def tell(text: str) -> None:
+        said.append(text)
+        if "trials wait until there is room" in text:
+            fillers.pop().unlink()
+
+    def new_trial(run: RunFolder, step: int, change: Change) -> Path:
+        folder = no_trial_of_a_real_run(run, step + len(said), change)
+        if len(said) == 0 and not at_once:
+            fillers.append(fill(small_disk))
+        return folder
+
+    monkeypatch.setattr("holdfast.lab.trials.new_trial", new_trial)
+    lab = LabOnDisk(small_disk / "run", tell)
+    if at_once:
+        fillers.append(fill(small_disk))
+    assert not lab.fails(Change((3,)))
+    assert lab.trials == 1, "a trial that could not be written does not count"
+    assert "is full: trials wait until there is room" in said[0] and "room again" in said[1] and "goes through" in said[2]
+    assert [file.parent.name for file in lab.run.path.glob("trials/*/*")].count("005") == 0, "nothing is left of the other"
+
+
+def test_a_disk_that_stays_full_ends_no_trial_as_evidence(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.world.room.MOST_S", 0.0)
+    monkeypatch.setattr("holdfast.lab.trials.new_trial", no_trial_of_a_real_run)
+    said: list[str] = []
+    lab = LabOnDisk(small_disk / "run", said.append)
+    filler = fill(small_disk)
+    with pytest.raises(OSError, match="no room for trials"):
+        lab.fails(Change((3,)))
+    assert not lab.known
+    lab.stop = lambda: True
+    with pytest.raises(Spent):
+        lab.fails(Change((4,)))
+    filler.unlink()
+
+
+def test_a_trial_that_fails_on_a_disk_with_room_is_evidence(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = LabOnDisk(small_disk / "run", lambda _: None)
+    failed = {"ending": "killed by SIGABRT", "finite": None, "begun": True, "loss": None}
+    monkeypatch.setattr(lab, "_asked", lambda *_: "killed by SIGABRT")
+    monkeypatch.setattr("holdfast.lab.trials.new_trial", no_trial_of_a_real_run)
+    monkeypatch.setattr("holdfast.lab.trials.conclude", lambda *_: failed)
+    assert lab.fails(Change((3,)))
 
 
 # ---- the decision

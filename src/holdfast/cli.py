@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import orjson
 
 from holdfast import __version__
 from holdfast.core.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
-from holdfast.core.files import Json
+from holdfast.core.files import Json, is_full
 from holdfast.core.parser import Parser, add_verbs
 
 _STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}
@@ -56,11 +57,15 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
-        traceback.print_exc()
-        bug = "this is a bug in holdfast, not in your run; please report it with the lines above"
-        print(f"holdfast: {bug}", file=sys.stderr)
-        code, answer = OUR_BUG, _untold(OUR_BUG, bug, "")
+    except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
+        edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
+        if is_full(error):
+            place = getattr(error, "filename", None) or Path.cwd()
+            edge = Stop(BLOCKED, f"no room on the disk of {place}", "make room, then repeat the command")
+        else:
+            traceback.print_exc()
+        print(f"holdfast: {edge}", file=sys.stderr)
+        code, answer = edge.code, _untold(edge.code, edge.message, edge.hint)
     if as_json:
         sys.stdout.write(orjson.dumps(answer).decode() + "\n")
     return int(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import os
@@ -14,6 +15,11 @@ import orjson
 
 Json = dict[str, Any]
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager

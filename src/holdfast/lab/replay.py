@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,7 +79,11 @@ def new_trial(run: RunFolder, step: int, change: Change) -> Path:
         "memory_places": [str(place) for place in memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)],
         "faults": _faults(run),
     }
-    write_json(folder / "request.json", request)
+    try:
+        write_json(folder / "request.json", request)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 

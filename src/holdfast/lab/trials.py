@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.files import Json, read_json, read_lines
+from holdfast.core.files import Json, is_full, read_json, read_lines
 from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
@@ -17,6 +19,7 @@ from holdfast.mind.course import FROM_THE_START, WIDTH
 from holdfast.world.child import with_env
 from holdfast.world.ending import Stuck
 from holdfast.world.pauses import Pauses
+from holdfast.world.room import MOST_S, has_room, wait_for_room
 
 MOST_SECONDS = 3600.0
 _STATES = 3  # older states that are tried
@@ -120,16 +123,44 @@ class Lab:
         if self.trials >= self.most_trials or self.seconds() > MOST_SECONDS or self.stop():
             raise Spent
         self.trials += 1
-        began, first = time.monotonic(), change.since or self.step
-        folder = new_trial(self.run, first, change)
-        steps = 1 if change.until is None else change.until - first + 1
-        ending = self._asked(folder, change, self.deadline_s * steps)
-        result = conclude(folder, first, change, ending, time.monotonic() - began, self.processes)
+        while (answer := self._on_a_disk_with_room(change)) is None:
+            self._wait_for_room()
+        folder, ending, result = answer
         loss = "" if result["loss"] is None else f", loss {result['loss']:.4g}"
         self.tell(f"trial {folder.name}: {_words(change)}: {f'goes through{loss}' if result['finite'] else failure(result)}")
         if ending == DEVICE_GONE or not (result["begun"] or change.settings or change.env):
             raise NoAnswer(f"a trial could not be begun: {failure(result)}")
         return result
+
+    def _on_a_disk_with_room(self, change: Change) -> tuple[Path, str, Json] | None:
+        """Folder, ending and result of a trial; None where it failed and the run's disk is full: that says nothing about the step."""
+        began, first = time.monotonic(), change.since or self.step
+        steps = 1 if change.until is None else change.until - first + 1
+        folder = None
+        try:
+            folder = new_trial(self.run, first, change)
+            ending = self._asked(folder, change, self.deadline_s * steps)
+            result = conclude(folder, first, change, ending, time.monotonic() - began, self.processes)
+            if result["ending"] == "finished" or has_room(self.run.path):
+                return folder, ending, result
+        except OSError as error:
+            if not is_full(error):
+                raise
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+    def _wait_for_room(self) -> None:
+        """Wait until trials can be written. Raises Spent where the user wants to stop, OSError where there is no room for too long."""
+        began = time.monotonic()
+        self.tell(f"the disk of {self.run.path} is full: trials wait until there is room, {MOST_S:.0f} s at most")
+        there_is = wait_for_room(self.run.path, self.stop)
+        self.began += time.monotonic() - began
+        if self.stop():
+            raise Spent
+        if not there_is:
+            raise OSError(errno.ENOSPC, f"no room for trials within {MOST_S:.0f} s", str(self.run.path))
+        self.tell("the disk has room again: trials go on")
 
     def _asked(self, folder: Path, change: Change, deadline_s: float) -> str:
         """How a trial ended. Its process may be gone before it begins, for a reason of its own: then it is asked once more.

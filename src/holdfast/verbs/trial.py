@@ -16,6 +16,7 @@ from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.ui.terminal import Terminal
 from holdfast.world.ending import Stuck
 from holdfast.world.patience import Patience
+from holdfast.world.room import has_room
 
 EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
 _CHANGEABLE: dict[str, tuple[object, ...] | None] = {
@@ -64,6 +65,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         outcome = replay(folder, arguments.step, change, environment, deadline_s)
     except Stuck as stuck:
         raise Stop(GAVE_UP, str(stuck), "restart the machine, or at least the driver") from None
+    if outcome["ending"] != "finished" and not has_room(folder.path):
+        text = f"the disk of {folder.path} is full: the trial could not be written ({outcome['ending']}), which says nothing about the step"
+        raise Stop(BLOCKED, text, "make room, then repeat the command")
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     terminal.say(_sentence(outcome))
     return (DONE if outcome["finite"] else BLOCKED), outcome
