@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from holdfast.core.config.yaml_tree import LOADER
+from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import USAGE, Stop
 
 Standing = Literal["confirmed", "reported", "folk", "refuted"]
@@ -98,7 +98,7 @@ def _read(file: Path, kind: type[C], package: str) -> C:
             raise Stop(USAGE, f"{file}: CARD is a {type(card).__name__}, not a {kind.__name__}")
         return card.model_copy(update={"id": name})
     try:
-        tree = yaml.load(file.read_bytes(), LOADER)
+        tree = value_of(file.read_text(encoding="utf-8"))
         if not isinstance(tree, dict):
             raise Stop(USAGE, f"{file}: a card is a mapping of fields", "`holdfast explain CARD` shows what one looks like")
         return kind.model_validate({**tree, "id": name})

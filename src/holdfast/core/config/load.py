@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ from pydantic import BaseModel, ValidationError
 from holdfast.core.config.config import Config
 from holdfast.core.config.faults import Fault, FaultFile
 from holdfast.core.config.foreign_keys import OURS
-from holdfast.core.config.yaml_tree import mappings, repeated, root_of
+from holdfast.core.config.yaml_tree import mappings, repeated, root_of, value_of
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
 _KEYS = "`holdfast schema` lists every key"
+_SHOWN = 60  # characters of a wrong value
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
 _PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
 
 
@@ -65,7 +69,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     except (UnicodeDecodeError, PermissionError) as error:
         raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
     try:
-        root, values = root_of(text, yaml.SafeLoader)
+        root, values = root_of(text, slowly=True)
         tree = values()
     except yaml.YAMLError as error:
         raise Stop(USAGE, f"{file}: not valid YAML: {' '.join(str(error).split())}", "check indentation and quotes at that line") from None
@@ -115,7 +119,7 @@ def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
 
 def _yaml_value(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return value_of(text)
     except yaml.YAMLError:
         return text
 
@@ -250,6 +254,6 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else "text" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def _short(value: Any, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def _short(value: Any) -> str:
+    text = _SHORT.repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -7,18 +7,71 @@ from typing import Any
 
 import yaml
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values and lines, ten times as fast
+_DEEPEST = 64  # mappings and lists inside each other
+_LONGEST_NUMBER = 100  # characters; no number of ours needs more, and making one of thousands takes long
 Keys = tuple[str | int, ...]
 
 
-def root_of(text: str, loader: Any = LOADER) -> tuple[yaml.Node | None, Callable[[], Any]]:
-    """The root node of a YAML text, None for an empty one, and what makes values of it. Both raise yaml.YAMLError."""
+def _number(loader: Any, node: yaml.ScalarNode) -> Any:
+    if len(node.value) > _LONGEST_NUMBER:
+        raise yaml.constructor.ConstructorError(None, None, f"a number of {len(node.value):,} characters", node.start_mark)
+    return yaml.constructor.SafeConstructor.construct_yaml_int(loader, node)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's own: its errors show the line they are about."""
+
+
+class LOADER(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same values and lines, ten times as fast."""
+
+
+for _loader in (_Loader, LOADER):
+    _loader.add_constructor("tag:yaml.org,2002:int", _number)
+
+
+def root_of(text: str, slowly: bool = False) -> tuple[yaml.Node | None, Callable[[], Any]]:
+    """The root node of a YAML text, None for an empty one, and what makes values of it.
+
+    slowly: by PyYAML's own parser. Both raise yaml.YAMLError, also for what stands too deep, for numbers beyond all use and
+    for an alias of a list or mapping: a few of them inside each other stand for more values than there is memory.
+    """
+    loader = _Loader if slowly else LOADER
+    _refuse_bombs(text, loader)
     reader = loader(text)
     try:
         root = reader.get_single_node()
     finally:
         reader.dispose()
-    return root, lambda: None if root is None else reader.construct_document(root)
+    return root, lambda: None if root is None else _values(reader, root)
+
+
+def value_of(text: str) -> Any:
+    """The value of a YAML text. Raises yaml.YAMLError as `root_of` does."""
+    return root_of(text)[1]()
+
+
+def _values(reader: Any, root: yaml.Node) -> Any:
+    try:
+        return reader.construct_document(root)
+    except (ValueError, OverflowError, RecursionError) as error:  # a date such as 2026-99-99; PyYAML lets them through
+        raise yaml.YAMLError(str(error)) from None
+
+
+def _refuse_bombs(text: str, loader: Any) -> None:
+    depth = 0
+    plain: dict[str, bool] = {}
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        name: str = getattr(event, "anchor", None) or ""
+        where: Any = event.start_mark
+        if depth > _DEEPEST:
+            raise yaml.composer.ComposerError(None, None, f"more than {_DEEPEST} levels inside each other", where)
+        if isinstance(event, yaml.AliasEvent):
+            if not plain.get(name, True):
+                raise yaml.composer.ComposerError(None, None, f"*{name} repeats a list or mapping: write it out", where)
+        elif name:
+            plain[name] = isinstance(event, yaml.ScalarEvent)
 
 
 def mappings(node: yaml.Node | None, keys: Keys = ()) -> Iterator[tuple[Keys, yaml.MappingNode]]:

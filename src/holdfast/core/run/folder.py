@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from holdfast.core.config.config import Config
-from holdfast.core.errors import USAGE, Stop
+from holdfast.core.config.yaml_tree import value_of
+from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
 
 
@@ -147,7 +148,12 @@ class RunFolder:
         return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
 
     def config(self) -> Config:
-        return Config.model_validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
+        """The run's config as resolved. Raises Stop(1) where its file is damaged."""
+        try:
+            return Config.model_validate(value_of(self.config_file.read_text(encoding="utf-8")))
+        except (yaml.YAMLError, ValueError) as error:
+            hint = "put its own config back there; without it the run cannot be resumed"
+            raise Stop(BLOCKED, f"{self.config_file} is damaged: {' '.join(str(error).split())[:300]}", hint) from None
 
     def write_config(self, config: Config) -> None:
         text = yaml.safe_dump(config.model_dump(mode="json", exclude={"faults"}), sort_keys=False, allow_unicode=True)
