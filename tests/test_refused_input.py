@@ -15,7 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conftest import events, holdfast, lines, make_rows, write_rows
-from holdfast.core.files import sha256
+from holdfast.core.config.config import Config
+from holdfast.core.files import sha256, write_json
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.types import Ending, Wreck
+from holdfast.supervisor.run_to_end import diagnosed
+from holdfast.trainer.model.load import load_base
 from holdfast.trainer.refuse import Refusal, broken_weights, refuse_broken_weights
 
 Write = Callable[..., Path]
@@ -85,6 +90,66 @@ def test_a_model_that_transformers_does_not_take_is_refused_at_the_first_attempt
     assert done.returncode == 1, done.stderr
     assert says in done.stderr and f"\n  -> {hint}" in done.stderr and "Traceback" not in done.stderr
     assert [path.name for path in (tmp_path / "run/attempts").iterdir()] == ["001"]
+
+
+SETTINGS: dict[str, Any] = {"dtype": "fp32", "attention": "eager"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause", "says"),
+    [
+        (
+            {"intermediate_size": 80},
+            "checkpoint_model_mismatch",
+            "other shapes than config.json describes: model.layers.0.mlp.down_proj.weight is [32, 64], not [32, 80];",
+        ),
+        ({"vocab_size": 500}, "checkpoint_model_mismatch", "model.embed_tokens.weight is [400, 32], not [500, 32]"),
+        (
+            {"tie_word_embeddings": False},
+            "checkpoint_model_mismatch",
+            "lack tensors of the model that config.json describes: lm_head.weight",
+        ),
+        (
+            {"num_hidden_layers": 3, "layer_types": None},
+            "checkpoint_model_mismatch",
+            "lack tensors of the model that config.json describes: model.layers.2.input_layernorm.weight;",
+        ),
+        ({"hidden_act": "qwelu"}, "checkpoint_unreadable", "cannot be loaded by transformers"),
+        ({"num_attention_heads": None}, "checkpoint_unreadable", "cannot be loaded by transformers"),
+    ],
+)
+def test_weights_that_are_not_those_of_the_config_are_refused_with_the_tensor(
+    model: Path, changed: dict[str, Any], cause: str, says: str
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | changed))
+    asked = Config.model_validate({"model": str(model), "data": {"files": "x"}})
+    with pytest.raises(Refusal) as refusal:
+        load_base(asked, SETTINGS, torch.device("cpu"))
+    assert refusal.value.cause.startswith(cause) and says in str(refusal.value)
+    assert "from one download" in refusal.value.hint
+
+
+def test_tensors_without_a_place_in_the_model_are_noted(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1, "layer_types": None}))
+    _, notes = load_base(Config.model_validate({"model": str(model), "data": {"files": "x"}}), SETTINGS, torch.device("cpu"))
+    assert any("have no place in the model that config.json describes and are left out: model.layers.1." in note for note in notes)
+
+
+def test_a_run_that_is_given_up_is_told_with_the_words_of_diagnose(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    attempt = run.attempt(1)
+    attempt.mkdir(parents=True)
+    lines = ["Traceback (most recent call last):", "RuntimeError: Error(s) in loading state_dict for Qwen2ForCausalLM:"]
+    (attempt / "output.log").write_text("\n".join(lines) + "\n")
+    wreck = Wreck(1, Ending("error", 1), None, "start", (), tuple(lines), 0, 0, 0.0, None, None)
+    write_json(attempt / "wreck.json", wreck.as_json() | {"words": "ended with exit code 1"})
+    told = diagnosed(run)
+    assert told[0].startswith("checkpoint_model_mismatch (") and "Checkpoint and model have different tensors." in told[0]
+    assert told[1].startswith("1. ") and told[-1] == f"all of it: holdfast diagnose {run.path}"
+    (attempt / "output.log").write_text("nothing that anybody knows\n")
+    assert diagnosed(run) == []
 
 
 @pytest.mark.parametrize("targets", [["q_proj", "embed_tokens"], ["lm_head", "embed_tokens"], r".*layers\.0\..*[qk]_proj"])

@@ -7,19 +7,26 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.book import cards_of
+from holdfast.core.cards.failure import Failure
 from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import memory_places, sweep
+from holdfast.mind.explain import answer
 from holdfast.mind.standby import standby_mode
+from holdfast.supervisor.diagnose_run import diagnose_run
 from holdfast.supervisor.finish import finish, keep_newest, summary_of, write_summary
 from holdfast.supervisor.launch import advised, trainer_launch
 from holdfast.supervisor.signals import StopSignals
 from holdfast.supervisor.supervise import Outcome, RealWorld, View, supervise
 from holdfast.supervisor.trackers import tracked
 from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import shown
 from holdfast.world.standby import Standby
+
+_REMEDIES = 2  # of the diagnosis
 
 
 def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
@@ -79,11 +86,23 @@ def _conclude(
     if outcome.ending.kind == "refused":
         raise Stop(BLOCKED, outcome.decision.reason, str(outcome.ending.facts.get("hint", "")), summary)
     terminal.summary(summary, run)
-    last = [line for line in wreck.lines if line.strip()][-3:] if wreck else []
+    last = [*diagnosed(run), *(f"| {line}" for line in [line for line in wreck.lines if line.strip()][-3:])] if wreck else []
     log = run.attempt(run.attempts()[-1]) / "output.log"
     kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
-    text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  | {line}" for line in last)
+    text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)
     raise Stop(GAVE_UP, text, f"read {log}; fix the cause, then rerun the same command to resume", summary)
+
+
+def diagnosed(run: RunFolder) -> list[str]:
+    """What `holdfast diagnose` says of the run, in a few lines; none where it knows no more than the reason says."""
+    cards: dict[str, Failure] = cards_of("failures")
+    found, _ = diagnose_run(run, cards)
+    if found.cause in ("unknown", "healthy"):
+        return []
+    told = answer(found, cards)
+    remedies = [f"{number}. {one['what']}" for number, one in enumerate(told["remedies"][:_REMEDIES], 1)]
+    more = f"all of it: holdfast diagnose {shown(run.path)}"
+    return [f"{found.cause} ({found.confidence:.0%}): {told['explanation']}", *remedies, more]
 
 
 def _disk_full(run: RunFolder, places: list[Path]) -> Stop:

@@ -23,6 +23,7 @@ from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
 from holdfast.core.run.timeline import Settings
 from holdfast.trainer.device import planned_device
+from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import mix_precision
 from holdfast.trainer.refuse import Refusal
@@ -64,12 +65,20 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     loaded = halves if halves and device.type == "cuda" else dtype
     notes = []
     try:
-        model = _from_folder(facts.folder, loaded, settings["attention"], device)
+        model, left = _from_folder(facts.folder, loaded, settings["attention"], device)
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise _no_causal_model(facts, error) from error
         notes.append(f"this architecture has no {settings['attention']} attention in transformers: its eager attention is the reference")
-        model = _from_folder(facts.folder, loaded, "eager", device)
+        model, left = _from_folder(facts.folder, loaded, "eager", device)
+    except Exception as error:
+        if isinstance(error, OSError | MemoryError | Refusal) or device.type != "cpu" or is_out_of_memory(error):
+            raise
+        text = f"{facts.folder} cannot be loaded by transformers {transformers.__version__}: {type(error).__name__}: {error}"
+        raise Refusal("checkpoint_unreadable", _short(text), _ONE_DOWNLOAD) from error
+    if left:
+        named = _some(left)
+        notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
     if settings["dtype"] == "bf16":
         mix_precision(model, device.type)
     elif halves:
@@ -80,10 +89,40 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     return model.to(device), notes + without_attention_dropout(model)
 
 
-def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch.device) -> Any:
-    """The model in `dtype`: on a GPU, tensor by tensor, so that the host never holds all of it."""
+def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch.device) -> tuple[Any, list[str]]:
+    """The model in `dtype` and the tensors that are left over: on a GPU, tensor by tensor, so that the host never holds all of it.
+
+    Raises Refusal where the weights are not those of the model in config.json: transformers would draw what is missing at random.
+    """
     there = {"device_map": {"": device}} if device.type == "cuda" else {}
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention, local_files_only=True, **there)
+    model, found = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation=attention,
+        local_files_only=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        **there,
+    )
+    if found["mismatched_keys"]:
+        differing = [f"{name} is {list(stored)}, not {list(wanted)}" for name, stored, wanted in sorted(found["mismatched_keys"])]
+        raise _other_weights(folder, "are of other shapes than config.json describes", differing)
+    if found["missing_keys"]:
+        raise _other_weights(folder, "lack tensors of the model that config.json describes", sorted(found["missing_keys"]))
+    return model, sorted(found["unexpected_keys"])
+
+
+_ONE_DOWNLOAD = "take config.json and weights from one download of the model; then rerun the same command to resume"
+_NAMED = 3  # tensors
+
+
+def _other_weights(folder: Path, what: str, tensors: list[str]) -> Refusal:
+    return Refusal("checkpoint_model_mismatch", f"the weights of {folder} {what}: {_some(tensors)}", _ONE_DOWNLOAD)
+
+
+def _some(tensors: list[str]) -> str:
+    more = f" and {len(tensors) - _NAMED} more" if len(tensors) > _NAMED else ""
+    return f"{'; '.join(tensors[:_NAMED])}{more}"
 
 
 def _widen_constants(model: Any) -> None:
