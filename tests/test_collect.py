@@ -334,7 +334,7 @@ def test_two_commands_do_not_write_to_one_file(call: Call, tmp_path: Path) -> No
         (("redis://127.0.0.1:1",), "a Redis server needs --stream NAME"),
         (("{log}", "--stream", "x"), "--stream and --follow are for a Redis stream"),
         (("{log}", "--out", "{log}"), "is one of the inputs, which are never overwritten"),
-        (("{log}", "--out", "x.csv"), "the rows are JSON Lines"),
+        (("{log}", "--out", "x.csv"), "rows are written as JSON Lines"),
     ],
 )
 def test_a_wrong_command_is_told(call: Call, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

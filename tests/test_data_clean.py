@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path, small_disk: Path, 
         ("rows.jsonl", "r.jsonl", "is one of the inputs"),
         ("link.jsonl", "r.jsonl", "is one of the inputs"),
         ("c.jsonl", "c.jsonl", "is named twice"),
-        ("c.csv", "r.jsonl", "the clean rows are JSON Lines"),
+        ("c.csv", "r.jsonl", "rows are written as JSON Lines"),
         (".", "r.jsonl", "is a folder"),
     ],
 )
