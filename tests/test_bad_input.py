@@ -89,8 +89,8 @@ def test_other_trainers_names_are_answered_with_keys_that_exist() -> None:
         ("- a\n- b\n", "holds a list"),
         ("just words\n", "holds text, a mapping"),
         ("model: [x\n", "not valid YAML"),
-        ("train:\n  lr: 1e-4\n  lr: 3\n", "the key train.lr is a duplicate, in lines 2 and 3"),
-        ("data: {files: a}\nfaults: [{effect: kill, effect: hang}]\n", "the key faults.0.effect is a duplicate, in lines 2 and 2"),
+        ("train:\n  lr: 1e-4\n  lr: 3\n", "duplicate key train.lr, in lines 2 and 3"),
+        ("data: {files: a}\nfaults: [{effect: kill, effect: hang}]\n", "duplicate key faults.0.effect, in lines 2 and 2"),
         ("\tmodel: x", "not valid YAML"),
     ],
 )

@@ -150,7 +150,7 @@ def test_more_near_duplicates_than_allowed_are_refused_and_nothing_is_written(ca
             'because: "nothing',
             "errors.facts.error[1]: has the fields because, seen, the first one has cause, seen (line 18 of ",
         ),
-        ("      show:", "      why:", "mine.yaml.categories.errors.templates: the key why is a duplicate, in lines 21 and 26"),
+        ("      show:", "      why:", "mine.yaml.categories.errors.templates: duplicate key why, in lines 21 and 26"),
         ("  services:", "  ? [a]\n  :", "a key must be a text (line 8)"),
     ],
 )

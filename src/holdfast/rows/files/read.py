@@ -15,10 +15,11 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from holdfast.core.errors import BLOCKED, Stop
+from holdfast.rows.files.columns import read_columns
 from holdfast.rows.files.json_stream import JsonStream
 from holdfast.rows.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
 from holdfast.rows.files.stream import Head, bare_suffix, from_latin_1, open_stream, read_head
-from holdfast.rows.files.tables import read_columns, read_csv
+from holdfast.rows.files.tables import read_csv
 
 _SUFFIX_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".md": "text"}
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}

@@ -1,19 +1,17 @@
-"""Rows of tables: CSV and TSV by the standard library, Parquet and Arrow by pyarrow (optional). Each row becomes one JSON object."""
+"""Rows of CSV and TSV files, by the standard library. Each row becomes one JSON object."""
 
 from __future__ import annotations
 
 import csv
 import itertools
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import orjson
 
-from holdfast.core.errors import BLOCKED, Stop
 from holdfast.rows.files.raw_row import Unparsed
 
 _LONGEST_RECORD = 1 << 20  # bytes; what a quote that is never closed may swallow
-_BATCH = 1024
 
 
 class _TooLong(Exception):
@@ -95,38 +93,3 @@ def _is_utf_8(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def read_columns(file: str, kind: str) -> Iterator[Unparsed]:
-    """Every row of a Parquet or Arrow file, numbered from 1. Raises Stop(1) without pyarrow."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise Stop(BLOCKED, f"{file} is a {kind} file; reading it needs pyarrow", "pip install 'holdfast[parquet]'") from None
-    number = 0
-    try:
-        for batch in pq.ParquetFile(file).iter_batches(_BATCH) if kind == "parquet" else _arrow_batches(pa, file):
-            for start in range(0, batch.num_rows, _BATCH):
-                for row in batch.slice(start, _BATCH).to_pylist():
-                    number += 1
-                    raw = orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS)
-                    yield Unparsed(number, raw)
-    except (pa.ArrowException, OSError) as error:
-        yield Unparsed(number + 1, b"", ("damaged_file", f"no {kind} data can be read behind row {number:,}: {error}"))
-
-
-def _arrow_batches(pa: Any, file: str) -> Iterator[Any]:
-    with pa.memory_map(file) as source:
-        try:
-            reader = pa.ipc.open_file(source)
-        except pa.ArrowInvalid:
-            source.seek(0)
-            yield from pa.ipc.open_stream(source)
-            return
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-
-
-def _plain(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
