@@ -108,7 +108,8 @@ def _sizes(pa: Any, array: Any) -> Sizes:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = np.asarray(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
         of_items = _sizes(pa, array.flatten()) + 1
-        return np.diff(np.concatenate([[0], np.cumsum(of_items)])[np.concatenate([[0], np.cumsum(lengths)])])
+        ends = np.concatenate([[0], np.cumsum(of_items)])[np.concatenate([[0], np.cumsum(lengths)])]
+        return np.asarray(np.diff(ends), np.int64)
     if pa.types.is_primitive(kind) or pa.types.is_null(kind):
         return np.full(count, _FIXED, np.int64)
     return np.array([array.slice(at, 1).nbytes for at in range(count)], np.int64)
