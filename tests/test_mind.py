@@ -286,6 +286,15 @@ def test_wall_time_leaves_out_hours_nobody_was_in_charge() -> None:
     assert wall_seconds(launches, endings) == 25.0
 
 
+def test_wall_time_leaves_out_the_pause_after_an_end_that_nobody_saw() -> None:
+    """Supervisor and trainer were killed together; somebody came back five minutes later."""
+    launches = {1: {"started": 0.0, "session": "a"}, 2: {"started": 300.0, "session": "b"}}
+    assert wall_seconds(launches, {1: {}, 2: {"ended": 310.0}}, {1: 8.0, 2: 309.0}) == 18.0
+    assert wall_seconds(launches, {1: {}, 2: {"ended": 310.0}}) == 10.0
+    supervised = {1: launches[1], 2: launches[2] | {"session": "a"}}
+    assert wall_seconds(supervised, {1: {}, 2: {"ended": 310.0}}, {1: 8.0}) == 310.0, "it was watched all the while"
+
+
 def test_a_summary_counts_what_the_journals_say() -> None:
     steps = [
         {
@@ -304,7 +313,8 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         "diagnosis": {"cause": "unknown", "confidence": 0.0, "clues": ["killed by SIGKILL"]},
         "decision": {"remedy": "resume", "reason": "", "go_on": True},
     }
-    restored = [{"event": "restored", "attempt": 2, "step": 1, "state": "the checkpoint of step 1"}]
+    restored: list[dict[str, Any]] = [{"event": "restored", "attempt": 2, "step": 1, "state": "the checkpoint of step 1"}]
+    restored += [{"event": "run_created", "seconds": 3.0}, {"event": "final_evaluation_ended", "seconds": 2.0}]
     summary = summarise(
         status="finished",
         reason=None,
@@ -324,7 +334,8 @@ def test_a_summary_counts_what_the_journals_say() -> None:
     assert (summary["steps"], summary["samples_seen"], summary["attempts"]) == (3, 6, 2)
     assert summary["loss"] == {"first": 3.0, "last": 1.0, "eval_base": None, "eval_tuned": None}
     assert summary["evaluations"] == {"count": 2, "last_loss": None, "best_step": 2, "best_loss": 1.5, "seconds": 0.75}
-    assert summary["goodput"] == pytest.approx(6 / 40)
+    assert summary["goodput"] == pytest.approx(6 / 45, abs=1e-4)
+    assert summary["wall_seconds"] == 45.0, "with preparation and evaluation"
     assert summary["tokens_per_second"] == 50.0
     assert summary["quarantined"][0]["line"] == 3
     incident = summary["incidents"][0]

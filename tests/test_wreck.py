@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from conftest import fill
 from holdfast.book import cards_of
 from holdfast.core import errors, types
+from holdfast.core.files import read_json
 from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.core.types import Ending, Wreck
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
+from holdfast.world import nurse
 from holdfast.world.kernel import kernel_messages, oom_kills, records
 from holdfast.world.place import Place
 
@@ -104,3 +107,18 @@ def test_a_trainers_own_exit_codes_are_told_apart() -> None:
     others = [errors.DONE, errors.BLOCKED, errors.USAGE, errors.GAVE_UP, errors.OUR_BUG, errors.INTERRUPTED]
     assert len(ours) == 7 and len({*ours, *others}) == len(ours) + len(others)
     assert all(code < 128 for code in ours), "above are a shell's words for signals"
+
+
+def test_a_disk_that_fills_up_does_not_hide_how_an_attempt_ended(small_disk: Path) -> None:
+    attempt = small_disk / "001"
+    attempt.mkdir()
+    nurse.reserve(attempt)
+    filler = fill(small_disk)
+    nurse.write_ending(attempt, {"code": 66, "began": 1.0, "ended": 2.0})
+    assert read_json(attempt / "ending.json") == {"code": 66, "began": 1.0, "ended": 2.0}
+    filler.unlink()
+    other = small_disk / "002"
+    other.mkdir()
+    nurse.reserve(other)
+    nurse.write_ending(other, {"code": 0})
+    assert [file.name for file in other.iterdir()] == ["ending.json"], "nothing is left where there was room"

@@ -92,7 +92,7 @@ class Ending:
             "hang": "gave no sign of life and was ended",
             "stuck": "cannot be killed: it is stuck in the kernel",
             "never_started": "never started",
-        }.get(self.kind, "died unseen")
+        }.get(self.kind, "ended while nobody saw it, cause unknown")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ def summarise(
     artifact_sha256: str | None,
 ) -> Json:
     """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
-    wall, last = wall_seconds(launches, endings), steps[-1] if steps else {}
+    wall, last = wall_seconds(launches, endings, _last_signs(steps)), steps[-1] if steps else {}
+    if wall:
+        wall += sum(event["seconds"] for event in events if event["event"] in _BESIDE_ATTEMPTS and "seconds" in event)
     in_steps = sum(row["seconds"] for row in steps)
     losses = [row["loss"] for row in steps if row["loss"] is not None]
     return {
@@ -113,8 +115,19 @@ def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
     return f"{story}; went on from {next_state['state']}, {again}"
 
 
-def wall_seconds(launches: dict[int, Json], endings: dict[int, Json]) -> float | None:
-    """Time somebody was in charge of the run: its attempts, and the gaps between two attempts of one session."""
+_BESIDE_ATTEMPTS = ("run_created", "final_evaluation_ended")  # events of what takes time before and after the attempts
+
+
+def _last_signs(steps: list[Json]) -> dict[int, float]:
+    """When each attempt committed its last step."""
+    return {row["attempt"]: row["time"] for row in steps}
+
+
+def wall_seconds(launches: dict[int, Json], endings: dict[int, Json], signs: dict[int, float] | None = None) -> float | None:
+    """Time somebody was in charge of the run: its attempts, and the gaps between two attempts of one session.
+
+    An attempt whose end nobody saw, in a session that ended with it, counts up to its last sign of life (`signs`).
+    """
     total = 0.0
     numbers = sorted(launches)
     for number in numbers:
@@ -122,7 +135,9 @@ def wall_seconds(launches: dict[int, Json], endings: dict[int, Json]) -> float |
         if began is None:
             return None
         following = launches.get(number + 1, {})
-        if following and (ended is None or following.get("session") == launches[number].get("session")):
+        if following and following.get("session") == launches[number].get("session"):
             ended = following.get("started")
+        elif ended is None:
+            ended = (signs or {}).get(number)
         total += (ended - began) if ended is not None else 0.0
     return total or None

@@ -52,7 +52,11 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
         raise Stop(GAVE_UP, text, "check the disk; rerun the same command to train the missing steps again")
     artifact = _chosen(run, config, newest, terminal)
     publish_artifact(run, artifact)
-    _evaluate(run, config, terminal, stop)
+    began = time.monotonic()
+    try:
+        _evaluate(run, config, terminal, stop)
+    finally:
+        run.event("final_evaluation_ended", seconds=round(time.monotonic() - began, 3))
     summary = write_summary(run, "finished", None, artifact)
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
     _close(run)

@@ -133,6 +133,7 @@ def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:
 
 def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     """Machine, model, data, plan; config.yaml is written last and makes the folder a run."""
+    began = time.monotonic()
     run.write_id(uuid.uuid4().hex)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_machine, run.path)
@@ -165,7 +166,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     run.timeline_file.unlink(missing_ok=True)
     add_entry(run.timeline_file, 1, settings_of(config, plan, machine, usable_threads()), "the config and the plan")
     run.write_config(config)
-    run.event("run_created", steps=steps, rows=len(training))
+    run.event("run_created", steps=steps, rows=len(training), seconds=round(time.monotonic() - began, 3))
     terminal.say(f"plan: {counted(steps, 'step')} of {counted(min(config.train.effective_batch, samples), 'sample')}; {plan['reasons'][0]}")
 
 

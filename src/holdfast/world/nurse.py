@@ -25,6 +25,7 @@ from holdfast.core.wait import wait_for_end
 
 LOOK_EVERY_S = 0.5
 WRITER_PAUSE_S = (0.1, 5.0)
+_RESERVED, _ENDING_BYTES = ".ending.reserved", 512
 
 
 def main(argv: list[str]) -> int:
@@ -53,14 +54,33 @@ def _attend(attempt: Path, lock: int | None, standby: subprocess.Popen[bytes] | 
     if not _lock(lock) or (attempt / "ending.json").exists():
         return 1  # another trainer lives, or a new supervisor has called this attempt off
     _write(attempt / "nurse.json", dict(myself()))
+    reserve(attempt)
     environment = _environment(launch)
     began = time.time()
     with (attempt / "output.log").open("ab") as output:
         trainer = standby if standby and _takes(standby, attempt) else _start(launch["argv"], environment, output, (lock,))
         signal.signal(signal.SIGTERM, lambda *_: trainer.send_signal(signal.SIGTERM))
         code = _watch(trainer, launch["writer_argv"], environment, output, attempt / "writer.json")
-    _write(attempt / "ending.json", {"code": code, "began": began, "ended": time.time()})
+    write_ending(attempt, {"code": code, "began": began, "ended": time.time()})
     return 0
+
+
+def reserve(attempt: Path) -> None:
+    """Take the room that ending.json will need, so that a disk that fills up meanwhile does not hide how the attempt ended."""
+    with contextlib.suppress(OSError):
+        (attempt / _RESERVED).write_bytes(b" " * _ENDING_BYTES)
+
+
+def write_ending(attempt: Path, ending: dict[str, Any]) -> None:
+    """Write ending.json, on a full disk into the room that was reserved for it."""
+    reserved, text = attempt / _RESERVED, json.dumps(ending).encode()
+    try:
+        _write(attempt / "ending.json", ending)
+        reserved.unlink(missing_ok=True)
+    except OSError:
+        with reserved.open("r+b", buffering=0) as handle:
+            handle.write(text.ljust(_ENDING_BYTES))
+        reserved.replace(attempt / "ending.json")
 
 
 def _takes(standby: subprocess.Popen[bytes], attempt: Path) -> bool:
