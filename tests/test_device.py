@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from conftest import events, holdfast, lines
 from holdfast.book import cards_of
@@ -22,6 +24,7 @@ from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import REPEATS, Past, decide, decide_gone
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.supervisor.launch import trainer_launch
+from holdfast.trainer.jobs import torch_facts
 from holdfast.world.pauses import Pauses
 from support.world import Clock, new_run
 
@@ -161,3 +164,16 @@ def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
 )
 def test_the_kernels_log_says_why_it_is_gone(kernel: tuple[str, ...], cause: str) -> None:
     assert diagnose_wreck(wreck(*kernel), cards_of("failures")).cause == cause
+
+
+@pytest.mark.parametrize(("hip", "vendor", "arch"), [("6.2.41133", "amd", "gfx1100"), (None, "nvidia", "sm_90")])
+def test_torch_names_a_card_as_its_vendor_does(
+    hip: str | None, vendor: str, arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = SimpleNamespace(gcnArchName="gfx1100:xnack-", major=9, minor=0, name="a card", total_memory=5, is_integrated=1)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    torch_facts.probe()
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    assert device == {"vendor": vendor, "arch": arch, "name": "a card", "memory_bytes": 5, "integrated": True}

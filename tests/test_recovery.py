@@ -306,6 +306,17 @@ def test_a_step_that_may_turn_out_the_best_has_its_snapshot_in_any_case(trained:
     assert [header.step for header in snapshots.memory.pinned_headers()] == [3]
 
 
+def test_the_newest_state_is_asked_for_when_a_trainer_ends(trained: Path, tmp_path: Path) -> None:
+    (trained / "steps.jsonl").unlink()
+    for entry in (trained / "checkpoints").iterdir():
+        entry.rename(tmp_path / entry.name)
+    snapshots = committed_in_process(trained, tmp_path / "memory", upto=2, every=1).snapshots
+    snapshots.end()
+    assert snapshots.memory.pinned_headers() == []
+    snapshots.pin_newest()
+    assert [header.step for header in snapshots.memory.pinned_headers()] == [2]
+
+
 def test_a_state_that_is_not_finite_never_counts(trained: Path, tmp_path: Path) -> None:
     (trained / "steps.jsonl").unlink()
     for entry in (trained / "checkpoints").iterdir():
