@@ -7,7 +7,6 @@ import platform
 import re
 import shlex
 import subprocess
-import sys
 import time
 from typing import BinaryIO
 
@@ -20,6 +19,7 @@ from holdfast.supervisor.runs import entry
 from holdfast.supervisor.signals import StopSignals
 from holdfast.ui.terminal import Terminal, open_log
 from holdfast.ui.words import shown
+from holdfast.world.child import module_command
 from holdfast.world.evidence import tail
 from holdfast.world.standing import look
 
@@ -35,7 +35,7 @@ def detach(run: RunFolder, lock: int, arguments: list[str], terminal: Terminal, 
     terminal.fall_back_on(None)  # the log is the other's now
     before = run.committed()
     descriptor = open_log(run.supervisor_log, shlex.join(["holdfast", *arguments]))
-    command = [sys.executable, "-m", "holdfast", *arguments]
+    command = module_command("holdfast", *arguments)
     with os.fdopen(descriptor, "ab") as log, run.supervisor_log.open("rb") as said:
         said.seek(0, 2)
         environment = os.environ | {HELD_LOCK: str(lock)}

@@ -5,10 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+_BEFORE_3_11 = (  # what -P does there
+    "import sys; del sys.path[0], sys.argv[0]; import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+
+
+def module_command(module: str, *arguments: object) -> list[str]:
+    """The command that runs a module of ours, and imports nothing from the current folder: somebody's own json.py may lie there."""
+    begin = [sys.executable, "-P", "-m"] if sys.version_info >= (3, 11) else [sys.executable, "-c", _BEFORE_3_11]
+    return [*begin, module, *map(str, arguments)]
+
 
 def trainer_command(job: str, *arguments: object) -> list[str]:
     """The command of one job of the trainer (`holdfast/trainer/__main__.py` names them)."""
-    return [sys.executable, "-m", "holdfast.trainer", job, *map(str, arguments)]
+    return module_command("holdfast.trainer", job, *arguments)
 
 
 def with_env(environment: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
 from holdfast.core.types import EXIT_DISK_FULL, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end
+from holdfast.world.child import module_command
 from holdfast.world.ending import STUCK_S, stuck
 from holdfast.world.kernel import oom_kills
 from holdfast.world.patience import Overdue, Patience
@@ -72,7 +72,7 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
         "env": launch.env,
         "settings": launch.settings,
         "trainer_lock": str(run.trainer_lock),
-        "writer_argv": [sys.executable, "-m", "holdfast.world.writer", str(run.path), str(number)],
+        "writer_argv": module_command("holdfast.world.writer", run.path, number),
         "started": time.time(),
         "oom_kills": oom_kills(Place()),
         **orders,
@@ -85,7 +85,7 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
 def _spawn_nurse(folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "output.log").open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.world.nurse", str(folder)],
+            module_command("holdfast.world.nurse", folder),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

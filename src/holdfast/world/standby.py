@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from holdfast.core.files import last_line, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.core.types import Launch
+from holdfast.world.child import module_command
 
 _LOOK_EVERY_S = 1.0
 _REST_S = 5.0  # after a takeover, before the next one starts beside the new trainer
@@ -62,7 +62,7 @@ class Standby:
         write_json(self.run.standby_file, orders, durable=False)
         with (self.run.path / "standby.log").open("wb") as log:
             self.nurse = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.world.nurse", "--standby", str(self.run.standby_file)],
+                module_command("holdfast.world.nurse", "--standby", self.run.standby_file),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
