@@ -23,7 +23,7 @@ def disagreement(folder: Path, tokens: TokenSet) -> Json | None:
     """
     ours = load_codec(folder).tokenizer
     try:
-        theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
         return {"transformers": f"cannot load it: {error}"}
     for number in range(0, len(tokens), max(1, len(tokens) // _ROWS)):

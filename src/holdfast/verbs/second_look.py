@@ -42,7 +42,9 @@ def look_again(model: str, files: list[str], rules: Rules) -> tuple[SecondLook, 
         with (folder / "output.log").open("wb") as log:
             command = trainer_command("losses", folder / "request.json")
             environment = child_environment({"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"})
-            code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False).returncode
+            code = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False
+            ).returncode
         if code:
             told = read_json(folder / "error.json") or {}
             last = (folder / "output.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]

@@ -100,6 +100,8 @@ def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch
         dtype=dtype,
         attn_implementation=attention,
         local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
         **there,
@@ -128,7 +130,9 @@ def _some(tensors: list[str]) -> str:
 def _widen_constants(model: Any) -> None:
     """Give a model that was loaded in 16 bits the numbers its code computes for itself (frequencies, scales) as fp32 has them."""
     with init_empty_weights(include_buffers=False):
-        wide = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32, attn_implementation=model.config._attn_implementation)
+        wide = AutoModelForCausalLM.from_config(
+            model.config, dtype=torch.float32, attn_implementation=model.config._attn_implementation, trust_remote_code=False
+        )
     constants, saved = dict(wide.named_buffers()), set(model.state_dict())
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point():

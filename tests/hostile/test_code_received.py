@@ -1,8 +1,10 @@
-"""A folder with a torch.py or a json.py of its own, somebody's or a stranger's: no command imports them."""
+"""Code that lies beside rows or in a model's folder, somebody's or a stranger's: no command runs it."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_rows, write_rows
+from holdfast.core.facts.model_folder import EMBEDDED
 
 NAMES = (
     "torch",
@@ -56,3 +59,18 @@ def test_no_command_imports_what_lies_in_the_current_folder(folder: Path) -> Non
         assert not (folder / "imported").exists(), (arguments, (folder / "imported").read_text(), done.stderr)
         assert done.returncode in (0, 1) and "Traceback" not in done.stderr, (arguments, done.stderr)
     assert (folder / "runs" / "run" / "adapter" / "adapter_model.safetensors").exists()
+
+
+def test_code_of_a_model_folder_is_not_run_whoever_answers_yes(folder: Path) -> None:
+    """Transformers asks on standard input whether it may."""
+    for file in NAMES:
+        (folder / f"{file}.py").unlink()
+    model = folder / "model"
+    shutil.copytree(EMBEDDED["tiny"], model)
+    config = json.loads((model / "config.json").read_text())
+    names = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": ["evil.Tokenizer", None]}
+    (model / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": names}))
+    (model / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}))
+    (model / "evil.py").write_text(f"open({str(folder / 'imported')!r}, 'w').write('evil')\n")
+    done = in_it(folder, "data", "check", "rows.jsonl", "--second-look", "model", given="yes\n" * 9)
+    assert done.returncode == 1 and not (folder / "imported").exists(), done.stderr
