@@ -6,22 +6,20 @@ transformers tokenizer imports torch.
 
 from __future__ import annotations
 
-import datetime
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.rows.judge.layouts import BadRow, Example, Message
-from holdfast.rows.tokens.skeleton import Piece, Skeleton, followable, make_skeleton
+from holdfast.rows.tokens.sandbox import bounded_text, sandbox, to_json
+from holdfast.rows.tokens.skeleton import Piece, Skeleton, Unclear, followable, make_skeleton
 
 _MOST_SHAPES = 1000
+_SHOWN = 300  # characters of what a template says
 _PAIR = ("user", "assistant")
 
 
@@ -40,13 +38,14 @@ def load_template(folder: Path) -> Template:
     """Read the chat template of a model folder: chat_template.jinja, else tokenizer_config.json, else none."""
     settings = read_json(folder / "tokenizer_config.json") or {}
     file = folder / "chat_template.jinja"
-    source = file.read_text(encoding="utf-8") if file.is_file() else _template_of(settings)
-    environment = _environment()
+    environment = sandbox()
     try:
+        source = file.read_text(encoding="utf-8") if file.is_file() else _template_of(settings)
         compiled = environment.from_string(source) if source else None
-    except jinja2.TemplateSyntaxError as error:
-        raise Stop(BLOCKED, f"the chat template in {folder} is no jinja2 template: {error}", "fetch the model's tokenizer again") from None
-    shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
+        shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
+    except Exception as error:  # noqa: BLE001  a template is somebody else's program, and compiling it computes
+        hint = "download the model's tokenizer again"
+        raise Stop(BLOCKED, f"the chat template in {folder} cannot be used: {_short(error)}", hint) from None
     return Template(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes)
 
 
@@ -125,16 +124,20 @@ def _render(template: Template, messages: tuple[Message, ...], tools: tuple[Any,
         for message in messages
     ]
     try:
-        return template.compiled.render(
-            messages=turns,
-            add_generation_prompt=open_end,
-            bos_token=template.bos,
-            eos_token=template.eos,
-            tools=[*tools] or None,
-            documents=None,
+        return bounded_text(
+            template.compiled.generate(
+                messages=turns,
+                add_generation_prompt=open_end,
+                bos_token=template.bos,
+                eos_token=template.eos,
+                tools=[*tools] or None,
+                documents=None,
+            )
         )
-    except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
-        raise BadRow("template_refuses", f"the chat template refuses these turns: {error}") from error
+    except Unclear:  # a mark's way of saying that the template looks into it
+        raise
+    except Exception as error:  # a template is a program of somebody else's
+        raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
 
 
 def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
@@ -143,7 +146,7 @@ def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
     given = ""
     for message in messages:
         if message.role == "assistant":
-            called = "".join(f"{_to_json(call['function'])}\n" for call in message.calls)
+            called = "".join(f"{to_json(call['function'])}\n" for call in message.calls)
             found += [(given + "### Response:\n", False), (message.content + called + eos, True)]
             given = "\n\n"
         else:
@@ -151,28 +154,16 @@ def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
     return found
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return environment
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
 def _template_of(settings: Json) -> str | None:
     source = settings.get("chat_template")
     if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-        source = named.get("default")
+        source = next((entry.get("template") for entry in source if isinstance(entry, dict) and entry.get("name") == "default"), None)
     return source if isinstance(source, str) and source else None
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
 
 
 def _token(settings: Json, name: str) -> str:
