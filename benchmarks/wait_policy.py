@@ -25,15 +25,13 @@ def child(run: Path) -> None:
     from holdfast.core.run.folder import RunFolder
     from holdfast.trainer.job import open_job
     from holdfast.trainer.setup import build
-    from holdfast.trainer.step import compute_gradients
 
     job = open_job(RunFolder(run), 1, run, {})
-    settings = job.settings(1)
-    bench = build(job, settings)
+    bench = build(job, job.settings(1))
     step = RunFolder(run).committed()
     for _ in range(REPEATS + 1):
         began = time.perf_counter()
-        compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), settings["micro_batch_tokens"], lambda *_: 1.0)
+        bench.compute(step, bench.samples(step), lambda *_: 1.0)
         print(time.perf_counter() - began, flush=True)
 
 

@@ -253,7 +253,6 @@ def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
     from holdfast.trainer.setup import build
     from holdfast.trainer.state.restore import state_for_training
     from holdfast.trainer.state.snapshot import Snapshots
-    from holdfast.trainer.step import compute_gradients, update
 
     folder = run / "attempts/002"
     folder.mkdir(exist_ok=True)
@@ -266,9 +265,8 @@ def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
     if found.snapshot:
         bench.restore(found.snapshot)
     for step in range(restored + 1, upto + 1):
-        budget = job.settings(step)["micro_batch_tokens"]
-        computed = compute_gradients(bench.task, bench.optimizer, step, bench.samples(step), budget, lambda *_: 1.0)
-        update(bench.optimizer, computed, bench.learning_rate(step), 1.0)
+        computed = bench.compute(step, bench.samples(step), lambda *_: 1.0)
+        assert bench.apply(step, computed)
         snapshots.commit(step, _row(bench, step, computed, 0.1), durable=False)
     snapshots.settle()
     return SimpleNamespace(bench=bench, snapshots=snapshots, restored=restored)

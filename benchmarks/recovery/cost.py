@@ -62,7 +62,6 @@ def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
     from holdfast.trainer.loop import _row
     from holdfast.trainer.setup import build
     from holdfast.trainer.state.snapshot import Snapshots
-    from holdfast.trainer.step import compute_gradients, update
 
     (run / "attempts/900").mkdir()
     (run / "steps.jsonl").unlink()
@@ -78,10 +77,8 @@ def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
         for _ in range(steps):
             step += 1
             kept.every = 1 if with_snapshots else 10**9
-            computed = compute_gradients(
-                bench.task, bench.optimizer, step, bench.samples(step), job.settings(1)["micro_batch_tokens"], lambda *_: 1.0
-            )
-            update(bench.optimizer, computed, bench.learning_rate(step), 1.0)
+            computed = bench.compute(step, bench.samples(step), lambda *_: 1.0)
+            bench.apply(step, computed)
             at = time.perf_counter()
             kept.commit(step, _row(bench, step, computed, at - before), durable=False)
             if with_snapshots and block:

@@ -17,19 +17,22 @@ import simulated_card as card
 import torch
 
 from holdfast.core.config.config import Config
+from holdfast.core.order.step_table import StepTable
 from holdfast.core.run.timeline import settings_at
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.trainer.images import Image
 from holdfast.trainer.jobs.answer import answers
 from holdfast.trainer.jobs.evaluate import mean_loss
 from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.setup import Bench
 from holdfast.trainer.tasks.sft import Sft
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64
 SETTINGS = {"attention": "sdpa", "dtype": "bf16", "liger": False, "packing": True, "varlen": False, "own_head": False}
-SETTINGS |= {"micro_batch_tokens": ROWS * LENGTH, "checkpointed_layers": 0, "threads": 1, "deterministic": False}
+SETTINGS |= {"micro_batch_tokens": ROWS * LENGTH, "checkpointed_layers": 0, "threads": 1, "deterministic": False, "steps": 0}
 
 
 class Stage:
@@ -49,9 +52,9 @@ class Stage:
             run=SimpleNamespace(timeline_file=folder / "timeline.jsonl"),
             event=lambda kind, **facts: self.told.append(kind),
         )
-        optimizer = AdamW(task.artifact, config.train)
-        self.bench: Any = SimpleNamespace(job=job, task=task, optimizer=optimizer, device=DEVICE)
-        self.bench.longest, self.bench.prepare = LENGTH, lambda step: None
+        optimizer, table = AdamW(task.artifact, config.train), StepTable(np.arange(ROWS), ROWS, 0)
+        artifact, state = Image(task.artifact), Image(optimizer.state())
+        self.bench = Bench(job, SETTINGS, task, optimizer, table, artifact, state, DEVICE, 0.0)  # type: ignore[arg-type]
         gc.collect()
         self.rest = card.now()
         self.loss = self.step(1)
@@ -125,11 +128,11 @@ def no_micro_batch(stage: Stage) -> None:
     """What runs out of memory beside the micro-batches is tried once more, then named."""
     tried: list[int] = []
 
-    def work(budget: int) -> int:
-        tried.append(budget)
+    def work() -> int:
+        tried.append(stage.bench.job.settings(70)["micro_batch_tokens"])
         if len(tried) == 1:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
-        return budget
+        return tried[-1]
 
     assert pressure.within_memory(stage.bench, 70, work) == tried[0] == tried[1]
     card.limit(card.now())

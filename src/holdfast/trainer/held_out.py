@@ -75,7 +75,7 @@ class HeldOut:
         model = self.bench.task.model
         model.eval()
         try:
-            found = within_memory(self.bench, step + 1, lambda budget: self._loss(step, budget))
+            found = within_memory(self.bench, step + 1, lambda: self._loss(step))
         finally:
             model.train()
         if found is None:
@@ -86,9 +86,10 @@ class HeldOut:
         best = loss is not None and (before is None or loss < before["loss"])
         return {"step": step, "loss": loss, "labels": labels, "seconds": round(time.perf_counter() - began, 4), "best": best}
 
-    def _loss(self, step: int, budget: int) -> tuple[float, int] | None:
-        """(sum of the losses, number of label tokens) over the held-out rows, `budget` tokens at once."""
+    def _loss(self, step: int) -> tuple[float, int] | None:
+        """(sum of the losses, number of label tokens) over the held-out rows, in micro-batches like the next step's."""
         job, task = self.bench.job, self.bench.task
+        budget = job.settings(step + 1)["micro_batch_tokens"]
         total, labels = 0.0, 0
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
             for start in range(0, len(self.samples), _CHUNK):

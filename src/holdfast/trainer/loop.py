@@ -38,7 +38,7 @@ from holdfast.trainer.state.restore import Found, state_for_training
 from holdfast.trainer.state.saving import Saving
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
-from holdfast.trainer.step import Gradients, update
+from holdfast.trainer.step import Gradients
 from holdfast.trainer.tokenizer_check import disagreement
 
 
@@ -127,11 +127,11 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         if samples:  # else all of them are in quarantine, and the step moves nothing
             refuse_without_labels(bench.task.tokens, samples, step)
             computed = compute_within_memory(bench, step, samples, announcer.of_step(step))
-            if not computed.finite:
+            if computed.finite:
+                job.point("optimizer", step)
+                snapshots.let_go()
+            if not bench.apply(step, computed):
                 return _nonfinite(bench, snapshots, step, computed)
-            job.point("optimizer", step)
-            snapshots.let_go()
-            update(bench.optimizer, computed, bench.learning_rate(step), job.config.train.max_grad_norm)
         row = _row(bench, step, computed, time.perf_counter() - began)
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
         durable = due or step == last or job.stopping.asked

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import resource
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from holdfast.core.facts.host_memory import host_memory
 from holdfast.core.run.timeline import add_entry
 from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.setup import Bench
-from holdfast.trainer.step import Announce, Gradients, compute_gradients
+from holdfast.trainer.step import Announce, Gradients
 
 Result = TypeVar("Result")
 
@@ -33,22 +32,17 @@ _HOST_SIDE_BYTES = 512 << 20  # of a trainer beside its device: libraries and in
 
 def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
     """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
-
-    def compute(budget: int) -> Gradients:
-        return compute_gradients(bench.task, bench.optimizer, step, samples, budget, announce, lambda: bench.prepare(step + 1))
-
-    return within_memory(bench, step, compute)
+    return within_memory(bench, step, lambda: bench.compute(step, samples, announce, lambda: bench.prepare(step + 1)))
 
 
-def within_memory(bench: Bench, step: int, work: Callable[[int], Result]) -> Result:
-    """Do `work`, given tokens per micro-batch, again with smaller ones while it does not fit; they stay so from `step` on.
+def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result:
+    """Do `work` under the settings of `step`, again with smaller micro-batches while it does not fit; they stay so from `step` on.
 
     Raises OutOfMemory when a single sample does not fit although every layer is checkpointed, or something that is no micro-batch.
     """
     while True:
-        budget = bench.job.settings(step)["micro_batch_tokens"]
         try:
-            return once_more(f"step {step}", partial(work, budget))
+            return once_more(f"step {step}", work)
         except OutOfMemory as error:
             if error.batch is None:
                 raise

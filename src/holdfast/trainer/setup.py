@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from holdfast.trainer.job import Job
 from holdfast.trainer.model.load import prepare_torch
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.refuse import put_in
+from holdfast.trainer.step import Announce, Gradients, compute_gradients, nothing, update
 from holdfast.trainer.tasks.sft import Sft
 
 
@@ -43,6 +45,17 @@ class Bench:
         settings = self.job.settings(step)
         hole = settings.get("quarantine", ())
         return [number for number in self.table.samples(step, settings["samples"], settings.get("behind", 0)) if number not in hole]
+
+    def compute(self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing) -> Gradients:
+        """The gradients of `samples` at `step`, in training and in every replay. Moves no weight. Raises OutOfMemory."""
+        budget = self.job.settings(step)["micro_batch_tokens"]
+        return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile)
+
+    def apply(self, step: int, computed: Gradients) -> bool:
+        """Move the weights by what was computed at `step`, if that is finite; whether they moved."""
+        if computed.finite:
+            update(self.optimizer, computed, self.learning_rate(step), self.job.config.train.max_grad_norm)
+        return computed.finite
 
     def prepare(self, step: int) -> None:
         """Lay the samples of `step` out while a card is busy with the step before; without one it would only be another order."""

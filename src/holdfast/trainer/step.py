@@ -38,7 +38,7 @@ class Gradients:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Nothing is to be done while a card is still busy with the step."""
 
 
@@ -49,7 +49,7 @@ def compute_gradients(
     samples: list[int],
     budget: int,
     announce: Announce,
-    meanwhile: Callable[[], None] = _nothing,
+    meanwhile: Callable[[], None] = nothing,
 ) -> Gradients:
     """Accumulate the gradient of the mean loss over all labels of `samples` into the parameters' `.grad`.
 

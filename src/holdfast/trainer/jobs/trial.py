@@ -29,7 +29,7 @@ from holdfast.trainer.refuse import Refusal, broken_weights
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.state.restore import find_state
 from holdfast.trainer.state.sound import damage, difference
-from holdfast.trainer.step import Announce, compute_gradients, gradients_sha256, update
+from holdfast.trainer.step import Announce, gradients_sha256
 
 _OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "behind", "patience_from", "lr_factor")
 _OF_THE_PROCESS = ("threads", "deterministic")
@@ -189,10 +189,8 @@ def _advance(bench: Bench, step: int, announce: Announce) -> None:
     samples = bench.samples(step)
     if not samples:
         return
-    computed = compute_gradients(bench.task, bench.optimizer, step, samples, bench.job.settings(step)["micro_batch_tokens"], announce)
-    if not computed.finite:
+    if not bench.apply(step, bench.compute(step, samples, announce)):
         raise _Unreachable(f"not reached: step {step}, before it, is not finite")
-    update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
 
 
 def _of_one_step(bench: Bench, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
@@ -206,13 +204,10 @@ def _of_one_step(bench: Bench, step: int, samples: list[int], announce: Announce
 
 
 def _computed(bench: Bench, step: int, samples: list[int], announce: Announce) -> Json:
-    settings = bench.job.settings(step)
-    computed = compute_gradients(bench.task, bench.optimizer, step, samples, settings["micro_batch_tokens"], announce)
+    computed = bench.compute(step, samples, announce)
     hashed = gradients_sha256(bench.optimizer)
-    weights = None
-    if computed.finite:
-        update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
-        weights = hashlib.sha256(bench.artifact.to_bytes()).hexdigest()
+    moved = bench.apply(step, computed)
+    weights = hashlib.sha256(bench.artifact.to_bytes()).hexdigest() if moved else None
     damaged = damage(bench, step)
     return {
         "ending": "finished",
@@ -224,7 +219,7 @@ def _computed(bench: Bench, step: int, samples: list[int], announce: Announce) -
         "weights_sha256": weights,
         "tokens": computed.tokens,
         "labels": computed.labels,
-        "deterministic": settings["deterministic"],
+        "deterministic": bench.job.settings(step)["deterministic"],
     }
 
 
@@ -234,16 +229,15 @@ def _course(bench: Bench, steps: range, announcer: Announcer, stored: Snapshot |
     norms: list[float | None] = []
     finite, differs = True, None
     for step in steps:
-        samples, settings = bench.samples(step), bench.job.settings(step)
+        samples = bench.samples(step)
         if not samples:
             continue
-        computed = compute_gradients(bench.task, bench.optimizer, step, samples, settings["micro_batch_tokens"], announcer.of_step(step))
-        finite = computed.finite
+        computed = bench.compute(step, samples, announcer.of_step(step))
+        finite = bench.apply(step, computed)
         losses.append(computed.loss if finite else None)
         norms.append(computed.grad_norm if finite else None)
         if not finite:
             break
-        update(bench.optimizer, computed, bench.learning_rate(step), bench.job.config.train.max_grad_norm)
         if stored is not None and step == stored.step:
             differs = difference(bench, stored)
     damaged = damage(bench, steps[-1])
