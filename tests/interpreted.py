@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from holdfast.trainer.model.liger import Liger
-from holdfast.trainer.proof import kernels_differ
+from holdfast.trainer.tasks.sft.proof import kernels_differ
 from test_packing import ARCHITECTURES, task_of
 
 

@@ -24,7 +24,7 @@ from holdfast.mind.plan import settings_of
 from holdfast.trainer.model import kernels
 from holdfast.trainer.model.dropout import StatelessDropout, StepContext, _mix
 from holdfast.trainer.model.fused import Fused
-from holdfast.trainer.proof import fused_differ
+from holdfast.trainer.tasks.sft.proof import fused_differ
 from test_mixed import apart
 from test_packing import ARCHITECTURES, LENGTHS, assert_equal, gradients, task_of
 

@@ -18,10 +18,10 @@ from holdfast.core.files import read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import add_entry, read_timeline
 from holdfast.mind.precision import choose_precision
-from holdfast.trainer import proof
 from holdfast.trainer.job import Job
 from holdfast.trainer.model import mixed
 from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.tasks.sft import proof
 from holdfast.world.place import Place
 from holdfast.world.system import read_system
 from test_packing import ARCHITECTURES, HYBRIDS, LENGTHS, gradients, one_by_one, task_of

@@ -19,9 +19,9 @@ from holdfast.trainer.model.dropout import StepContext, make_stateless
 from holdfast.trainer.model.load import artifact_tensors, without_attention_dropout
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.mixed import mix_precision
-from holdfast.trainer.packing import grouped_batches
-from holdfast.trainer.proof import disproof
-from holdfast.trainer.tasks.sft import LabelLoss, Sft
+from holdfast.trainer.tasks.sft.packing import grouped_batches
+from holdfast.trainer.tasks.sft.proof import disproof
+from holdfast.trainer.tasks.sft.text_model import LabelLoss, Sft
 
 SIZES = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 GQA = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0}

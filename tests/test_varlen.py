@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.trainer.model import attention
 from holdfast.trainer.model.attention import Kernel
-from holdfast.trainer.proof import disproof
+from holdfast.trainer.tasks.sft.proof import disproof
 from test_mixed import apart
 from test_packing import ARCHITECTURES, LENGTHS, gradients, one_by_one, task_of
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 import test_varlen
 from holdfast.core.config.config import Config
-from holdfast.trainer import proof
 from holdfast.trainer.model import load as model
-from holdfast.trainer.tasks.sft import Sft
+from holdfast.trainer.tasks.sft import proof
+from holdfast.trainer.tasks.sft.text_model import Sft
 from test_packing import ARCHITECTURES, LENGTHS, tokens_of
 
 SETTINGS: dict[str, Any] = {"attention": "sdpa", "dtype": "bf16", "packing": True, "own_head": False, "checkpointed_layers": 0}

@@ -23,11 +23,11 @@ from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.images import Image
-from holdfast.trainer.jobs.answer import answers
 from holdfast.trainer.jobs.evaluate import mean_loss
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.setup import Bench
-from holdfast.trainer.tasks.sft import Sft
+from holdfast.trainer.tasks.sft.answer import answers
+from holdfast.trainer.tasks.sft.text_model import Sft
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64

@@ -41,7 +41,7 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
     from holdfast.mind.plan import make_plan, settings_of
     from holdfast.trainer.model.load import prepare_torch
     from holdfast.trainer.optimizer import AdamW
-    from holdfast.trainer.tasks.sft import Sft
+    from holdfast.trainer.tasks.sft.text_model import Sft
     from holdfast.world.machine import read_machine
 
     tokens, length = (tokens, length) if not place.smoke else (256, 64)
@@ -66,7 +66,7 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
 
 def _disproved(task: Any, notes: list[str]) -> Json:
     """What has to change before this task may train, as a run's start would find it; its reason goes to `notes`."""
-    from holdfast.trainer import proof
+    from holdfast.trainer.tasks.sft import proof
 
     for name in ("fused_differ", "kernels_differ", "disproof"):
         found, why = getattr(proof, name)(task) if hasattr(proof, name) else ({}, "")

@@ -8,7 +8,7 @@ from holdfast.core.config.faults import Moment
 from holdfast.core.run.memory_file import MemoryFile
 from holdfast.trainer.job import Job
 from holdfast.trainer.step import Announce
-from holdfast.trainer.tasks.base import Batch
+from holdfast.trainer.task import Batch
 
 _ANNOUNCED_SAMPLES = 200  # what fits into the pulse
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from holdfast.trainer.tasks.base import Batch
+from holdfast.trainer.task import Batch
 
 _TEXTS = (
     *("out of memory", "can't allocate memory", "cannot allocate memory"),

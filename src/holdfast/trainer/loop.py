@@ -31,7 +31,6 @@ from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
-from holdfast.trainer.proof import is_proven, settle_precision
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.state.restore import Found, state_for_training
@@ -39,7 +38,8 @@ from holdfast.trainer.state.saving import Saving
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.step import Gradients
-from holdfast.trainer.tokenizer_check import disagreement
+from holdfast.trainer.tasks.sft.proof import is_proven, settle_precision
+from holdfast.trainer.tasks.sft.tokenizer_check import disagreement
 
 
 def train(job: Job, ready: Bench | None = None) -> int:

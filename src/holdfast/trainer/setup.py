@@ -19,7 +19,7 @@ from holdfast.trainer.model.load import prepare_torch
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.refuse import put_in
 from holdfast.trainer.step import Announce, Gradients, compute_gradients, nothing, update
-from holdfast.trainer.tasks.sft import Sft
+from holdfast.trainer.tasks.sft.text_model import Sft
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.trainer.exhausted import naming
 from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.tasks.base import Batch, Task
+from holdfast.trainer.task import Batch, Task
 
 # Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's
 # loss, or for its gradients.

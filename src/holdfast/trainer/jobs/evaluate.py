@@ -20,12 +20,12 @@ from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split
 from holdfast.trainer.exhausted import OutOfMemory, naming
-from holdfast.trainer.jobs.answer import Asked, answers, unheard
 from holdfast.trainer.model.load import load_base, prepare_torch
 from holdfast.trainer.model.lora import use_lean_lora
-from holdfast.trainer.packing import grouped_batches
 from holdfast.trainer.pressure import release
-from holdfast.trainer.tasks.sft import LabelLoss
+from holdfast.trainer.tasks.sft.answer import Asked, answers, unheard
+from holdfast.trainer.tasks.sft.packing import grouped_batches
+from holdfast.trainer.tasks.sft.text_model import LabelLoss
 
 _SAMPLES_KEPT = 12
 _ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together

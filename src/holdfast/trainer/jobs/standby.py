@@ -12,9 +12,9 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import settings_of_process
 from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
-from holdfast.trainer.proof import batch_of
 from holdfast.trainer.refuse import refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.tasks.sft.proof import batch_of
 
 _WARMING = 32  # tokens
 

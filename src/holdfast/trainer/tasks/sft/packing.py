@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.trainer.tasks.base import Batch
+from holdfast.trainer.task import Batch
 
 Row: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 

@@ -20,8 +20,8 @@ from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.offload import HostActivations
-from holdfast.trainer.packing import grouped_batches, packed_batches
-from holdfast.trainer.tasks.base import Batch
+from holdfast.trainer.task import Batch
+from holdfast.trainer.tasks.sft.packing import grouped_batches, packed_batches
 
 
 class Sft:

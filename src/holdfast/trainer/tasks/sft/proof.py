@@ -23,10 +23,10 @@ from holdfast.trainer.job import Job
 from holdfast.trainer.model.fused_proof import layers_differ
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import prepare_torch
-from holdfast.trainer.packing import assemble
 from holdfast.trainer.setup import Bench
-from holdfast.trainer.tasks.base import Batch
-from holdfast.trainer.tasks.sft import Sft, inputs
+from holdfast.trainer.task import Batch
+from holdfast.trainer.tasks.sft.packing import assemble
+from holdfast.trainer.tasks.sft.text_model import Sft, inputs
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 
