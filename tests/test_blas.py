@@ -12,7 +12,7 @@ _CHILD = """
 import torch
 asked = []
 torch.backends.cuda.preferred_blas_library = asked.append
-from holdfast.trainer.model.load import prepare_torch
+from holdfast.trainer.device import prepare_torch
 prepare_torch({"threads": 1, "deterministic": False})
 print(*asked)
 """

@@ -19,6 +19,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import add_entry, read_timeline
 from holdfast.mind.precision import choose_precision
 from holdfast.trainer.job import Job
+from holdfast.trainer.loop import _settle
 from holdfast.trainer.model import mixed
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.tasks.sft import proof
@@ -185,7 +186,7 @@ def test_what_was_measured_is_on_the_timeline_before_a_model_is_built(
     run = RunFolder(tmp_path)
     settings = {"dtype": "bf16", "threads": torch.get_num_threads(), "deterministic": False}
     add_entry(run.timeline_file, 1, settings, "the plan")
-    proof.settle_precision(Job(run, 1, tmp_path, config, {}, read_timeline(run.timeline_file), []))
+    _settle(Job(run, 1, tmp_path, config, {}, read_timeline(run.timeline_file), []))
     assert [entry["settings"]["dtype"] for entry in read_timeline(run.timeline_file)] == dtypes
     assert [event["what"] for event in run.events()] == ["dtype -> fp32"] * (len(dtypes) - 1)
 

@@ -21,7 +21,8 @@ from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.mixed import mix_precision
 from holdfast.trainer.tasks.sft.packing import grouped_batches
 from holdfast.trainer.tasks.sft.proof import disproof
-from holdfast.trainer.tasks.sft.text_model import LabelLoss, Sft
+from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.tasks.sft.text_model import LabelLoss
 
 SIZES = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 GQA = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0}

@@ -166,8 +166,7 @@ def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.M
         return [SimpleNamespace(numbers=(row,), tokens=lengths[row]) for row in samples]
 
     bench: Any = SimpleNamespace(
-        table=table,
-        task=SimpleNamespace(tokens=SimpleNamespace(starts=np.array([0, *np.cumsum(lengths)])), batches=batches),
+        task=SimpleNamespace(data=SimpleNamespace(table=table, sizes=lengths), batches=batches),
         job=SimpleNamespace(settings=lambda step: {"samples": 6, "micro_batch_tokens": 400}),
         optimizer=SimpleNamespace(clear=lambda: None),
     )

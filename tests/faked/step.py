@@ -26,7 +26,7 @@ from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, update
-from holdfast.trainer.tasks.sft.text_model import Sft
+from holdfast.trainer.tasks.sft.task import Sft
 
 _QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 8192}
 _MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "max_position_embeddings": 8192, "sliding_window": None}

@@ -17,17 +17,16 @@ import simulated_card as card
 import torch
 
 from holdfast.core.config.config import Config
-from holdfast.core.order.step_table import StepTable
 from holdfast.core.run.timeline import settings_at
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.images import Image
-from holdfast.trainer.jobs.evaluate import mean_loss
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.tasks.sft.answer import answers
-from holdfast.trainer.tasks.sft.text_model import Sft
+from holdfast.trainer.tasks.sft.evaluation import mean_loss
+from holdfast.trainer.tasks.sft.task import Sft
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64
@@ -52,9 +51,9 @@ class Stage:
             run=SimpleNamespace(timeline_file=folder / "timeline.jsonl"),
             event=lambda kind, **facts: self.told.append(kind),
         )
-        optimizer, table = AdamW(task.artifact, config.train), StepTable(np.arange(ROWS), ROWS, 0)
+        optimizer = AdamW(task.artifact, config.train)
         artifact, state = Image(task.artifact), Image(optimizer.state())
-        self.bench = Bench(job, SETTINGS, task, optimizer, table, artifact, state, DEVICE, 0.0)  # type: ignore[arg-type]
+        self.bench = Bench(job, SETTINGS, task, optimizer, artifact, state, DEVICE, 0.0)  # type: ignore[arg-type]
         gc.collect()
         self.rest = card.now()
         self.loss = self.step(1)

@@ -75,7 +75,7 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     from holdfast.core.config.config import Config
     from holdfast.trainer.model import load as trainers_model
     from holdfast.trainer.tasks.sft.proof import disproof
-    from holdfast.trainer.tasks.sft.text_model import Sft
+    from holdfast.trainer.tasks.sft.task import Sft
     from test_packing import LENGTHS, tokens_of
 
     settings: Json = {"attention": "sdpa", "dtype": "bf16", "liger": False, "packing": True, "varlen": False, "own_head": False}

@@ -39,9 +39,9 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
     from holdfast.core.config.config import Config
     from holdfast.core.facts.model_folder import read_model
     from holdfast.mind.plan import make_plan, settings_of
-    from holdfast.trainer.model.load import prepare_torch
+    from holdfast.trainer.device import prepare_torch
     from holdfast.trainer.optimizer import AdamW
-    from holdfast.trainer.tasks.sft.text_model import Sft
+    from holdfast.trainer.tasks.sft.task import Sft
     from holdfast.world.machine import read_machine
 
     tokens, length = (tokens, length) if not place.smoke else (256, 64)

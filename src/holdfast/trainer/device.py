@@ -1,7 +1,9 @@
-"""The device a run was planned for: found, or its absence told; its memory, waited for. Takes no other one in its place."""
+"""Torch and the device a run was planned for: set up, or its absence told; its memory, waited for. Takes no other one in its place."""
 
 from __future__ import annotations
 
+import gc
+import os
 import time
 from collections.abc import Callable
 
@@ -13,6 +15,27 @@ from holdfast.trainer.exhausted import is_out_of_memory
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.1
 _GPU = torch.device("cuda:0")
+
+
+def prepare_torch(settings: Settings) -> torch.device:
+    """Fix threads and determinism, find the device of the plan. Runs before any other torch call. Raises DeviceGone."""
+    torch.set_num_threads(settings["threads"])
+    torch.use_deterministic_algorithms(settings["deterministic"])
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
+    if os.environ.get("TORCH_BLAS_PREFER_HIPBLASLT") == "0":  # torch 2.7 to 2.11 read only its 1 (aten/src/ATen/Context.h)
+        torch.backends.cuda.preferred_blas_library("cublas")  # on ROCm: hipBLAS
+    device = planned_device(settings)
+    if device.type == "cuda":
+        _keep_to_exact_kernels()
+    return device
+
+
+def _keep_to_exact_kernels() -> None:
+    """No cuDNN attention, wrong on several cards (book/checks/cudnn-attention.yaml); no sum within a product rounded to 16 bits."""
+    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # since torch 2.5
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def planned_device(settings: Settings) -> torch.device:
@@ -33,6 +56,13 @@ def _absence() -> str | None:
     except (RuntimeError, AssertionError) as error:  # AssertionError: a build without GPU code
         return None if is_out_of_memory(error) else told(error)
     return None
+
+
+def release() -> None:
+    """Give back what the caching allocator holds."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def free_bytes(device: torch.device) -> int:

@@ -10,7 +10,6 @@ import torch
 from holdfast.core.files import Json, append_line, cut_torn_line
 from holdfast.core.order.step_table import draw_rows
 from holdfast.core.run.evaluations import best_of, read_evaluations, stopped_early
-from holdfast.rows.tokens.token_set import split
 from holdfast.trainer.exhausted import naming
 from holdfast.trainer.pressure import within_memory
 from holdfast.trainer.setup import Bench
@@ -26,7 +25,7 @@ class HeldOut:
         self.bench, self.snapshots = bench, snapshots
         self.config = bench.job.config.evaluate
         seed = bench.job.config.train.seed
-        self.samples = draw_rows(split(bench.task.tokens, bench.job.config.data, seed)[1], self.config.rows, seed)
+        self.samples = draw_rows(bench.task.data.held_out, self.config.rows, seed)
         cut_torn_line(bench.job.run.evaluations_file)
         self.rows = read_evaluations(bench.job.run)
 

@@ -14,9 +14,8 @@ import torch
 
 from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
 from holdfast.core.facts.machine_file import training_devices
-from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.run.timeline import settings_of_process
+from holdfast.core.run.timeline import Settings, add_entry, settings_of_process
 from holdfast.core.types import (
     EXIT_DAMAGED,
     EXIT_DEVICE_GONE,
@@ -31,15 +30,14 @@ from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
-from holdfast.trainer.refuse import Refusal, refuse_broken_weights, refuse_without_labels
+from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.state.restore import Found, state_for_training
 from holdfast.trainer.state.saving import Saving
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.step import Gradients
-from holdfast.trainer.tasks.sft.proof import is_proven, settle_precision
-from holdfast.trainer.tasks.sft.tokenizer_check import disagreement
+from holdfast.trainer.tasks import task_of
 
 
 def train(job: Job, ready: Bench | None = None) -> int:
@@ -57,7 +55,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
             return _no_state(job, committed, found)
         cap_memory(job.settings(1)["memory_limit_bytes"], shared=_on_main_memory(job))
         if found.snapshot is None:
-            settle_precision(job)
+            _settle(job)
         settings = settings_of_process(job.timeline)
         if ready is not None and ready.settings == settings:
             bench = replace(ready, job=job)
@@ -67,10 +65,8 @@ def train(job: Job, ready: Bench | None = None) -> int:
         while found.snapshot is None and not _proven(bench):
             del bench  # before there is another
             bench = once_more("the model", lambda: build(job, job.settings(1)))
-        if found.snapshot is None and (differing := disagreement(read_model(job.config.model).folder, bench.task.tokens)):
-            job.event("tokenizers_disagree", **differing)
-        for note in bench.task.notes:
-            job.event("setting_changed", what=note)
+        for kind, facts in bench.task.remarks(fresh=found.snapshot is None):
+            job.event(kind, **facts)
         snapshots = Snapshots(bench, places)
         sound, damaged = sound_before(bench, places, found)
         if damaged:
@@ -95,8 +91,23 @@ def train(job: Job, ready: Bench | None = None) -> int:
         return EXIT_DISK_FULL
 
 
+def _settle(job: Job) -> None:
+    """Put on the timeline what the task finds better here, before anything is built."""
+    _change(job, *task_of(job.config).settle(job.config, job.settings(1)))
+
+
 def _proven(bench: Bench) -> bool:
-    return once_more("the trial of the model's layout", lambda: is_proven(bench))
+    """Whether the bench computes what its settings ask for. Where not, the timeline has what has to change, for another bench."""
+    changes, reason = once_more("the trial of the model's layout", bench.task.prove)
+    _change(bench.job, changes, reason)
+    return not changes
+
+
+def _change(job: Job, changes: Settings, reason: str) -> None:
+    """Put what the start of a run found on the timeline, from its first step on."""
+    if changes:
+        job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
+        job.event("setting_changed", what=", ".join(f"{name} -> {value}" for name, value in changes.items()), reason=reason)
 
 
 def _on_main_memory(job: Job) -> bool:
@@ -110,7 +121,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     step = 0
     if found.snapshot:
         step = found.snapshot.step
-    job.event("restored", step=step, state=found.place, attention=bench.task.attends)
+    job.event("restored", step=step, state=found.place, **bench.task.facts)
     last = job.settings(step + 1)["steps"]
     announcer = Announcer(job, snapshots.memory, publish=True)
     saving = Saving(job, snapshots.memory, step)
@@ -125,7 +136,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
         began = time.perf_counter()
         samples, computed = bench.samples(step), None
         if samples:  # else all of them are in quarantine, and the step moves nothing
-            refuse_without_labels(bench.task.tokens, samples, step)
+            bench.task.refuse(samples, step)
             computed = compute_within_memory(bench, step, samples, announcer.of_step(step))
             if computed.finite:
                 job.point("optimizer", step)

@@ -6,16 +6,15 @@ its micro-batches as this one did.
 
 from __future__ import annotations
 
-import gc
 import resource
 from collections.abc import Callable
 from typing import TypeVar
 
-import numpy as np
 import torch
 
 from holdfast.core.facts.host_memory import host_memory
-from holdfast.core.run.timeline import add_entry
+from holdfast.core.run.timeline import Settings, add_entry
+from holdfast.trainer.device import release
 from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients
@@ -38,7 +37,7 @@ def compute_within_memory(bench: Bench, step: int, samples: list[int], announce:
 def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result:
     """Do `work` under the settings of `step`, again with smaller micro-batches while it does not fit; they stay so from `step` on.
 
-    Raises OutOfMemory when a single sample does not fit although every layer is checkpointed, or something that is no micro-batch.
+    Raises OutOfMemory when a single sample does not fit although the task has no lighter way left, or something that is no micro-batch.
     """
     while True:
         try:
@@ -70,42 +69,34 @@ def once_more(what: str, work: Callable[[], Result]) -> Result:
         return work()
 
 
-def release() -> None:
-    """Give back what the caching allocator holds."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
-    """Halve the micro-batch that did not fit; a sample alone gets its layers checkpointed instead."""
+    """Halve the micro-batch that did not fit; for a sample alone the task has other ways, or none."""
     assert full.batch is not None
-    batch, size = full.batch, full.batch.ids.numel()
-    reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {size} tokens: {full}"
+    batch = full.batch
+    reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {batch.size} tokens: {full}"
     if len(batch.numbers) > 1:
-        change("micro_batch_tokens", max(*batch.lengths, size // 2), bench, step, reason)
-    elif bench.job.settings(step)["checkpointed_layers"] < bench.task.layers:
-        change("checkpointed_layers", bench.task.layers, bench, step, reason)
-        bench.task.checkpoint(bench.task.layers)
+        change({"micro_batch_tokens": max(*batch.lengths, batch.size // 2)}, bench, step, reason)
+    elif lighter := bench.task.lighter(bench.job.settings(step)):
+        change(lighter, bench, step, reason)
+        bench.task.adopt(lighter)
     else:
         raise full
 
 
-def change(name: str, value: int, bench: Bench, step: int, reason: str) -> None:
-    """Put one changed setting on the timeline, from `step` on, and tell."""
-    job = bench.job
-    before = job.settings(step)[name]
-    job.timeline.append(add_entry(job.run.timeline_file, step, {name: value}, reason))
-    job.event("setting_changed", what=f"{name} {before} -> {value} from step {step} on", reason=reason)
+def change(settings: Settings, bench: Bench, step: int, reason: str) -> None:
+    """Put changed settings on the timeline, from `step` on, and tell."""
+    job, before = bench.job, bench.job.settings(step)
+    job.timeline.append(add_entry(job.run.timeline_file, step, settings, reason))
+    what = ", ".join(f"{name} {before[name]} -> {value} from step {step} on" for name, value in settings.items())
+    job.event("setting_changed", what=what, reason=reason)
 
 
 def rehearse(bench: Bench, announce: Announce) -> None:
     """Try the run's largest step first, so that too little memory shows in its first seconds. Moves no weight."""
-    settings = bench.job.settings(1)
-    step, _ = bench.table.largest_step(np.diff(bench.task.tokens.starts), settings["samples"])
-    largest = max(
-        bench.task.batches(bench.table.samples(step, settings["samples"]), settings["micro_batch_tokens"]), key=lambda batch: batch.tokens
-    )
+    settings, data = bench.job.settings(1), bench.task.data
+    step, _ = data.table.largest_step(data.sizes, settings["samples"])
+    batches = bench.task.batches(data.table.samples(step, settings["samples"]), settings["micro_batch_tokens"])
+    largest = max(batches, key=lambda batch: batch.tokens)
     compute_within_memory(bench, 1, list(largest.numbers), announce)
     bench.optimizer.clear()
 
@@ -132,7 +123,7 @@ class MemoryWatch:
             release()
             budget, floor = self.bench.job.settings(step + 1)["micro_batch_tokens"], self.bench.longest
             if budget > floor:
-                change("micro_batch_tokens", max(floor, budget // 2), self.bench, step + 1, reason)
+                change({"micro_batch_tokens": max(floor, budget // 2)}, self.bench, step + 1, reason)
             else:
                 self.bench.job.event("memory_low", step=step, reason=f"{reason}; micro-batches hold one sample each already")
 

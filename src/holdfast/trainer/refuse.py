@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from holdfast.core.facts.model_folder import broken_tensor
 from holdfast.core.files import Json
-from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.images import Image
 
-_SHOWN = 5
+SHOWN = 5
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -29,8 +28,8 @@ def refuse_broken_weights(model: nn.Module, source: str) -> None:
     """Raise Refusal when a weight of the model is NaN or Inf, naming each tensor."""
     broken, count = broken_weights(model)
     if broken:
-        listed = "\n".join(f"  {told}" for told in broken[:_SHOWN])
-        more = f"\n  and {len(broken) - _SHOWN} more tensors" if len(broken) > _SHOWN else ""
+        listed = "\n".join(f"  {told}" for told in broken[:SHOWN])
+        more = f"\n  and {len(broken) - SHOWN} more tensors" if len(broken) > SHOWN else ""
         text = f"{len(broken)} of {count} weights of {source} hold NaN or Inf:\n{listed}{more}"
         raise Refusal("nonfinite_numerics", text, "download the model again; then rerun the same command to resume")
 
@@ -46,14 +45,6 @@ def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool 
     largest = torch.stack([values.abs().max() for values in extremes.values()]).tolist()  # NaN where one is; one synchronisation
     broken = [name for name, value in zip(extremes, largest, strict=True) if not value <= most]
     return [_named(name, weights[name], most) for name in broken], len(weights)
-
-
-def refuse_without_labels(tokens: TokenSet, samples: list[int], step: int) -> None:
-    """Raise Refusal when no token of a step's samples is learned: its mean loss would be 0 / 0. The data check lets no such row in."""
-    if not any(tokens.row(number)[1][1:].any() for number in samples):
-        rows = ", ".join(str(tokens.source(number)) for number in samples[:_SHOWN])
-        text = f"step {step} has nothing to learn: all labels of its {len(samples)} samples are masked ({rows})"
-        raise Refusal("no_learning_signal", text, "look into these rows, then start the run afresh with --run DIR")
 
 
 def put_in(adapter: Image, file: Path, expected: Json) -> None:

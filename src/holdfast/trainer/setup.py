@@ -1,25 +1,23 @@
-"""Build what a step needs (task, optimizer, step table) and put a saved state into it. Computes no step."""
+"""Build what a step needs (task, optimizer), compute and apply it, put a saved state into it. Decides nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from holdfast.core.order.step_table import StepTable, learning_rate
+from holdfast.core.order.step_table import learning_rate
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.core.run.timeline import Settings
-from holdfast.rows.tokens.token_set import load_tokens, split, step_table
-from holdfast.trainer.device import free_bytes, wait_for_memory
+from holdfast.trainer.device import free_bytes, prepare_torch, wait_for_memory
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
-from holdfast.trainer.model.load import prepare_torch
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.refuse import put_in
 from holdfast.trainer.step import Announce, Gradients, compute_gradients, nothing, update
-from holdfast.trainer.tasks.sft.text_model import Sft
+from holdfast.trainer.task import AnyTask
+from holdfast.trainer.tasks import task_of
 
 
 @dataclass
@@ -28,9 +26,8 @@ class Bench:
 
     job: Job
     settings: Settings
-    task: Sft
+    task: AnyTask
     optimizer: AdamW
-    table: StepTable
     artifact: Image
     state: Image
     device: torch.device
@@ -42,9 +39,10 @@ class Bench:
 
     def samples(self, step: int) -> list[int]:
         """The rows of a step, less those in quarantine: a hole, which shifts no other row."""
-        settings = self.job.settings(step)
+        settings, table = self.job.settings(step), self.task.data.table
         hole = settings.get("quarantine", ())
-        return [number for number in self.table.samples(step, settings["samples"], settings.get("behind", 0)) if number not in hole]
+        numbers = table.samples(step, settings["samples"], settings.get("behind", 0))
+        return [number for number in numbers if number not in hole]
 
     def compute(self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing) -> Gradients:
         """The gradients of `samples` at `step`, in training and in every replay. Moves no weight. Raises OutOfMemory."""
@@ -66,7 +64,8 @@ class Bench:
     @property
     def longest(self) -> int:
         """Tokens of the longest training row."""
-        return int(np.diff(self.task.tokens.starts)[self.table.rows].max())
+        data = self.task.data
+        return int(data.sizes[data.table.rows].max())
 
     def learning_rate(self, step: int) -> float:
         train, settings = self.job.config.train, self.job.settings(step)
@@ -79,9 +78,7 @@ def build(job: Job, settings: Settings) -> Bench:
     device = prepare_torch(settings)
     if device.type == "cuda":
         _see_memory_free(job, device)
-    tokens = load_tokens(job.run.data_file)
-    training, _ = split(tokens, job.config.data, job.config.train.seed)
-    task = Sft(job.config, settings, tokens, device)
+    task = task_of(job.config).build(job.run, job.config, settings, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     optimizer = AdamW(task.artifact, job.config.train)
@@ -93,7 +90,6 @@ def build(job: Job, settings: Settings) -> Bench:
         settings,
         task,
         optimizer,
-        step_table(tokens, training, job.config.data, job.config.train),
         artifact,
         Image(optimizer.state() | task.state()),
         device,

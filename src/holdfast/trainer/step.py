@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.trainer.exhausted import naming
 from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.task import Batch, Task
+from holdfast.trainer.task import AnyTask, Batch
 
 # Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's
 # loss, or for its gradients.
@@ -43,7 +43,7 @@ def nothing() -> None:
 
 
 def compute_gradients(
-    task: Task,
+    task: AnyTask,
     optimizer: AdamW,
     step: int,
     samples: list[int],
@@ -72,7 +72,7 @@ def compute_gradients(
     return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value))
 
 
-def _accumulate(task: Task, optimizer: AdamW, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
+def _accumulate(task: AnyTask, optimizer: AdamW, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss and its labels predicted right, [2]. Raises OutOfMemory."""
     with naming(batch):
         factor = announce("forward", number, batch)

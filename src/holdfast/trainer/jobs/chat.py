@@ -12,8 +12,8 @@ from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Tokens, load_codec
-from holdfast.trainer.jobs.evaluate import load_tuned
 from holdfast.trainer.tasks.sft.answer import answers
+from holdfast.trainer.tasks.sft.evaluation import load_tuned
 
 
 def chat(path: Path) -> int:

@@ -17,7 +17,8 @@ from holdfast.core.files import Json, read_json, write_json
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.shard import Shard, blocks, tokenise
-from holdfast.trainer.model.load import load_base, prepare_torch
+from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.model.load import load_base
 from holdfast.trainer.refuse import Refusal
 
 _LOGITS = 1 << 26  # numbers at a time: 256 MiB

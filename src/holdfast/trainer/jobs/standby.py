@@ -14,9 +14,6 @@ from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
 from holdfast.trainer.refuse import refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
-from holdfast.trainer.tasks.sft.proof import batch_of
-
-_WARMING = 32  # tokens
 
 
 def stand_by(path: Path, with_model: bool) -> int:
@@ -47,8 +44,7 @@ def _bench(run: RunFolder) -> Bench:
 
 def _warm_up(bench: Bench) -> None:
     """Pass a few tokens through the model and back, so that what libraries do at their first call is done. Moves no weight."""
-    task = bench.task
-    loss, _ = task.loss_sum(batch_of(task, [task.tokens.ids[:_WARMING]], task.packing), 1)
+    loss, _ = bench.task.loss_sum(bench.task.small_batch(), 1)
     loss.backward()  # type: ignore[no-untyped-call]
     bench.optimizer.clear()
 

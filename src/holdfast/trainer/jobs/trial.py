@@ -19,12 +19,11 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile, Snapshot
 from holdfast.core.run.timeline import Settings, settings_of_process
 from holdfast.trainer.announce import Announcer
+from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import OutOfMemory, is_out_of_memory
 from holdfast.trainer.images import ABSURD
 from holdfast.trainer.job import Job, open_job
 from holdfast.trainer.jobs.trace import traced
-from holdfast.trainer.model.load import prepare_torch
-from holdfast.trainer.pressure import release
 from holdfast.trainer.refuse import Refusal, broken_weights
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.state.restore import find_state
@@ -176,8 +175,8 @@ def _of_building(settings: Settings) -> Settings:
 
 
 def _facts(bench: Bench, samples: list[int]) -> Json:
-    tokens = bench.task.tokens
-    return {"sources": [str(tokens.source(number)) for number in samples], "lengths": [len(tokens.row(number)[0]) for number in samples]}
+    data = bench.task.data
+    return {"sources": [data.source(number) for number in samples], "lengths": data.sizes[samples].tolist()}
 
 
 def _failed(ending: str) -> Json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
 from holdfast.core.run.timeline import Settings
-from holdfast.trainer.device import planned_device
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import mix_precision
@@ -33,32 +31,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
-def prepare_torch(settings: Settings) -> torch.device:
-    """Fix threads and determinism, find the device of the plan. Runs before any other torch call. Raises DeviceGone."""
-    torch.set_num_threads(settings["threads"])
-    torch.use_deterministic_algorithms(settings["deterministic"])
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
-    if os.environ.get("TORCH_BLAS_PREFER_HIPBLASLT") == "0":  # torch 2.7 to 2.11 read only its 1 (aten/src/ATen/Context.h)
-        torch.backends.cuda.preferred_blas_library("cublas")  # on ROCm: hipBLAS
+def load_base(config: Config, settings: Settings, device: torch.device) -> tuple[nn.Module, list[str]]:
+    """The frozen base model, and notes on what was changed in its configuration."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between PEFT and transformers, not ours to act on
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    device = planned_device(settings)
-    if device.type == "cuda":
-        _keep_to_exact_kernels()
-    return device
-
-
-def _keep_to_exact_kernels() -> None:
-    """No cuDNN attention, wrong on several cards (book/checks/cudnn-attention.yaml); no sum within a product rounded to 16 bits."""
-    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # since torch 2.5
-        torch.backends.cuda.enable_cudnn_sdp(False)
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-
-
-def load_base(config: Config, settings: Settings, device: torch.device) -> tuple[nn.Module, list[str]]:
-    """The frozen base model, and notes on what was changed in its configuration."""
     facts = read_model(config.model)
     dtype = torch.bfloat16 if settings["dtype"] == "bf16" and facts.stored in HALVES else torch.float32
     halves = None if settings["dtype"] == "bf16" else HALVES.get(facts.stored or "")

@@ -1,1 +1,12 @@
-"""What a step trains: one module per task, behind the `Task` protocol."""
+"""What a run may train, by name: one package per task, behind the protocol of `trainer/task.py`. The one place that chooses."""
+
+from holdfast.core.config.config import Config
+from holdfast.trainer.task import AnyTask
+from holdfast.trainer.tasks.sft.task import Sft
+
+TASKS: dict[str, type[AnyTask]] = {"sft": Sft}
+
+
+def task_of(_config: Config) -> type[AnyTask]:
+    """The task that a config asks for; none asks for another than `sft` yet."""
+    return TASKS["sft"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,11 +9,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from holdfast.trainer.device import release
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.pressure import release
+from holdfast.trainer.task import Asked
 
 _BATCH = 16
-Asked = Callable[[int], None]  # is told how many rows a model was just asked for; 0: it has computed one more token
 
 
 def unheard(rows: int) -> None:

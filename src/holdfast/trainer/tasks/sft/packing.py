@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +16,25 @@ from holdfast.trainer.task import Batch
 Row: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 
 
-def packed_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[Batch]:
+@dataclass(frozen=True)
+class TextBatch(Batch):
+    """A micro-batch of texts. ids, samples, positions: whole numbers [rows, width], -1 in the last two where there is padding.
+
+    label_at: positions, counted through all rows, whose next token is learned; label_ids: those tokens; both [labels].
+    packed: samples stand one after the other in a single row, `lengths` long, between `ends` (0 and where each ends, int32, on the device);
+    else each has a row of its own.
+    """
+
+    ids: Tensor
+    samples: Tensor
+    positions: Tensor
+    label_at: Tensor
+    label_ids: Tensor
+    ends: Tensor | None
+    packed: bool
+
+
+def packed_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[TextBatch]:
     """First-fit, longest first, into rows of at most `budget` tokens (a longer sample alone). Follows from the lengths alone."""
     groups: list[list[int]] = []
     room: list[int] = []
@@ -31,7 +50,7 @@ def packed_batches(tokens: TokenSet, samples: list[int], budget: int, device: to
     return [_batch(tokens, group, True, device) for group in groups]
 
 
-def grouped_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[Batch]:
+def grouped_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[TextBatch]:
     """Shortest first, rows times longest within `budget`; for architectures whose samples cannot share a row."""
     groups: list[list[int]] = []
     for number in sorted(samples, key=lambda number: (tokens.length(number), number)):
@@ -42,12 +61,14 @@ def grouped_batches(tokens: TokenSet, samples: list[int], budget: int, device: t
     return [_batch(tokens, group, False, device) for group in groups]
 
 
-def _batch(tokens: TokenSet, numbers: list[int], packed: bool, device: torch.device) -> Batch:
+def _batch(tokens: TokenSet, numbers: list[int], packed: bool, device: torch.device) -> TextBatch:
     sources = tuple(str(tokens.source(number)) for number in numbers)
     return assemble([tokens.row(number) for number in numbers], tuple(numbers), sources, tokens.pad, packed, device)
 
 
-def assemble(rows: list[Row], numbers: tuple[int, ...], sources: tuple[str, ...], pad: int, packed: bool, device: torch.device) -> Batch:
+def assemble(
+    rows: list[Row], numbers: tuple[int, ...], sources: tuple[str, ...], pad: int, packed: bool, device: torch.device
+) -> TextBatch:
     """Lay rows of (ids, learned) out as one micro-batch: one after the other, or each in a row of its own, padded on the right.
 
     All of it is one block, which goes to a card in one copy from pinned memory; nobody waits for that.
@@ -73,19 +94,19 @@ def assemble(rows: list[Row], numbers: tuple[int, ...], sources: tuple[str, ...]
     if packed:
         ends.view(np.int32)[: len(rows) + 1] = np.cumsum((0, *lengths))
     parts = _on_device(torch.from_numpy(block), device).split_with_sizes(sizes)
-    return Batch(
+    return TextBatch(
         numbers,
         sources,
+        lengths,
+        cells,
+        labels,
         ids=parts[0].view(shape),
         samples=parts[1].view(shape),
         positions=parts[2].view(shape),
         label_at=parts[3],
         label_ids=parts[4],
-        lengths=lengths,
         ends=parts[5].view(torch.int32)[: len(rows) + 1] if packed else None,
         packed=packed,
-        tokens=sum(lengths),
-        labels=labels,
     )
 
 

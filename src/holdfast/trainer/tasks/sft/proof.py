@@ -16,17 +16,13 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import told
-from holdfast.core.facts.model_folder import ModelFacts, read_model
-from holdfast.core.run.timeline import Settings, add_entry
+from holdfast.core.facts.model_folder import ModelFacts
+from holdfast.core.run.timeline import Settings
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.job import Job
 from holdfast.trainer.model.fused_proof import layers_differ
 from holdfast.trainer.model.liger import Liger
-from holdfast.trainer.model.load import prepare_torch
-from holdfast.trainer.setup import Bench
-from holdfast.trainer.task import Batch
-from holdfast.trainer.tasks.sft.packing import assemble
-from holdfast.trainer.tasks.sft.text_model import Sft, inputs
+from holdfast.trainer.tasks.sft.packing import TextBatch, assemble
+from holdfast.trainer.tasks.sft.text_model import TextModel, inputs
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 
@@ -40,31 +36,13 @@ _TOGETHER = 0.1  # of the norm: layers that were compared one by one, put togeth
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
-def settle_precision(job: Job) -> None:
-    """Measure, before a model is built, whether bf16 is the faster one here where config and plan leave that to the trainer."""
-    settings = job.settings(1)
-    if job.config.train.precision == "auto" and settings["dtype"] == "bf16" and prepare_torch(settings).type == "cpu":
-        _change(job, *slower_in_halves(read_model(job.config.model)))
+def differences(task: TextModel) -> tuple[Settings, str]:
+    """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight."""
+    found = (differ(task) for differ in (fused_differ, kernels_differ, disproof))
+    return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
 
 
-def is_proven(bench: Bench) -> bool:
-    """Whether layout and output layer are proven. Where not, the timeline has what has to change, for another bench. Moves no weight."""
-    changes, reason = fused_differ(bench.task)
-    if not changes:
-        changes, reason = kernels_differ(bench.task)
-    if not changes:
-        changes, reason = disproof(bench.task)
-    _change(bench.job, changes, reason)
-    return not changes
-
-
-def _change(job: Job, changes: Settings, reason: str) -> None:
-    if changes:
-        job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
-        job.event("setting_changed", what=", ".join(f"{name} -> {value}" for name, value in changes.items()), reason=reason)
-
-
-def kernels_differ(task: Sft) -> tuple[Settings, str]:
+def kernels_differ(task: TextModel) -> tuple[Settings, str]:
     """No Liger, and why, where its kernels give another loss or other gradients than the model's own code; nothing where they do not."""
     if task.liger is None:
         return {}, ""
@@ -88,7 +66,7 @@ def kernels_differ(task: Sft) -> tuple[Settings, str]:
     return ({"liger": False}, f"Liger's kernels are left out: {reason}") if reason else ({}, "")
 
 
-def fused_differ(task: Sft) -> tuple[Settings, str]:
+def fused_differ(task: TextModel) -> tuple[Settings, str]:
     """Lean LoRA layers, and why, where the fused ones compute something else, alone or together in the model; else nothing."""
     if task.fused is None:
         return {}, ""
@@ -105,7 +83,7 @@ def fused_differ(task: Sft) -> tuple[Settings, str]:
     return ({"fused": False}, f"the fused LoRA layers are left out: {reason}") if reason else ({}, "")
 
 
-def _loss_and_gradients(task: Sft, ids: Ids) -> Tensor:
+def _loss_and_gradients(task: TextModel, ids: Ids) -> Tensor:
     """Of one sample, whose every token is learned, with respect to the adapter: all in one row of numbers."""
     with torch.enable_grad():
         loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
@@ -113,7 +91,7 @@ def _loss_and_gradients(task: Sft, ids: Ids) -> Tensor:
     return torch.cat([loss.detach()[None], *(gradient.flatten().float() for gradient in gradients)])
 
 
-def disproof(task: Sft) -> tuple[Settings, str]:
+def disproof(task: TextModel) -> tuple[Settings, str]:
     """The setting that has to change and the reason why; nothing when all was proven."""
     task.model.eval()
     with torch.no_grad():
@@ -133,7 +111,7 @@ def disproof(task: Sft) -> tuple[Settings, str]:
     return changes, reason or ""
 
 
-def _two_samples(task: Sft) -> tuple[Ids, Ids]:
+def _two_samples(task: TextModel) -> tuple[Ids, Ids]:
     """Two stretches of the data's own tokens, long enough to reach beyond a sliding window."""
     config = task.base.config.get_text_config()
     window = getattr(config, "sliding_window", None) or 0
@@ -143,14 +121,14 @@ def _two_samples(task: Sft) -> tuple[Ids, Ids]:
     return stream[:length], stream[length:]
 
 
-def _own_logits(task: Sft, ids: Ids) -> Tensor:
+def _own_logits(task: TextModel, ids: Ids) -> Tensor:
     """Logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
     with task.own_attention():
         logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
     return logits
 
 
-def _head_differs(task: Sft, ids: Ids, own: Tensor) -> str | None:
+def _head_differs(task: TextModel, ids: Ids, own: Tensor) -> str | None:
     assert task.losses.head is not None
     with task.own_attention():
         hidden = task.losses.hidden(batch_of(task, [ids], packed=False))
@@ -163,7 +141,7 @@ def _head_differs(task: Sft, ids: Ids, own: Tensor) -> str | None:
     return None
 
 
-def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
+def _leaks(task: TextModel, first: Ids, second: Ids, alone: Tensor) -> str | None:
     limit = getattr(task.base.config.get_text_config(), "attention_chunk_size", None)
     if limit:
         return f"attention in chunks of {limit} tokens"
@@ -182,7 +160,7 @@ def _leaks(task: Sft, first: Ids, second: Ids, alone: Tensor) -> str | None:
     return None
 
 
-def _backward_differs(task: Sft, first: Ids, second: Ids) -> str | None:
+def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
     """What is wrong with the gradients of two samples in one row, held against those of each alone by the model's own attention.
 
     Of each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
@@ -202,7 +180,7 @@ def _backward_differs(task: Sft, first: Ids, second: Ids) -> str | None:
     return f"the gradients of samples that share a row are wrong (that of {list(task.artifact)[worst]} by {gaps[worst]:.1e} of its norm)"
 
 
-def _gradients(task: Sft, batches: list[Batch]) -> list[Tensor]:
+def _gradients(task: TextModel, batches: list[TextBatch]) -> list[Tensor]:
     total = [torch.zeros_like(weight) for weight in task.artifact.values()]
     for batch in batches:
         loss, _ = task.loss_sum(batch, 1)
@@ -232,7 +210,7 @@ def _seconds(x: Tensor, matrix: Tensor) -> float:
     return min(times[1:])
 
 
-def _packed_logits(task: Sft, first: Ids, second: Ids) -> Tensor:
+def _packed_logits(task: TextModel, first: Ids, second: Ids) -> Tensor:
     batch = batch_of(task, [first, second], packed=True)
     task.enter(batch, 1)
     logits: Any = task.base(**inputs(batch), use_cache=False).logits
@@ -240,7 +218,7 @@ def _packed_logits(task: Sft, first: Ids, second: Ids) -> Tensor:
     return second_logits
 
 
-def batch_of(task: Sft, samples: list[Ids], packed: bool) -> Batch:
+def batch_of(task: TextModel, samples: list[Ids], packed: bool) -> TextBatch:
     """A micro-batch of these samples, `packed` into one row or padded; each learns all of its tokens."""
     rows = [(ids, np.ones(len(ids), np.uint8)) for ids in samples]
     return assemble(rows, tuple(range(len(rows))), ("",) * len(rows), task.tokens.pad, packed, task.device)

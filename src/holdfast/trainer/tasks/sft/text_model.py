@@ -1,4 +1,4 @@
-"""Supervised fine-tuning of a causal language model with an adapter: answers are learned, prompts are given."""
+"""A causal language model with an adapter, its micro-batches and their loss: all that a step of the task `sft` computes with."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.offload import HostActivations
-from holdfast.trainer.task import Batch
-from holdfast.trainer.tasks.sft.packing import grouped_batches, packed_batches
+from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches, packed_batches
 
 
-class Sft:
-    """Task `sft`: the base model stays frozen, a LoRA adapter is trained on the rows' answer tokens."""
+class TextModel:
+    """The base model stays frozen, a LoRA adapter is trained on the rows' answer tokens."""
 
     kernel: Kernel | None
-    _ahead: tuple[tuple[list[int], int], list[Batch]] | None = None
+    _ahead: tuple[tuple[list[int], int], list[TextBatch]] | None = None
 
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device) -> None:
         base: Any
@@ -64,10 +63,6 @@ class Sft:
             return f"FlashAttention of {self.kernel.source}, all samples of a row at once"
         return "each sample of a row by itself" if self.packing else self.own_kind
 
-    def checkpoint(self, layers: int) -> None:
-        """Compute this many decoder layers again in backward rather than keep what they computed."""
-        checkpoint_layers(self.base, layers)
-
     @contextmanager
     def own_attention(self) -> Iterator[None]:
         """Inside, the model attends as transformers has it, for the proof at the run's start."""
@@ -75,7 +70,7 @@ class Sft:
         yield
         self.base.set_attn_implementation(self.kind)
 
-    def batches(self, samples: list[int], budget: int) -> list[Batch]:
+    def batches(self, samples: list[int], budget: int) -> list[TextBatch]:
         ahead, self._ahead = self._ahead, None
         return ahead[1] if ahead and ahead[0] == (samples, budget) else self._laid_out(samples, budget)
 
@@ -83,21 +78,18 @@ class Sft:
         """Lay out now what `batches` will be asked for next: on a card the copies follow what it is still busy with."""
         self._ahead = ((samples, budget), self._laid_out(samples, budget))
 
-    def _laid_out(self, samples: list[int], budget: int) -> list[Batch]:
+    def _laid_out(self, samples: list[int], budget: int) -> list[TextBatch]:
         return (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
 
-    def loss_sum(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+    def loss_sum(self, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
         self.enter(batch, step)
         with self.keeping():
             return self.losses(batch)
 
-    def enter(self, batch: Batch, step: int) -> None:
+    def enter(self, batch: TextBatch, step: int) -> None:
         """Tell dropout, attention and kernels which model, samples and positions the next forward pass is about."""
         Liger.use(self.liger)
         self.context.enter(step, batch.samples, batch.positions, batch.lengths if batch.packed else None, batch.ends)
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
 
 
 class LabelLoss:
@@ -111,20 +103,20 @@ class LabelLoss:
         self.decoder = getattr(model, model.base_model_prefix, None)
         self.head = None if own_head or self.decoder is None else Head(model)
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         if self.head is None:
             logits = self.model(**inputs(batch), use_cache=False).logits
             return summed_loss(logits.flatten(0, 1).index_select(0, batch.label_at).float(), batch.label_ids)
         return self.head.loss_sum(self.hidden(batch).index_select(0, batch.label_at), batch.label_ids)
 
-    def hidden(self, batch: Batch) -> Tensor:
+    def hidden(self, batch: TextBatch) -> Tensor:
         """The decoder's output before the output layer: [rows * width, size]."""
         assert self.decoder is not None
         states: Tensor = self.decoder(**inputs(batch), use_cache=False).last_hidden_state
         return states.flatten(0, 1)
 
 
-def inputs(batch: Batch) -> dict[str, Tensor]:
+def inputs(batch: TextBatch) -> dict[str, Tensor]:
     """What the model's forward pass gets: positions where samples share a row, a mask where they are padded."""
     if batch.packed:
         return {"input_ids": batch.ids, "position_ids": batch.positions}

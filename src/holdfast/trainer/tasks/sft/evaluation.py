@@ -1,0 +1,120 @@
+"""Load the finished adapter the way anybody would, with plain transformers and PEFT, and compare it with the base on held-out rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import read_model
+from holdfast.core.files import Json
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import Settings
+from holdfast.rows.judge.layouts import Example, Message
+from holdfast.rows.tokens.chat_template import pieces
+from holdfast.rows.tokens.codec import Codec, load_codec
+from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split
+from holdfast.trainer.device import prepare_torch, release
+from holdfast.trainer.exhausted import OutOfMemory, naming
+from holdfast.trainer.model.load import load_base
+from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.task import Asked
+from holdfast.trainer.tasks.sft.answer import answers, unheard
+from holdfast.trainer.tasks.sft.packing import grouped_batches
+from holdfast.trainer.tasks.sft.text_model import LabelLoss
+
+_SAMPLES_KEPT = 12
+_ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together
+_SLOT = "HOLDFAST-SLOT"
+
+
+def load_tuned(run: RunFolder, config: Config, settings: Settings) -> tuple[Any, torch.device]:
+    """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`."""
+    device = prepare_torch(settings)
+    base, _ = load_base(config, settings, device)
+    model = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+    if settings["dtype"] == "bf16":
+        use_lean_lora(model, mixed=True)  # what a product rounds away is no part of the adapter's worth
+    return model, device
+
+
+def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
+    """Held-out loss per label token, exact matches and sample answers of the base and the tuned model."""
+    model, device = load_tuned(run, config, settings)
+    tokens = load_tokens(run.data_file)
+    held_out = split(tokens, config.data, config.train.seed)[1].tolist()
+    result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
+    if held_out:
+        result["eval_tuned"] = mean_loss(model, tokens, held_out, settings, device, asked)
+        with model.disable_adapter():
+            result["eval_base"] = mean_loss(model, tokens, held_out, settings, device, asked)
+        if config.evaluate.generate:
+            result |= _compare_answers(model, tokens, held_out[: config.evaluate.generate], config, asked)
+    return result
+
+
+def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = unheard) -> float:
+    """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
+    total, labels, budget = 0.0, 0, settings["micro_batch_tokens"]
+    loss = LabelLoss(model.get_base_model(), settings["own_head"])
+    waiting = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
+    while waiting:
+        left = set(now := waiting.pop(0))
+        try:
+            with torch.inference_mode():
+                for batch in grouped_batches(tokens, now, budget, device):
+                    with naming(batch):
+                        total += float(loss(batch)[0].double())
+                    labels += batch.labels
+                    left -= set(batch.numbers)
+                    asked(len(batch.numbers))
+        except OutOfMemory as full:
+            assert full.batch is not None
+            if len(full.batch.numbers) == 1:
+                raise
+            budget = max(*full.batch.lengths, full.batch.size // 2)
+            full.with_traceback(None).__context__ = None
+        if left:
+            release()
+            waiting.insert(0, [row for row in now if row in left])
+    return total / labels
+
+
+def _compare_answers(model: Any, tokens: TokenSet, rows: list[int], config: Config, asked: Asked) -> Json:
+    codec = load_codec(read_model(config.model).folder)
+    parts = [_first_turn(tokens, row) for row in rows]
+    wanted = [codec.tokenizer.decode(answer, skip_special_tokens=True).strip() for _, answer in parts]
+    prompts = [prompt for prompt, _ in parts]
+    tuned = _answers(model, prompts, codec, config, asked)
+    with model.disable_adapter():
+        base = _answers(model, prompts, codec, config, asked)
+    questions = [_question(prompt, codec) for prompt in prompts]
+    kept = [
+        {"prompt": q, "wanted": w, "base": b, "tuned": t}
+        for q, w, b, t in list(zip(questions, wanted, base, tuned, strict=True))[:_SAMPLES_KEPT]
+    ]
+    matches = {name: sum(a == w for a, w in zip(given, wanted, strict=True)) for name, given in (("base", base), ("tuned", tuned))}
+    return {"exact_match": {"asked": len(rows)} | matches, "samples": kept}
+
+
+def _question(prompt: list[int], codec: Codec) -> str:
+    """The user's words in a prompt: what stands between the template's own words, or all of it where there are several turns."""
+    text = codec.tokenizer.decode(prompt, skip_special_tokens=False)
+    frame = pieces(Example(messages=(Message("user", _SLOT), Message("assistant", "x"))), codec.template)[0][0]
+    before, _, after = frame.partition(_SLOT)
+    return text.removeprefix(before).removesuffix(after).strip()
+
+
+def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
+    """(prompt, answer) of a row's first learned turn, as token numbers; a row of plain text is prompted with its first token."""
+    ids, learned = tokens.row(row)
+    first = max(1, int(learned.argmax()))
+    rest = learned[first:]
+    end = first + (int(rest.argmin()) if not rest.all() else len(rest))
+    return ids[:first].tolist(), ids[first:end].tolist()
+
+
+def _answers(model: Any, prompts: list[list[int]], codec: Codec, config: Config, asked: Asked) -> list[str]:
+    return answers(model, prompts, codec.tokenizer, codec.pad, codec.eos, config.evaluate.max_new_tokens, asked)

@@ -1,0 +1,86 @@
+"""Task `sft`, supervised fine-tuning: answers are learned, prompts are given. What the loop asks of it besides a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import read_model
+from holdfast.core.files import Json
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import Settings
+from holdfast.rows.tokens.token_set import TokenSet, load_tokens
+from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.model.load import checkpoint_layers
+from holdfast.trainer.refuse import SHOWN, Refusal
+from holdfast.trainer.task import Asked, DataSet
+from holdfast.trainer.tasks.sft.evaluation import compared
+from holdfast.trainer.tasks.sft.packing import TextBatch
+from holdfast.trainer.tasks.sft.proof import batch_of, differences, slower_in_halves
+from holdfast.trainer.tasks.sft.rows import parted
+from holdfast.trainer.tasks.sft.text_model import TextModel
+from holdfast.trainer.tasks.sft.tokenizer_check import disagreement
+
+_SMALL = 32  # tokens
+
+
+class Sft(TextModel):
+    """The task protocol's methods beside those that a step calls."""
+
+    def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device) -> None:
+        super().__init__(config, settings, tokens, device)
+        self.config = config
+        self.data: DataSet = parted(tokens, config)
+
+    @classmethod
+    def settle(cls, config: Config, settings: Settings) -> tuple[Settings, str]:
+        """fp32 where bf16 was left to the trainer and the CPU is slower in it; measured before there is a model."""
+        if config.train.precision == "auto" and settings["dtype"] == "bf16" and prepare_torch(settings).type == "cpu":
+            return slower_in_halves(read_model(config.model))
+        return {}, ""
+
+    @classmethod
+    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Sft:
+        return cls(config, settings, load_tokens(run.data_file), device)
+
+    @classmethod
+    def evaluate(cls, run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
+        return compared(run, config, settings, asked)
+
+    @property
+    def facts(self) -> Json:
+        return {"attention": self.attends}
+
+    def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
+        """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""
+        if fresh and (differing := disagreement(read_model(self.config.model).folder, self.tokens)):
+            yield "tokenizers_disagree", differing
+        for note in self.notes:
+            yield "setting_changed", {"what": note}
+
+    def prove(self) -> tuple[Settings, str]:
+        return differences(self)
+
+    def refuse(self, samples: list[int], step: int) -> None:
+        """Raise Refusal when no token of a step's samples is learned: its mean loss would be 0 / 0. The data check lets no such row in."""
+        if not any(self.tokens.row(number)[1][1:].any() for number in samples):
+            rows = ", ".join(self.data.source(number) for number in samples[:SHOWN])
+            text = f"step {step} has nothing to learn: all labels of its {len(samples)} samples are masked ({rows})"
+            raise Refusal("no_learning_signal", text, "look into these rows, then start the run afresh with --run DIR")
+
+    def small_batch(self) -> TextBatch:
+        return batch_of(self, [self.tokens.ids[:_SMALL]], self.packing)
+
+    def lighter(self, settings: Settings) -> Settings:
+        """All decoder layers computed again in backward, where some are not yet."""
+        return {"checkpointed_layers": self.layers} if settings["checkpointed_layers"] < self.layers else {}
+
+    def adopt(self, settings: Settings) -> None:
+        checkpoint_layers(self.base, settings["checkpointed_layers"])
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: dropout is a hash of step and position, and the order of rows follows from the seed."""
+        return {}
