@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.trainer.__main__ import JOBS
+
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
 ROOMS = {"core", "mind", "world", "lab", "rows", "book", "trainer", "supervisor", "ui", "verbs"}
 MAY_IMPORT = {
@@ -58,7 +60,7 @@ def test_a_file_imports_only_from_the_rooms_below_it(file: Path) -> None:
     assert ours <= allowed, f"{room} must not import {sorted(ours - allowed)}"
 
 
-@pytest.mark.parametrize("room", ["core", "rows"])
+@pytest.mark.parametrize("room", ["core", "rows", "trainer"])
 def test_the_rooms_of_a_room_form_no_circle(room: str) -> None:
     above: dict[str, set[str]] = {}
     for file in sorted((SOURCE / room).rglob("*.py")):
@@ -96,6 +98,26 @@ def test_ray_appears_in_one_file() -> None:
 def test_the_nurse_needs_the_standard_library_only(name: str) -> None:
     others = {module for module in imported(SOURCE / name) if module.split(".")[0] not in sys.stdlib_module_names}
     assert {module.rpartition(".")[0] for module in others} <= {"holdfast.core.identity", "holdfast.core.wait"}
+
+
+TASKS = sorted(entry.name for entry in (SOURCE / "trainer/tasks").iterdir() if (entry / "__init__.py").exists())
+OF_ONE_TASK = {"trainer/tasks/__init__.py": set(TASKS), "trainer/jobs/chat.py": {"sft"}}
+
+
+@pytest.mark.parametrize("file", sorted((SOURCE / "trainer").rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_the_loop_serves_any_task(file: Path) -> None:
+    """Loop, step, bench and snapshots serve what `trainer/task.py` says of a task; which one it is, one place chooses."""
+    name = str(file.relative_to(SOURCE))
+    tasks = {module.split(".")[3] for module in imported(file) if module.startswith("holdfast.trainer.tasks.")} & set(TASKS)
+    own = {Path(name).parts[2]} if name.startswith("trainer/tasks/") else set()
+    assert tasks <= own | OF_ONE_TASK.get(name, set())
+
+
+def test_every_job_of_the_trainer_is_a_function_with_as_many_arguments() -> None:
+    for name, work in JOBS.items():
+        tree = ast.parse((SOURCE / "trainer/jobs" / f"{work.module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == work.function]
+        assert [len(node.args.args) for node in found] == [len(work.arguments)], name
 
 
 def test_files_stay_short_enough_to_live_in() -> None:

@@ -2,67 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from holdfast.core.errors import DeviceGone
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.trainer.libraries import libraries
 
 
+class Work(NamedTuple):
+    """A job: the function in a module of `trainer/jobs/` that does it, what its arguments are, whether it needs transformers and PEFT."""
+
+    module: str
+    function: str
+    arguments: tuple[Callable[[str], Any], ...]
+    with_libraries: bool = True
+
+
+JOBS = {
+    "train": Work("train", "train", (Path, int), with_libraries=False),  # it imports them once it is registered
+    "standby": Work("standby", "stand_by", (Path, str)),
+    "trial": Work("trial", "trial", (Path, Path)),
+    "trials": Work("trial", "host_trials", (Path,)),
+    "evaluate": Work("evaluate", "evaluate", (Path, int)),
+    "chat": Work("chat", "chat", (Path,)),
+    "losses": Work("losses", "losses", (Path,)),
+    "probe": Work("torch_facts", "probe", (), with_libraries=False),
+    "probes": Work("probes.host", "probe_functions", (Path, int), with_libraries=False),
+}
+
+
 def main(argv: list[str]) -> int:
     """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait."""
     faulthandler.enable()
+    name, *given = argv
+    if name not in JOBS:
+        raise SystemExit(f"unknown job {name!r}: one of {', '.join(JOBS)}")
+    work = JOBS[name]
     try:
-        return _do(argv)
+        with libraries() if work.with_libraries else contextlib.nullcontext():
+            function = getattr(import_module(f"holdfast.trainer.jobs.{work.module}"), work.function)
+        return int(function(*(read(text) for read, text in zip(work.arguments, given, strict=True))))
     except DeviceGone as gone:
         print(f"holdfast: {gone}", file=sys.stderr)
         return EXIT_DEVICE_GONE
-
-
-def _do(argv: list[str]) -> int:
-    job, rest = argv[0], argv[1:]
-    if job == "train":
-        from holdfast.trainer.job import register
-
-        attempt = register(Path(rest[0]), int(rest[1]))
-        with libraries():
-            from holdfast.trainer.loop import train
-        return train(attempt)
-    if job == "standby":
-        with libraries():
-            from holdfast.trainer.jobs.standby import stand_by
-        return stand_by(Path(rest[0]), with_model=rest[1] == "model")
-    if job == "trial":
-        with libraries():
-            from holdfast.trainer.jobs.trial import trial
-        return trial(Path(rest[0]), Path(rest[1]))
-    if job == "trials":
-        with libraries():
-            from holdfast.trainer.jobs.trial import host_trials
-        return host_trials(Path(rest[0]))
-    if job == "evaluate":
-        with libraries():
-            from holdfast.trainer.jobs.evaluate import evaluate
-        return evaluate(Path(rest[0]), int(rest[1]))
-    if job == "chat":
-        with libraries():
-            from holdfast.trainer.jobs.chat import chat
-        return chat(Path(rest[0]))
-    if job == "losses":
-        with libraries():
-            from holdfast.trainer.jobs.losses import losses
-        return losses(Path(rest[0]))
-    if job == "probe":
-        from holdfast.trainer.jobs.torch_facts import probe
-
-        return probe()
-    if job == "probes":
-        from holdfast.trainer.jobs.probes.host import probe_functions
-
-        return probe_functions(Path(rest[0]), int(rest[1]))
-    raise SystemExit(f"unknown job {job!r}")
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ from holdfast.trainer.refuse import refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
 
 
-def stand_by(path: Path, with_model: bool) -> int:
+def stand_by(path: Path, mode: str) -> int:
     """Get ready, then wait on standard input for an attempt's number and become its trainer; end when the input ends.
 
-    `with_model`: hold the model itself, for runs on the CPU. Otherwise its files are only read into the page cache, and no device is
-    touched.
+    mode: `model` holds the model itself, for runs on the CPU; with `imports` its files are only read into the page cache, and no device
+    is touched.
     """
     run = RunFolder(path)
-    bench = _bench(run) if with_model else None
+    bench = _bench(run) if mode == "model" else None
     if bench is None:
         _cache_weights(read_model(run.config().model).folder)
     number = sys.stdin.readline().strip()

@@ -1,0 +1,16 @@
+"""Begin an attempt: write down who trains before anything slow is imported, then train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.trainer.job import register
+from holdfast.trainer.libraries import libraries
+
+
+def train(path: Path, number: int) -> int:
+    """Be the trainer of attempt `number` of the run at `path`; its exit code."""
+    attempt = register(path, number)
+    with libraries():
+        from holdfast.trainer import loop
+    return loop.train(attempt)
