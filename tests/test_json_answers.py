@@ -56,3 +56,28 @@ def test_an_answer_of_its_own_stays_whole(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(holdfast.verbs.schema, "run", run)
     monkeypatch.setattr(holdfast.verbs.schema, "add_arguments", lambda parser: parser.add_argument("--json", action="store_true"))
     assert answer(capsys, GAVE_UP, "schema") == {"status": "gave_up", "steps": 7}, "summary.json, and nothing else"
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_no_command_at_all_shows_the_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 0 and "usage: holdfast" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian", "c.yaml"], "did you mean train?"),
+        (["tiral", "x"], "did you mean trial?"),
+        (["staus"], "did you mean status?"),
+        (["data", "chekc", "x"], "did you mean check?"),
+        (["train", "c.yaml", "--resume"], "an unfinished run goes on by itself"),
+        (["train", "c.yaml", "--resume-from-checkpoint=x"], "an unfinished run goes on by itself"),
+        (["train", "x.yaml", "--config=c.yaml"], "the config stands without an option"),
+        (["train", "c.yaml", "--detch"], "did you mean --detach?"),
+    ],
+)
+def test_what_was_meant_is_named(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == USAGE
+    assert says in capsys.readouterr().err

@@ -16,12 +16,18 @@ from safetensors.torch import load_file, save_file
 
 from conftest import events, holdfast, lines, make_rows, write_rows
 from holdfast.core.config.config import Config
+from holdfast.core.config.load import load_config
+from holdfast.core.errors import Stop
 from holdfast.core.files import sha256, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Ending, Wreck
+from holdfast.supervisor.prepare import held, open_run
 from holdfast.supervisor.run_to_end import diagnosed
+from holdfast.supervisor.runs import is_run
+from holdfast.supervisor.start import with_start
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.refuse import Refusal, broken_weights, refuse_broken_weights
+from holdfast.ui.terminal import Terminal
 
 Write = Callable[..., Path]
 
@@ -262,3 +268,62 @@ def test_a_token_beyond_the_embedding_names_its_row(config_of: Write, model: Pat
     assert done.returncode == 1, done.stderr
     assert f"{file}:17: the tokenizer gives token {size}, the model's embedding has {size} (2 such tokens in all)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def quiet() -> Terminal:
+    return Terminal(to_stderr=True, quiet=True)
+
+
+@pytest.mark.parametrize("wrong", ["start", "rows", "model", "evaluate"])
+def test_a_run_that_is_refused_before_it_began_is_no_run(config_of: Write, model: Path, tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "no-adapter").mkdir()
+    sections: dict[str, Any] = {
+        "start": {"adapter": {"start": str(tmp_path / "no-adapter")}},
+        "rows": {"data": {"files": [str(write_rows(tmp_path / "bad.jsonl", [{"id": 1}]))]}},
+        "model": {"model": str(model)},
+        "evaluate": {"evaluate": {"every": 2}},
+    }
+    if wrong == "model":
+        (model / "model.safetensors").write_bytes(b"version https://git-lfs")
+    config, path = load_config(config_of(**sections[wrong])), tmp_path / "runs/run"
+    for _ in range(2):  # the second time, nothing of the first is in the way
+        with pytest.raises(Stop), held(path) as (folder, _lock):
+            open_run(folder, with_start(folder, config), False, quiet())
+        left = [file.name for file in path.iterdir()] if path.exists() else []
+        assert left == (["rejects.jsonl"] if wrong == "rows" else [])
+        assert not is_run(path)
+    with held(path) as (folder, _lock):
+        open_run(folder, load_config(config_of()), False, quiet())
+    assert folder.config_file.exists() and is_run(path)
+
+
+def test_a_run_that_began_keeps_all_it_has_when_a_command_is_refused(config_of: Write, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with held(path) as (folder, _lock):
+        open_run(folder, load_config(config_of()), False, quiet())
+    before = sorted(path.iterdir())
+    with pytest.raises(Stop, match="belongs to another config") as refused, held(path) as (folder, _lock):
+        open_run(folder, load_config(config_of(train={"lr": 0.5})), False, quiet())
+    assert sorted(path.iterdir()) == before and "adapter.start" not in refused.value.hint
+    (folder.checkpoints / "step-00000003").mkdir(parents=True)
+    with pytest.raises(Stop) as refused, held(path) as (folder, _lock):
+        open_run(folder, load_config(config_of(train={"lr": 0.5})), False, quiet())
+    assert f"adapter.start={path}/checkpoints/step-00000003 --run DIR" in refused.value.hint
+
+
+def test_settings_that_change_no_weight_may_change_while_a_run_is_not_finished(config_of: Write, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    changed = {"evaluate": {"generate": 3, "max_new_tokens": 9}, "save": {"every": 2, "keep": 7}}
+    with held(path) as (folder, _lock):
+        open_run(folder, load_config(config_of()), False, quiet())
+        open_run(folder, load_config(config_of(**changed)), False, quiet())
+        taken = folder.config()
+        assert (taken.evaluate.generate, taken.evaluate.max_new_tokens, taken.save.every, taken.save.keep) == (3, 9, 2, 7)
+        assert "evaluate.generate: 8 -> 3" in events(path, "config_changed")[0]["changes"]
+        with pytest.raises(Stop, match=r"train\.lr"):
+            open_run(folder, load_config(config_of(train={"lr": 0.5}, **changed)), False, quiet())
+        with pytest.raises(Stop, match=r"save\.snapshot_dir"):
+            open_run(folder, load_config(config_of(evaluate=changed["evaluate"], save={"snapshot_dir": str(tmp_path)})), False, quiet())
+        write_json(folder.summary_file, {"status": "finished"})
+        with pytest.raises(Stop, match=r"evaluate\.generate"):
+            open_run(folder, load_config(config_of(evaluate={"generate": 1})), False, quiet())

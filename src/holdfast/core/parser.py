@@ -7,10 +7,17 @@ import difflib
 import functools
 import importlib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from holdfast.core.errors import USAGE, Stop
+from holdfast.core.errors import DONE, USAGE, Stop
+
+_WITHOUT_OPTION = {  # what other programs have an option for
+    "resume": "an unfinished run goes on by itself: give the command it was begun with",
+    "continue": "an unfinished run goes on by itself: give the command it was begun with",
+    "config": "the config stands without an option, as in holdfast train CONFIG",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +28,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
         known = [*(str(choice) for action in self._actions for choice in action.choices or ()), *self._option_string_actions]
-        near = difflib.get_close_matches((wrong[1] or wrong[2] or "").partition("=")[0], known, n=1) if wrong else []
+        word = (wrong[1] or wrong[2] or "").partition("=")[0] if wrong else ""
+        close = difflib.get_close_matches(word, known, n=3)
+        near = sorted(close, key=lambda one: sorted(one) != sorted(word))[:1]  # letters that changed places come first
         if wrong and wrong[1] is not None:
             message = f"there is no verb {wrong[1]!r}"
         message = message.replace("required: CONFIG, key=value", "required: CONFIG")
@@ -29,6 +38,8 @@ class Parser(argparse.ArgumentParser):
         takes_settings = any(action.metavar == "key=value" for action in self._actions)
         if takes_settings and wrong and wrong[2] and (not near or wrong[2].startswith("--set")):
             hint = "settings are given without dashes, as in train.lr=1e-4; "
+        if word.startswith("--") and (meant := next((said for name, said in _WITHOUT_OPTION.items() if name in word), "")):
+            hint = f"{meant}; "
         raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -43,6 +54,9 @@ class Parser(argparse.ArgumentParser):
         fill, self.fill = self.fill, None
         if fill:
             fill()
+        if not (sys.argv[1:] if args is None else args) and any(action.nargs == argparse.PARSER for action in self._actions):
+            self.print_help()
+            raise SystemExit(DONE)
         found, rest = super().parse_known_args(args, namespace)
         lists = [action.dest for action in self._actions if not action.option_strings and action.nargs in ("*", "+")]
         if not lists or any(word.startswith("-") for word in rest):

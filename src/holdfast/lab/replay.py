@@ -44,6 +44,10 @@ class Change:
     since: int | None = None  # begin at this step and not at the one that fails; the state that was stored on the way is compared
     deterministic: bool = False  # with kernels that give the same bits each time, whichever the run has
 
+    def changes(self) -> bool:
+        """Whether anything but the kernels differs from the run."""
+        return bool(self.samples or self.settings or self.env)
+
     def key(self) -> str:
         """The same for changes that ask the same."""
         what = f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())}"

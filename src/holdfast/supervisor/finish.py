@@ -14,6 +14,7 @@ from typing import IO
 from holdfast.book import cards_of
 from holdfast.core.config.config import Config
 from holdfast.core.errors import GAVE_UP, Stop
+from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
 from holdfast.core.identity import alive
 from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
@@ -51,7 +52,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
         _close(run)
         raise Stop(GAVE_UP, text, "check the disk; rerun the same command to train the missing steps again")
     artifact = _chosen(run, config, newest, terminal)
-    publish_artifact(run, artifact)
+    publish_artifact(run, artifact, _folder_of(config.model))
     began = time.monotonic()
     try:
         _evaluate(run, config, terminal, stop)
@@ -112,8 +113,25 @@ def _adapter_config(run: RunFolder) -> Json | None:
     return None
 
 
-def publish_artifact(run: RunFolder, checkpoint: Checkpoint) -> None:
-    """Copy a verified checkpoint's adapter to RUN/adapter, whole or not at all; RUN/artifact is another name for it."""
+def _folder_of(model: str) -> Path | None:
+    """The base model's folder, if it is still there."""
+    try:
+        return read_model(model).folder
+    except Stop:
+        return None
+
+
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt", "tokenizer.model"),
+)
+
+
+def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None) -> None:
+    """Copy a verified checkpoint's adapter and the model's tokenizer to RUN/adapter, whole or not at all.
+
+    RUN/artifact is another name for it.
+    """
     staged = run.path / ".adapter.tmp"
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
@@ -121,6 +139,9 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint) -> None:
         shutil.copyfile(checkpoint.folder / name, staged / name)
         with (staged / name).open("rb") as handle:
             os.fsync(handle.fileno())
+    for file in [model / name for name in _TOKENIZER] if model else []:
+        if file.is_file():
+            shutil.copyfile(file, staged / file.name)
     shutil.rmtree(run.adapter, ignore_errors=True)
     staged.rename(run.adapter)
     link = run.path / "artifact"

@@ -27,6 +27,7 @@ from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
 from holdfast.core.order.step_table import learning_rate, run_length
+from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.timeline import add_entry, read_timeline, settings_at
 from holdfast.core.types import Finding
@@ -38,6 +39,8 @@ from holdfast.rows.judge.rules import Rules, named
 from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
+from holdfast.supervisor.changes import take_up_changes
+from holdfast.supervisor.refused import LEFT, take_back
 from holdfast.supervisor.start import take_start
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
@@ -74,7 +77,11 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
         with contextlib.suppress(OSError):  # on a full disk only the name of the holder is missing
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, orjson.dumps(entry), 0)
-        yield run, descriptor
+        try:
+            yield run, descriptor
+        except Stop:
+            take_back(run)
+            raise
     finally:
         os.close(descriptor)
 
@@ -98,7 +105,7 @@ def _lock(run: RunFolder, descriptor: int) -> None:
 
 
 def _claim_folder(run: RunFolder) -> None:
-    if run.path.is_dir() and any(run.path.iterdir()) and not run.begun():
+    if run.path.is_dir() and {entry.name for entry in run.path.iterdir()} - LEFT and not run.begun():
         raise Stop(USAGE, f"{run.path} is not empty and is not a run folder", "give an empty or new folder with --run DIR")
     run.path.mkdir(parents=True, exist_ok=True)
 
@@ -109,6 +116,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
         return
     old = run.config()
+    old = take_up_changes(run, old, config, terminal)
     changed = differences(old, config)
     if extend:
         _extend(run, old, config, changed, terminal)
@@ -116,6 +124,9 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         listed = "\n".join(f"  {change}" for change in changed)
         longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
         hint = f"{longer}give another folder with --run DIR, or name (run.name)"
+        if steps := checkpoint_steps(run):
+            newest = shown(run.checkpoints / checkpoint_name(max(steps)))
+            hint += f"; to begin a new run with what this one has learned: adapter.start={newest} --run DIR"
         if not run.committed():
             hint = f"it has no committed step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
         raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         text = f"the disk of {folder.path} is full: the trial could not be written ({outcome['ending']}), which says nothing about the step"
         raise Stop(BLOCKED, text, "make room, then repeat the command")
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
-    terminal.say(_sentence(outcome))
+    terminal.say(_sentence(outcome) + ("" if change.changes() else _against_the_run(outcome, row)))
     return (DONE if outcome["finite"] else BLOCKED), outcome
 
 
@@ -99,6 +99,15 @@ def _environment(pairs: list[str]) -> dict[str, str | None]:
     if wrong:
         raise Stop(USAGE, f"--env {wrong[0]}: write NAME=VALUE")
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _against_the_run(outcome: Json, row: Json | None) -> str:
+    """How a step replayed as it was compares with the run's own row of it."""
+    if row is None or row["loss"] is None or outcome["loss"] is None:
+        return ""
+    if (outcome["loss"], outcome["grad_norm"]) == (row["loss"], row["grad_norm"]):
+        return "; the same as in the run"
+    return f"; the run had loss {row['loss']:.6f}, gradient norm {row['grad_norm']:.6f}"
 
 
 def _sentence(outcome: Json) -> str:

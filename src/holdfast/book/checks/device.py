@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.core.cards.check import Case, Check, info
 from holdfast.core.types import Finding
+from holdfast.core.units import counted
 
 
 def look(case: Case) -> Iterator[Finding]:
@@ -12,7 +13,8 @@ def look(case: Case) -> Iterator[Finding]:
         return
     seen = torch.devices if torch.devices is not None else case.visible if torch.vendor else ()
     cards = [gpu for gpu in seen if not gpu.integrated] or seen
-    threads = f", {case.machine.threads} threads" if case.machine.threads else ""
+    used = (case.config.train.threads if case.config else None) or case.machine.threads
+    threads = f", {counted(used, 'thread')}" if used else ""
     others = f", one of {len(cards)}; a run uses one GPU, the others stay idle" if len(cards) > 1 else ""
     yield info(f"torch {torch.version} trains on {cards[0].words() if cards else f'the CPU{threads}'}{others}")
 
