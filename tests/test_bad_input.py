@@ -18,8 +18,9 @@ import zstandard
 
 from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
 from holdfast.core.config.config import Config
-from holdfast.core.config.foreign_keys import OURS
-from holdfast.core.config.load import _paths
+from holdfast.core.config.foreign_keys import NO_KEY, OURS
+from holdfast.core.config.load import _paths, load_config
+from holdfast.core.errors import Stop
 
 Write = Callable[..., Path]
 
@@ -79,7 +80,101 @@ def test_an_unknown_key_is_answered_with_the_nearest_valid_one(config_of: Write,
 
 def test_other_trainers_names_are_answered_with_keys_that_exist() -> None:
     assert set(OURS.values()) <= set(_paths(Config, ""))
-    assert not set(OURS) & {path.split(".")[-1] for path in _paths(Config, "")}, "a key of ours is never taken for another"
+    assert not set(OURS) & set(NO_KEY)
+    assert not (set(OURS) | set(NO_KEY)) & {path.split(".")[-1] for path in _paths(Config, "")}, "a key of ours is never taken for another"
+
+
+OF_LLAMA_FACTORY = """
+model_name_or_path: Qwen/Qwen2.5-0.5B
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+dataset: alpaca_en_demo
+template: qwen
+cutoff_len: 2048
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+bf16: true
+"""
+OF_AXOLOTL = """
+base_model: NousResearch/Llama-3.2-1B
+load_in_8bit: true
+adapter: lora
+lora_r: 32
+datasets: [{path: teknium/GPT4-LLM-Cleaned, type: alpaca}]
+sequence_len: 2048
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+num_epochs: 1
+wandb_project:
+"""
+OF_TRL = """
+model_name_or_path: gpt2
+dataset_name: trl-lib/Capybara
+output_dir: out
+num_train_epochs: 2
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "program", "says"),
+    [
+        (
+            OF_LLAMA_FACTORY,
+            "LLaMA-Factory",
+            [
+                "per_device_train_batch_size x gradient_accumulation_steps -> train.effective_batch: 16",
+                "learning_rate: 0.0001 -> train.lr",
+                "stage: rows of answers are all",
+                "template: the chat template is the model's own",
+                "do_train: `holdfast train` trains",
+            ],
+        ),
+        (
+            OF_AXOLOTL,
+            "Axolotl",
+            [
+                "micro_batch_size x gradient_accumulation_steps -> train.effective_batch: 8",
+                "adapter: LoRA is what there is",
+                "load_in_8bit: base models are not quantised",
+                "datasets -> data.files",
+            ],
+        ),
+        (OF_TRL, "transformers or TRL", ["num_train_epochs: 2 -> train.epochs", "dataset_name: trl-lib/Capybara -> data.files"]),
+    ],
+)
+def test_a_config_of_another_program_is_told_as_that_and_translated(tmp_path: Path, text: str, program: str, says: list[str]) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(Stop) as stop:
+        load_config(tmp_path / "c.yaml")
+    assert f"this is a config of {program}, not of holdfast" in stop.value.message
+    assert all(f"  - {line}" in stop.value.message for line in says), stop.value.message
+    assert "unknown key" not in stop.value.message
+
+
+@pytest.mark.parametrize("key", ["stage", "template", "do_train", "lora", "load_in_4bit", "optim", "deepspeed", "logging_steps"])
+@pytest.mark.parametrize("section", ["", "train."])
+def test_a_key_without_one_of_ours_is_given_none(config_of: Write, key: str, section: str) -> None:
+    with pytest.raises(Stop) as stop:
+        load_config(config_of(), [f"{section}{key}=x"])
+    assert "unknown key" in stop.value.message and "did you mean" not in stop.value.message
+
+
+@pytest.mark.parametrize("key", ["train.gradient_accumulation_steps", "micro_batch_size", "train.per_device_train_batch_size"])
+def test_a_factor_of_the_batch_is_not_taken_for_the_product(config_of: Write, key: str) -> None:
+    with pytest.raises(Stop, match=r"train\.effective_batch is the rows of a step, micro-batch times accumulation"):
+        load_config(config_of(), [f"{key}=2"])
+
+
+@pytest.mark.parametrize("key", ["zzz", "banana", "size", "strat"])
+def test_a_key_that_is_like_none_is_not_taken_for_a_section(config_of: Write, key: str) -> None:
+    with pytest.raises(Stop) as stop:
+        load_config(config_of(), [f"{key}=1"])
+    assert not any(f"did you mean {name}?" in stop.value.message for name in ("save", "data", "train", "evaluate", "run"))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +388,7 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["trian", "c.yaml"], "there is no verb 'trian'\n  -> did you mean trial?"),
+        (["trian", "c.yaml"], "there is no verb 'trian'\n  -> did you mean train?"),
         (["train"], "required: CONFIG\n  -> `holdfast train --help`"),
         (["train", "c.yaml", "--extnd"], "unrecognized arguments: --extnd\n  -> did you mean --extend?"),
         (["train", "c.yaml", "--set", "train.lr=1"], "settings are given without dashes, as in train.lr=1e-4; `holdfast train --help`"),

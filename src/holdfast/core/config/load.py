@@ -12,13 +12,14 @@ from pydantic import BaseModel, ValidationError
 
 from holdfast.core.config.config import Config
 from holdfast.core.config.faults import Fault, FaultFile
-from holdfast.core.config.foreign_keys import OURS
+from holdfast.core.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of, translated
 from holdfast.core.config.yaml_tree import mappings, repeated, root_of, value_of
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
+_ALIKE = 0.75  # of the letters of a key that may stand elsewhere
 _KEYS = "`holdfast schema` lists every key"
 _SHOWN = 60  # characters of a wrong value
 _SHORT = reprlib.Repr()
@@ -33,6 +34,10 @@ def load_config(file: Path, overrides: list[str] | None = None) -> Config:
     the key, value found, what is expected, nearest valid key.
     """
     tree = read_yaml(file)
+    if program := program_of(tree):
+        told = "\n".join(f"  - {line}" for line in translated(tree))
+        hint = "write the keys behind the arrows into a config of your own; `holdfast schema` lists every key"
+        raise Stop(USAGE, f"{file}: this is a config of {program}, not of holdfast\n{told}", hint)
     problems = _apply_overrides(tree, overrides or [])
     config: Config | None = None
     try:
@@ -132,7 +137,9 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
         kind = problem["type"]
         if kind == "extra_forbidden":
             near = _nearest(place, model)
-            lines.append(f"{path}: unknown key (value {_short(problem['input'])})" + (f"; did you mean {near}?" if near else ""))
+            why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config else ""
+            more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
+            lines.append(f"{path}: unknown key (value {_short(problem['input'])}){more}")
         elif kind == "missing":
             lines.append(f"{path}: missing; {_describe(place, model)}")
         elif path:
@@ -151,11 +158,11 @@ def _nearest(place: list[Any], model: type[BaseModel]) -> str:
         return OURS[str(place[-1])]
     section = _section(place[:-1], model)
     here = list(section.model_fields) if section else []
-    close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5)
+    close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5 if len(place) > 1 else _ALIKE)
     if close:
         return ".".join([*map(str, place[:-1]), close[0]])
     everywhere = {path.split(".")[-1]: path for path in _paths(model, "")}
-    close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, 0.6)
+    close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, _ALIKE)
     if close:
         return everywhere[close[0]]
     return f"one of {', '.join(here)}" if here else ""
