@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.world.child import trainer_command
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     if not folder.adapter.exists():
         raise Stop(BLOCKED, f"{folder.path} has no adapter yet: the run is not finished", "finish it with the command that began it")

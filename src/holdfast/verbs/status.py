@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import SHARED_MEMORY, abandoned
 from holdfast.core.units import counted
 from holdfast.supervisor.runs import RUNS, entry, is_run, no_run, runs_in
 from holdfast.ui.words import shown
@@ -20,7 +21,7 @@ EXAMPLE = "holdfast status runs/quickstart"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", type=Path, nargs="?", metavar="RUN", help="a run folder, or a folder of runs (default: runs)")
-    parser.add_argument("--json", action="store_true", help="print {runs: [...]}")
+    parser.add_argument("--json", action="store_true", help="print {runs: [...], abandoned_snapshots: [...]}")
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
@@ -30,10 +31,14 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not runs and arguments.place:
         raise no_run(place)
     found = [entry(look(folder)) for folder in runs]
+    left = abandoned(SHARED_MEMORY)
     if not arguments.json:
         width = max((len(shown(Path(one["run"]))) for one in found), default=0)
         print("\n".join(line for one in found for line in _lines(one, width)) or f"no runs in {place}")
-    return DONE, {"runs": found}
+        if left:
+            held = f"{counted(len(left), 'snapshot')} of removed runs, {sum(left.values()) / 2**20:,.1f} MiB"
+            print(f"! {held} in {SHARED_MEMORY}: the next `holdfast train`, `trial` or `chat` removes them")
+    return DONE, {"runs": found, "abandoned_snapshots": [{"file": str(file), "bytes": size} for file, size in left.items()]}
 
 
 def _lines(one: Json, width: int) -> list[str]:

@@ -12,6 +12,7 @@ from holdfast.core.config.load import load_config, load_faults
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.supervisor.detach import detach
 from holdfast.supervisor.prepare import held, open_run
 from holdfast.supervisor.run_to_end import run_to_end
@@ -40,6 +41,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     stop = StopSignals()
     terminal = Terminal(to_stderr=arguments.json, quiet=arguments.quiet)
     config = load_config(arguments.config, arguments.overrides)
+    sweep(SHARED_MEMORY)
     refuse_missing_trackers(config)
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()

@@ -10,6 +10,7 @@ import yaml
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.replay import START_S, Change, replay
 from holdfast.supervisor.launch import child_environment, trainer_launch
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 the step went through and is finite, 1 it did not, 3 the trial cannot be ended."""
+    sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     timeline = read_timeline(folder.timeline_file)
     last = settings_at(timeline, timeline[-1]["from_step"])["steps"]

@@ -7,8 +7,10 @@ durable stay untouched while the next is written. A slot counts when its header 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass
@@ -317,19 +319,31 @@ def file_bytes(artifact_bytes: int, state_bytes: int) -> int:
     return 2 * PAGE + SLOTS * slot_bytes(artifact_bytes, state_bytes)
 
 
-def sweep(folder: Path) -> list[Path]:
-    """Remove memory files whose run folder is gone: runs that were deleted unfinished. What was removed."""
-    removed = []
+def abandoned(folder: Path) -> dict[Path, int]:
+    """Memory files of this user whose run folder is gone, with their bytes: of runs that were deleted unfinished."""
+    found = {}
     for file in folder.glob("holdfast-*.rank*"):
         try:
+            facts = file.lstat()
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+                continue
             with file.open("rb") as handle:
                 page = handle.read(PAGE)
-            owner = Path(os.fsdecode(page[_FILE.size :].rstrip(b"\0")))
-            if page.startswith(_MAGIC) and owner.is_absolute() and not owner.exists():
-                file.unlink()
-                removed.append(file)
-        except OSError:  # another user's file, or gone meanwhile
+        except OSError:  # gone meanwhile
             continue
+        owner = Path(os.fsdecode(page[_FILE.size :].rstrip(b"\0")))
+        if page.startswith(_MAGIC) and owner.is_absolute() and not owner.exists():
+            found[file] = facts.st_size
+    return found
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove what `abandoned` finds; what was removed."""
+    removed = []
+    for file in abandoned(folder):
+        with contextlib.suppress(OSError):
+            file.unlink()
+            removed.append(file)
     return removed
 
 
