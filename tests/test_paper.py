@@ -346,20 +346,21 @@ def test_snapshots_of_removed_runs_are_shown_and_removed_by_the_next_start_of_an
 ) -> None:
     shared = tmp_path / "shm"
     shared.mkdir()
+    monkeypatch.chdir(tmp_path)
     for name in ("chat", "status", "train", "trial"):
         monkeypatch.setattr(f"holdfast.verbs.{name}.SHARED_MEMORY", shared)
     for name in ("gone", "kept"):
         (tmp_path / name).mkdir()
         MemoryFile.create(shared / f"holdfast-{name}.rank0", tmp_path / name, 100, 5000)
-    assert main(["status", str(tmp_path)]) == 0
+    assert main(["status"]) == 0
     assert "snapshot" not in capsys.readouterr().out
     (tmp_path / "gone").rmdir()
     (shared / "holdfast-other.rank0").write_bytes(b"no snapshot")
     os.mkfifo(shared / "holdfast-pipe.rank0")
-    assert main(["status", str(tmp_path), "--json"]) == 0
+    assert main(["status", "--json"]) == 0
     (left,) = json.loads(capsys.readouterr().out)["abandoned_snapshots"]
     assert left["file"] == str(shared / "holdfast-gone.rank0") and left["bytes"] > 5000
-    assert main(["status", str(tmp_path)]) == 0
+    assert main(["status"]) == 0
     assert f"! 1 snapshot of removed runs, 0.0 MiB in {shared}: the next" in capsys.readouterr().out
     assert main(["trial", str(tmp_path / "kept"), "--step", "1"]) == 2, "no run lies there, but it is a start"
     assert sorted(file.name for file in shared.iterdir()) == [f"holdfast-{name}.rank0" for name in ("kept", "other", "pipe")]
