@@ -12,10 +12,12 @@ import pytest
 from conftest import SHARED, holdfast, needs_shared
 from harmless import HARMLESS, HEALTHY, SURVIVED
 from holdfast.book import cards_of
+from holdfast.cli import main
 from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
 from holdfast.mind.explain import answer
+from holdfast.mind.fitting import fitted
 from holdfast.verbs.diagnose import exit_code
 from holdfast.world.log_file import read_log
 
@@ -330,3 +332,43 @@ def test_a_card_is_explained_by_name_by_cause_or_listed() -> None:
     assert {line.split()[1] for line in holdfast("explain").stdout.splitlines()} >= set(BOOK)
     wrong = holdfast("explain", "gpu-oom-alocator")
     assert (wrong.returncode, "did you mean gpu-oom-allocator?" in wrong.stderr) == (2, True)
+
+
+TORN = 'Traceback (most recent call last):\n  File "x.py", line 3, in <module>\n    AutoModel.from_pretrained(name)\n'
+TORN += "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer\n"
+MISSING = (
+    "Traceback (most recent call last):\n  File \"x.py\", line 3, in <module>\n    import {0}\nModuleNotFoundError: No module named '{0}'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "never"),
+    [
+        (MISSING.format("trl.trainer"), "python -m pip install trl\n", "NAME"),
+        (MISSING.format("cv2"), "python -m pip install opencv-python\n", "NAME"),
+        (MISSING.format("flash_attn"), "install", "NAME"),
+        (TORN, "Download the base model's files again", "holdfast train"),
+        (TORN.replace("(name)", "('out/checkpoint-500')"), "Resume from the checkpoint before it", "holdfast train"),
+    ],
+)
+def test_remedies_fit_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str, never: str) -> None:
+    (tmp_path / "train.log").write_text(text)
+    assert main(["diagnose", str(tmp_path / "train.log"), "--exit-code", "1"]) == 0
+    told = capsys.readouterr().out
+    assert says in told and never not in told.partition("More:")[0], told
+
+
+def test_remedies_are_told_in_the_words_of_the_program_whose_log_it_is() -> None:
+    remedy = {"id": "fp32", "what": "Compute in fp32", "patch": {"train.precision": "fp32"}, "command": ""}
+    (theirs,) = fitted([remedy], "NaN in layer 3", of_holdfast=False)
+    assert theirs["elsewhere"] == ["bf16: false, fp16: false"] and theirs["patch"] == remedy["patch"]
+    assert fitted([remedy], "NaN in layer 3", of_holdfast=True) == [remedy]
+    assert fitted([remedy], "torch_dtype=torch.float32\nNaN", of_holdfast=False) == [], "it computes in fp32 already"
+    assert fitted([remedy], "torch_dtype=torch.float32, bf16=True\nNaN", of_holdfast=False)
+
+
+def test_every_key_a_card_patches_has_words_for_other_programs() -> None:
+    from holdfast.mind.fitting import _ELSEWHERE
+
+    patched = {key for card in cards_of("failures").values() for remedy in card.remedies for key in remedy.patch}
+    assert patched - set(_ELSEWHERE) <= {"train.memory_limit"}, "which no other trainer has"

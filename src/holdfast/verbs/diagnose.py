@@ -19,9 +19,12 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
 from holdfast.mind.explain import answer
+from holdfast.mind.fitting import fitted
 from holdfast.supervisor.diagnose_run import diagnose_run, read_lines_of
 
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
+
+_OURS = "holdfast"  # stands in the frames and words of a run of ours
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +54,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         else:
             found = Diagnosis.plain("unknown", 0.0, "the log is empty: tell how the program ended with --exit-code N")
         result = answer(found, cards)
+        text = "\n".join(line.text for line in lines)
+        result["remedies"] = fitted(result["remedies"], text, of_holdfast=_OURS in text)
     if not arguments.json:
         print("\n".join(_told(result)))
     return DONE, result
@@ -97,9 +102,10 @@ def _told(result: Json) -> list[str]:
         lines += ["", "What to do:"]
     for number, remedy in enumerate(result["remedies"], 1):
         lines.append(f"  {number}. {remedy['what']} ({remedy['standing']})")
-        lines += [f"     {key}={value}" for key, value in remedy["patch"].items()]
+        ours = [f"{key}={value}" for key, value in remedy["patch"].items()]
+        lines += [f"     {said}" for said in remedy.get("elsewhere", ours)]
         lines += [f"     {remedy['command']}"] if remedy["command"] else []
-    if any(remedy["patch"] for remedy in result["remedies"]):
+    if any(remedy["patch"] and "elsewhere" not in remedy for remedy in result["remedies"]):
         lines.append("  (KEY=VALUE are settings of `holdfast train CONFIG KEY=VALUE`)")
     if result["also"]:
         could = "It could also be" if result["cause"] != "unknown" else "If something failed, it could be"
