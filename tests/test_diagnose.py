@@ -372,3 +372,19 @@ def test_every_key_a_card_patches_has_words_for_other_programs() -> None:
 
     patched = {key for card in cards_of("failures").values() for remedy in card.remedies for key in remedy.patch}
     assert patched - set(_ELSEWHERE) <= {"train.memory_limit"}, "which no other trainer has"
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        "Map:   3%|▎         | 40/1200 [00:00<00:10, 100 examples/s]",
+        "  5%|▌         | 10/200 [00:10<03:00,  1.05it/s, loss=2.1] ",
+        "100%|██████████| 5/5 [00:00<00:00, 322.79it/s]",
+        "Epoch 1:   0%|          | 0/125 [00:00<?, ?it/s]",
+    ],
+)
+def test_a_clue_is_the_error_and_not_the_bar_before_it(bar: str) -> None:
+    error = "KeyError: 'instruction'"
+    found = diagnose(Evidence(tuple(clean_lines(f"{bar}{error}\n")), 1), cards_of("failures"))
+    assert error in [clue.text for clue in found.clues]
+    assert not any("it/s" in clue.text for clue in found.clues)

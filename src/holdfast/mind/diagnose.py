@@ -51,6 +51,7 @@ IN_PASSING = 0.85  # a line that is no exception, where an exception was recogni
 ENOUGH = 0.3  # below this no card is believed
 ENOUGH_TO_ACT = 0.4  # below this a run of our own is not steered by it
 UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (benchmarks/results/diagnose.md)
+_BAR = re.compile(r"^[^|%\[]{0,80}\d{1,3}%\|[^|]{0,200}\| {0,4}[^ \[]{1,40} \[[^\]]{0,120}\]\s*")
 CLUES, LONGEST_CLUE = 5, 500
 _OF_DEVICES = ("hardware_fault", "driver_or_firmware", "device_access_denied", "wrong_device_selected")  # why a GPU may be gone
 READING = "reading: "
@@ -257,10 +258,15 @@ def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
     return list(dict.fromkeys(clue for line in lines for clue in _clues(line, evidence)))[:CLUES]
 
 
+def _behind_a_bar(text: str) -> str:
+    """A line without the progress bar that it was printed behind; a bar alone stays."""
+    return _BAR.sub("", text, count=1) or text
+
+
 def _clues(line: Line, evidence: Evidence) -> list[Clue]:
     """A line as it stands in the log; before it the sentence that was read from it, where it is one."""
     sentence = line.text.removeprefix(READING)
     if sentence == line.text:
-        return [Clue(line.number, line.text.strip()[:LONGEST_CLUE])]
+        return [Clue(line.number, _behind_a_bar(line.text.strip())[:LONGEST_CLUE])]
     source = next((told.text for told in evidence.lines if told.number == line.number), None) if line.number else None
-    return [Clue(None, sentence), *([Clue(line.number, source.strip()[:LONGEST_CLUE])] if source else [])]
+    return [Clue(None, sentence), *([Clue(line.number, _behind_a_bar(source.strip())[:LONGEST_CLUE])] if source else [])]
