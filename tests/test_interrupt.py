@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import events, holdfast, lines, processes_of, start, wait_until
+from holdfast.rows.crew.interrupts import Interrupts
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -90,3 +92,24 @@ def test_a_stop_during_the_final_evaluation_is_no_finish(config_of: Write, tmp_p
     summary = json.loads(again.stdout)
     assert (summary["status"], summary["attempts"], summary["steps"]) == ("finished", 1, 3)
     assert summary["loss"]["eval_tuned"] is not None
+
+
+class Swallowing:
+    """Its destructor is struck by Ctrl-C, as one of a library may be: Python prints the exception there and goes on."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_that_foreign_code_swallows_is_not_lost() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        Swallowing()
+        assert interrupts.heard, "and nothing was raised"
+        interrupts.check()
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        Swallowing()
+    with Interrupts() as interrupts:
+        interrupts.check()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -29,6 +29,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.rows.crew.interrupts import Interrupts
 from holdfast.rows.crew.workers import Make
 from holdfast.rows.files.raw_row import Unparsed
 from holdfast.rows.judge.rules import Rules
@@ -96,11 +97,12 @@ class Cluster:
             if self.count < 1:
                 raise Stop(BLOCKED, "the Ray cluster has no CPU to work with", "start a node with one: ray start --address HOST:PORT")
             self._prepare()
+            self._interrupts = stack.enter_context(Interrupts())
             self._leave = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._leave.close()
+    def __exit__(self, *ended: Any) -> None:
+        self._leave.__exit__(*ended)
 
     def _prepare(self) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -117,6 +119,7 @@ class Cluster:
             file, places = readers.popleft()
             for head in places:
                 name, first_line = _got(head)
+                self._interrupts.check()
                 yield file, FarBlock(name, first_line, next(places))
             readers.extend((file, self._reader(file)) for file in itertools.islice(rest, 1))
 
