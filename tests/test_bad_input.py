@@ -388,12 +388,12 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["trian", "c.yaml"], "there is no verb 'trian'\n  -> did you mean train?"),
+        (["trian", "c.yaml"], "there is no command 'trian'\n  -> did you mean train?"),
         (["train"], "required: CONFIG\n  -> `holdfast train --help`"),
         (["train", "c.yaml", "--extnd"], "unrecognized arguments: --extnd\n  -> did you mean --extend?"),
         (["train", "c.yaml", "--set", "train.lr=1"], "settings are given without dashes, as in train.lr=1e-4; `holdfast train --help`"),
         (["train", "c.yaml", "--learning_rate", "1"], "settings are given without dashes"),
-        (["data", "mak"], "there is no verb 'mak'\n  -> did you mean make? `holdfast data --help`"),
+        (["data", "mak"], "there is no command 'mak'\n  -> did you mean make? `holdfast data --help`"),
     ],
     ids=["verb", "nothing", "option", "a setting as an option", "a setting as an option of its own", "verb of a verb"],
 )

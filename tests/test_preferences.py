@@ -127,3 +127,16 @@ def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
         assert "notes on rows that are trained on as they are: email_address 1; the rows: holdfast data check " in said
         data = json.loads(run.data_report_file.read_text())
         assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 30})
+
+
+def test_answers_that_lose_their_end_are_told_as_a_loss(
+    assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = make_rows(20)
+    rows[7]["output"] = " ".join(["amber birch cedar delta"] * 30)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    config = load_config(config_of(data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))]}))
+    check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=True))
+    said = capsys.readouterr().out
+    assert "! 1 answer cut off at 96 tokens, the model learns to stop there: a higher limit, or data.too_long" in said

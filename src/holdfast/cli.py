@@ -17,7 +17,7 @@ from holdfast.core.parser import Parser, add_verbs
 
 _STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}
 VERBS = {
-    "doctor": "look at the machine: what would fail, what is risky, what mends it",
+    "doctor": "look at the machine: what would fail, what is risky, what fixes it",
     "train": "train a model from a config, or go on with an unfinished run",
     "status": "show what is running where, how far each run is, and what happened to it",
     "attach": "follow a running run, from any terminal",

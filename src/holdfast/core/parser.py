@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(word, known, n=3)
         near = sorted(close, key=lambda one: sorted(one) != sorted(word))[:1]  # letters that changed places come first
         if wrong and wrong[1] is not None:
-            message = f"there is no verb {wrong[1]!r}"
+            message = f"there is no command {wrong[1]!r}"
         message = message.replace("required: CONFIG, key=value", "required: CONFIG")
         hint = f"did you mean {near[0]}? " if near else ""
         takes_settings = any(action.metavar == "key=value" for action in self._actions)
@@ -70,7 +70,7 @@ def add_verbs(parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str
 
     `module_of` and the word name the module, which is imported only then. It has EXAMPLE, add_arguments and run.
     """
-    words = parser.add_subparsers(dest=dest, metavar=dest.upper(), required=True)
+    words = parser.add_subparsers(dest=dest, metavar="COMMAND", required=True)
     for word, summary in summaries.items():
         child = words.add_parser(word, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
         assert isinstance(child, Parser)

@@ -103,7 +103,9 @@ def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: in
     elif capacity is None:
         reasons.append(f"micro_batch_tokens = {budget}; the machine's memory is unknown, so this is not checked against it")
     else:
-        reasons.append(f"micro_batch_tokens = {budget}, a peak of {_gib(peak)} of {_gib(capacity)}, at most {USABLE_SHARE:.0%} of it used")
+        reasons.append(
+            f"micro_batch_tokens = {budget}, about {_gib(peak)} needed of {_gib(capacity)}, {USABLE_SHARE:.0%} of which may be used"
+        )
     if checkpointed:
         reasons.append(f"{checkpointed} layers are computed again in backward, because keeping them all would not fit")
     about = f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows"

@@ -44,7 +44,7 @@ from holdfast.supervisor.refused import LEFT, take_back
 from holdfast.supervisor.start import take_start
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
-from holdfast.ui.words import shown, unused_fields
+from holdfast.ui.words import cut_answers, shown, unused_fields
 from holdfast.world.machine import read_machine
 from holdfast.world.system import usable_threads
 
@@ -250,6 +250,8 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
     """Say what is noted of rows that are trained on as they are, and which of their fields are not used."""
     for line in map(visible, unused_fields(summary["unused_fields"])):
         (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
+    if told := cut_answers(summary["by_reason"], f"{summary['max_tokens']:,} tokens"):
+        terminal.tell(told)
     if summary["notes"]:
         notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
         files = " ".join(shown(Path(file)) for file in config.data.files)

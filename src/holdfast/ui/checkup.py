@@ -18,7 +18,7 @@ _COLOURS = {"block": "bold red", "warn": "yellow", "info": "cyan", "blocked": "b
 _VERDICTS = {
     "ready": "ready: nothing stands in the way of a run",
     "risky": "risky: a run can start; look at the warnings first",
-    "blocked": "blocked: a run would fail; mend what is marked block",
+    "blocked": "blocked: a run would fail; fix what is marked block",
 }
 
 

@@ -33,6 +33,16 @@ def unused_fields(found: Json) -> list[str]:
     return told
 
 
+def cut_answers(by_reason: Json, limit: str) -> str:
+    """What to say where answers lose their end in training: they are learned as if they were whole. Empty where none does."""
+    count = by_reason.get("answer_cut", 0)
+    if not count:
+        return ""
+    return (
+        f"{counted(count, 'answer')} cut off at {limit}, the model learns to stop there: a higher limit, or data.too_long: reject or split"
+    )
+
+
 def early_end(summary: Json) -> str:
     """Why the run ended before its last step; empty when it did not."""
     early = summary.get("stopped_early")

@@ -134,4 +134,4 @@ def _tell(answer: Json) -> None:
     if answer["left_out"]:
         print(f"{answer['left_out']:>10,}  left out")
     if "groups" in answer:
-        print(f"{answer['rows']:,} rows in {answer['groups']:,} groups of what is alike; the largest has {answer['largest_group']:,}")
+        print(f"{answer['rows']:,} rows in {answer['groups']:,} groups of similar rows; the largest has {answer['largest_group']:,}")

@@ -1,4 +1,4 @@
-"""`holdfast doctor [CONFIG [key=value ...]]`: look at the machine before a run: what would fail, and what mends it. Changes nothing."""
+"""`holdfast doctor [CONFIG [key=value ...]]`: look at the machine before a run: what would fail, and what fixes it. Changes nothing."""
 
 from __future__ import annotations
 
