@@ -1,4 +1,4 @@
-"""Entry of every child that needs torch: `python -m holdfast.trainer JOB ...`. Each job imports only what it needs."""
+"""Entry of every child that needs torch: `python -m holdfast.trainer JOB ...`. A job imports only what it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from holdfast.trainer.libraries import libraries
 
 
 class Work(NamedTuple):
-    """A job: the function in a module of `trainer/jobs/` that does it, what its arguments are, whether it needs transformers and PEFT."""
+    """A job: the function in a module of `trainer/jobs/` that does it, and how its arguments are read.
+
+    with_libraries: import transformers and PEFT with less work before it.
+    """
 
     module: str
     function: str
@@ -25,7 +28,7 @@ class Work(NamedTuple):
 
 
 JOBS = {
-    "train": Work("train", "train", (Path, int), with_libraries=False),  # it imports them once it is registered
+    "train": Work("train", "train", (Path, int), with_libraries=False),  # imports them once registered
     "standby": Work("standby", "stand_by", (Path, str)),
     "trial": Work("trial", "trial", (Path, Path)),
     "trials": Work("trial", "host_trials", (Path,)),

@@ -1,4 +1,4 @@
-"""Torch and the device a run was planned for: set up, or its absence told; its memory, waited for. Takes no other one in its place."""
+"""Set torch up, find the device a run was planned for or tell its absence, wait for its memory. Takes no other device."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class HeldOut:
         return {"step": step, "loss": loss, "labels": labels, "seconds": round(time.perf_counter() - began, 4), "best": best}
 
     def _loss(self, step: int) -> tuple[float, int] | None:
-        """(sum of the losses, number of label tokens) over the held-out rows, in micro-batches like the next step's."""
+        """(sum of the losses, number of label tokens) over the held-out rows, in the next step's micro-batches."""
         job, task = self.bench.job, self.bench.task
         budget = job.settings(step + 1)["micro_batch_tokens"]
         total, labels = 0.0, 0

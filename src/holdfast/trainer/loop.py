@@ -97,7 +97,7 @@ def _settle(job: Job) -> None:
 
 
 def _proven(bench: Bench) -> bool:
-    """Whether the bench computes what its settings ask for. Where not, the timeline has what has to change, for another bench."""
+    """Whether the bench computes what its settings ask for. Where not, the timeline has the change, for another bench."""
     changes, reason = once_more("the trial of the model's layout", bench.task.prove)
     _change(bench.job, changes, reason)
     return not changes
@@ -107,7 +107,8 @@ def _change(job: Job, changes: Settings, reason: str) -> None:
     """Put what the start of a run found on the timeline, from its first step on."""
     if changes:
         job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
-        job.event("setting_changed", what=", ".join(f"{name} -> {value}" for name, value in changes.items()), reason=reason)
+        what = ", ".join(f"{name} -> {value}" for name, value in changes.items())
+        job.event("setting_changed", what=what, reason=reason)
 
 
 def _on_main_memory(job: Job) -> bool:

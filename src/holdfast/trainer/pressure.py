@@ -31,13 +31,18 @@ _HOST_SIDE_BYTES = 512 << 20  # of a trainer beside its device: libraries and in
 
 def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
     """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
-    return within_memory(bench, step, lambda: bench.compute(step, samples, announce, lambda: bench.prepare(step + 1)))
+
+    def compute() -> Gradients:
+        return bench.compute(step, samples, announce, lambda: bench.prepare(step + 1))
+
+    return within_memory(bench, step, compute)
 
 
 def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result:
-    """Do `work` under the settings of `step`, again with smaller micro-batches while it does not fit; they stay so from `step` on.
+    """Do `work` under the settings of `step`, again with smaller micro-batches while it does not fit.
 
-    Raises OutOfMemory when a single sample does not fit although the task has no lighter way left, or something that is no micro-batch.
+    They stay so from `step` on. Raises OutOfMemory when a single sample does not fit and the task has no lighter way
+    left, or when something that is no micro-batch does not fit.
     """
     while True:
         try:
@@ -87,15 +92,16 @@ def change(settings: Settings, bench: Bench, step: int, reason: str) -> None:
     """Put changed settings on the timeline, from `step` on, and tell."""
     job, before = bench.job, bench.job.settings(step)
     job.timeline.append(add_entry(job.run.timeline_file, step, settings, reason))
-    what = ", ".join(f"{name} {before[name]} -> {value} from step {step} on" for name, value in settings.items())
-    job.event("setting_changed", what=what, reason=reason)
+    what = ", ".join(f"{name} {before[name]} -> {value}" for name, value in settings.items())
+    job.event("setting_changed", what=f"{what} from step {step} on", reason=reason)
 
 
 def rehearse(bench: Bench, announce: Announce) -> None:
     """Try the run's largest step first, so that too little memory shows in its first seconds. Moves no weight."""
     settings, data = bench.job.settings(1), bench.task.data
     step, _ = data.table.largest_step(data.sizes, settings["samples"])
-    batches = bench.task.batches(data.table.samples(step, settings["samples"]), settings["micro_batch_tokens"])
+    samples = data.table.samples(step, settings["samples"])
+    batches = bench.task.batches(samples, settings["micro_batch_tokens"])
     largest = max(batches, key=lambda batch: batch.tokens)
     compute_within_memory(bench, 1, list(largest.numbers), announce)
     bench.optimizer.clear()

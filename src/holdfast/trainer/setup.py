@@ -1,4 +1,4 @@
-"""Build what a step needs (task, optimizer), compute and apply it, put a saved state into it. Decides nothing."""
+"""Build what a step needs (task, optimizer), compute and apply a step, put a saved state into it. Decides nothing."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Bench:
         return [number for number in numbers if number not in hole]
 
     def compute(self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing) -> Gradients:
-        """The gradients of `samples` at `step`, in training and in every replay. Moves no weight. Raises OutOfMemory."""
+        """Compute the gradients of `samples` at `step`, in training and in every replay. Raises OutOfMemory."""
         budget = self.job.settings(step)["micro_batch_tokens"]
         return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile)
 
     def apply(self, step: int, computed: Gradients) -> bool:
-        """Move the weights by what was computed at `step`, if that is finite; whether they moved."""
+        """Move the weights by what was computed at `step`, if that is finite. Whether they moved."""
         if computed.finite:
             update(self.optimizer, computed, self.learning_rate(step), self.job.config.train.max_grad_norm)
         return computed.finite

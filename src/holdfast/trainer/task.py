@@ -16,14 +16,15 @@ from holdfast.core.order.step_table import StepTable
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Settings
 
-Asked = Callable[[int], None]  # is told how many rows a model was just asked for; 0: it has computed one more token
+# is told how many rows a model was just asked for; 0: it has computed one more token
+Asked = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch of the samples `numbers`. lengths: tokens of each; size: tokens it computes, padding included.
+    """One micro-batch of the samples `numbers`, which stand at `sources`.
 
-    labels: how many of them are learned.
+    lengths: tokens of each sample; size: tokens it computes, padding included; labels: how many of them are learned.
     """
 
     numbers: tuple[int, ...]
@@ -65,7 +66,7 @@ class DataSet(Protocol):
 
 
 class Task(Protocol[OneBatch]):
-    """What is trained: its rows, its parameters, its micro-batches, its loss, and everything of it that a snapshot must hold."""
+    """What is trained: its rows, parameters, micro-batches and loss, and all of it that a snapshot must hold."""
 
     data: DataSet
     model: nn.Module
@@ -74,30 +75,30 @@ class Task(Protocol[OneBatch]):
 
     @classmethod
     def settle(cls, config: Config, settings: Settings) -> tuple[Settings, str]:
-        """Settings that this machine is better off with, and why, before anything is built; nothing where they are right."""
+        """Name settings this machine is better off with, and why, before anything is built; none where they are right."""
         ...
 
     @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Task[OneBatch]:
-        """The task before its first step: it follows from the run's data, config and settings alone."""
+        """Build the task as it is before its first step: that follows from the run's data, config and settings alone."""
         ...
 
     @classmethod
     def evaluate(cls, run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
-        """Load the finished artifact afresh and measure it on the held-out rows: what evaluation.json says."""
+        """Load the finished artifact afresh and measure it on the held-out rows; the content of evaluation.json."""
         ...
 
     @property
     def facts(self) -> Json:
-        """How it computes, for the event of an attempt's begin."""
+        """How it computes, for the event `restored`."""
         ...
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
-        """(kind, facts) of events that an attempt begins with. fresh: no step was trained before."""
+        """Give (kind, facts) of the events an attempt begins with. fresh: no step was trained before."""
         ...
 
     def prove(self) -> tuple[Settings, str]:
-        """Settings that have to change, and why, because what they ask for computes something else here. Moves no weight."""
+        """Name settings that have to change, and why: what they ask for computes something else here. Moves no weight."""
         ...
 
     def refuse(self, samples: list[int], step: int) -> None:
@@ -105,7 +106,7 @@ class Task(Protocol[OneBatch]):
         ...
 
     def batches(self, samples: list[int], budget: int) -> list[OneBatch]:
-        """Micro-batches of these samples, none larger than `budget` tokens unless one sample alone is."""
+        """Lay these samples out as micro-batches, none larger than `budget` tokens unless one sample alone is."""
         ...
 
     def prepare(self, samples: list[int], budget: int) -> None:
@@ -113,19 +114,19 @@ class Task(Protocol[OneBatch]):
         ...
 
     def small_batch(self) -> OneBatch:
-        """A few tokens, for what libraries do at their first call."""
+        """Give a batch of a few tokens, for what libraries do at their first call."""
         ...
 
     def loss_sum(self, batch: OneBatch, step: int) -> tuple[Tensor, Tensor]:
-        """(the sum of the losses of a micro-batch's labels, a scalar that can be differentiated; how many of them are predicted right)"""
+        """Sum the losses of a micro-batch's labels, a scalar that can be differentiated; and count those predicted right."""
         ...
 
     def lighter(self, settings: Settings) -> Settings:
-        """Settings under which a sample alone needs less memory; nothing where none are left."""
+        """Name settings under which a sample alone needs less memory; none where nothing is left."""
         ...
 
     def adopt(self, settings: Settings) -> None:
-        """Compute under settings that `lighter` named from now on."""
+        """Compute from now on under settings that `lighter` named."""
         ...
 
     def state(self) -> dict[str, Tensor]:

@@ -19,8 +19,8 @@ from holdfast.trainer.setup import Bench, build
 def stand_by(path: Path, mode: str) -> int:
     """Get ready, then wait on standard input for an attempt's number and become its trainer; end when the input ends.
 
-    mode: `model` holds the model itself, for runs on the CPU; with `imports` its files are only read into the page cache, and no device
-    is touched.
+    mode: `model` holds the model itself, for runs on the CPU; with `imports` its files are only read into the page
+    cache, and no device is touched.
     """
     run = RunFolder(path)
     bench = _bench(run) if mode == "model" else None

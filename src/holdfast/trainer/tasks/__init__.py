@@ -1,4 +1,4 @@
-"""What a run may train, by name: one package per task, behind the protocol of `trainer/task.py`. The one place that chooses."""
+"""What a run may train, by name: a package per task, behind the protocol of `trainer/task.py`. Nowhere else is it chosen."""
 
 from holdfast.core.config.config import Config
 from holdfast.trainer.task import AnyTask

@@ -65,7 +65,10 @@ class Sft(TextModel):
         return differences(self)
 
     def refuse(self, samples: list[int], step: int) -> None:
-        """Raise Refusal when no token of a step's samples is learned: its mean loss would be 0 / 0. The data check lets no such row in."""
+        """Raise Refusal when no token of a step's samples is learned: its mean loss would be 0 / 0.
+
+        The data check lets no such row in.
+        """
         if not any(self.tokens.row(number)[1][1:].any() for number in samples):
             rows = ", ".join(self.data.source(number) for number in samples[:SHOWN])
             text = f"step {step} has nothing to learn: all labels of its {len(samples)} samples are masked ({rows})"

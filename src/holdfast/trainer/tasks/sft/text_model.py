@@ -1,4 +1,4 @@
-"""A causal language model with an adapter, its micro-batches and their loss: all that a step of the task `sft` computes with."""
+"""A causal language model with an adapter, its micro-batches and their loss: all that a step computes with."""
 
 from __future__ import annotations
 
