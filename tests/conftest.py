@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ settings.load_profile("holdfast")
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks" / "gpu")]
+
+from support import forked  # noqa: E402
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared/ with third-party data is not beside this checkout")
 
@@ -44,10 +47,37 @@ def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
     return file
 
 
+SLOWEST = 10
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the files that took longest: seconds of all their tests, fixtures included, on whichever worker they ran."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration") and hasattr(report, "nodeid"):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.section(f"slowest {min(SLOWEST, len(seconds))} of {len(seconds)} files")
+        for file, took in seconds.most_common(SLOWEST):
+            terminalreporter.write_line(f"{took:7.1f} s  {file}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or fills the user's cache."""
     os.environ["HOLDFAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks() -> None:
+    """Processes of holdfast start by a fork; those of a test with `exec_only` as a user's do."""
+    forked.install()
+
+
+@pytest.fixture
+def exec_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(forked.EXEC, "1")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,285 @@
+"""holdfast's processes by a fork in place of an exec: torch, transformers and PEFT are imported once, not once per process.
+
+`install` starts a stem, a process that has imported them and computed nothing. From then on `python -m holdfast...`, asked for through
+`subprocess`, is a fork of it: a process of its own, the child of the one that asked for it, with the files, environment, signals and
+command line that an exec gives. A process that itself starts others brings a stem of its own, forked before it did anything.
+
+What differs from an exec: torch is in `sys.modules` of a process that never asks for it, and what the loader or glibc read at a start
+(LD_PRELOAD, MALLOC_*) is the stem's. So anything that changes what Python or torch read at their start is still an exec, and so is
+everything with HOLDFAST_TESTS_EXEC in its environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import importlib.util
+import os
+import pickle
+import pkgutil
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+EXEC = "HOLDFAST_TESTS_EXEC"
+_ROOM = 16384  # bytes for a command line, kept free in the stem's own
+_HIGH = 512  # descriptors from here on are ours
+_SUBREAPER = 36  # prctl: a process whose parent died becomes the child of the nearest ancestor that asked for it
+# as trainers have them: what is read when torch and what lies below it are loaded
+LOADED_WITH = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+_READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", "SIMULATED_")
+_READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "CUDA", "HIP", "ROCR", "HSA", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
+_TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR")  # the second is set by an import
+_CHILDLESS = ("holdfast.trainer", "holdfast.world.writer")
+
+_libc = ctypes.CDLL(None)
+_exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; where it has another name, all is an exec
+
+
+class Stem:
+    """The near end of a stem's socket. `born_with`: the environment of what is forked from it."""
+
+    def __init__(self, channel: socket.socket, born_with: dict[str, str], pid: int) -> None:
+        self.channel, self.born_with, self.pid = channel, born_with, pid
+        self.lock, self.asked = threading.Lock(), 0
+
+    def suits(self, args: list[str], environment: dict[str, str]) -> bool:
+        """Whether a fork is what an exec of `args` would be."""
+        if len(args) < 3 or args[:2] != [sys.executable, "-m"] or args[2].partition(".")[0] != "holdfast" or EXEC in environment:
+            return False
+        if args[2] != "holdfast.trainer":
+            return _of(environment, _READ_BY_PYTHON) == _of(self.born_with, _READ_BY_PYTHON)
+        read = _READ_BY_PYTHON + _READ_BY_TORCH
+        return _of(LOADED_WITH | environment, read) == _of(self.born_with, read)
+
+    def spawn(self, order: dict[str, Any], descriptors: list[int]) -> int:
+        """A new child of this process; its pid."""
+        with self.lock:
+            self.asked += 1
+            _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self.channel, [pickle.dumps(order | {"number": self.asked})], descriptors)
+                while True:
+                    number, pid = map(int, self.channel.recv(64).split())
+                    if number == self.asked:  # not the answer to a request that a signal broke off
+                        return pid
+            finally:
+                _libc.prctl(_SUBREAPER, 0, 0, 0, 0)
+
+
+def _of(environment: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(beginnings) and name not in _TOLD_LATER}
+
+
+def install() -> None:
+    """Have this process's `subprocess` fork what a stem can. The stem ends with this process."""
+    if _exec is None or sys.platform != "linux":
+        return
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = dict(os.environ | LOADED_WITH)
+    with far:
+        command = [sys.executable, __file__, str(far.fileno()), "=" * _ROOM]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[far.fileno()])
+    _use(Stem(near, environment, process.pid))
+    atexit.register(lambda: (near.close(), process.wait()))
+
+
+def _use(stem: Stem) -> None:
+    def fork_exec(args: list[Any], executables: Any, close_fds: bool, keep: tuple[int, ...], cwd: Any, listed: Any, *more: Any) -> int:
+        names = [os.fsdecode(part) for part in args]
+        environment = dict(os.environ) if listed is None else dict(os.fsdecode(entry).split("=", 1) for entry in listed)
+        reads, writes, errors, untold, new_session, before = more[0], more[3], more[5], more[7], more[9], more[-2]
+        nameable = before is None or "<" not in before.__qualname__
+        if not close_fds or not nameable or not stem.suits(names, environment):
+            assert _exec is not None
+            return int(_exec(args, executables, close_fds, keep, cwd, listed, *more))
+        files = {at: at if file < 0 else file for at, file in enumerate((reads, writes, errors))}
+        files |= {file: file for file in keep if file != untold}
+        order = {
+            "args": names,
+            "environment": environment,
+            "folder": str(Path.cwd()) if cwd is None else os.fsdecode(cwd),
+            "new_session": new_session,
+            "files": list(files),
+            "before": before,
+            "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
+            "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        }
+        return stem.spawn(order, list(files.values()))
+
+    subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
+
+
+def _serve(channel: socket.socket, born_with: dict[str, str]) -> None:
+    """Fork what is ordered until the other end is closed. Never returns."""
+    while True:
+        message, files, _, _ = socket.recv_fds(channel, 1 << 20, 64)
+        if not message:
+            os._exit(0)
+        between = os.fork()
+        if not between:
+            between = os.getpid()
+            if os.fork():
+                os._exit(0)
+            while os.getppid() == between:
+                os.sched_yield()
+            _be(pickle.loads(message), files, channel, born_with)
+        for file in files:
+            os.close(file)
+        os.waitpid(between, 0)
+
+
+def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_with: dict[str, str]) -> None:
+    """Be the process that is ordered, to its end."""
+    module = order["args"][2]
+    stem = None if module in _CHILDLESS else _another(channel, files, born_with)
+    if order["new_session"]:
+        os.setsid()
+    _name(order["args"])
+    channel.send(f"{order['number']} {os.getpid()}".encode())
+    channel.detach()
+    _lay(order["files"], files, stem)
+    _set_signals(order["ignored"], order["blocked"])
+    if order["before"] is not None:
+        order["before"]()
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
+    random.seed()
+    if stem is not None:
+        _use(stem)
+    else:
+        subprocess._fork_exec = _exec  # type: ignore[attr-defined]
+    code = _run(module, order["args"][3:])
+    if stem is not None:
+        stem.channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(stem.pid, 0)
+    os._exit(code)
+
+
+def _another(channel: socket.socket, files: list[int], born_with: dict[str, str]) -> Stem:
+    """A stem of this process's own, forked before it does anything."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if not pid:
+        for file in [near.detach(), channel.detach(), *files]:
+            os.close(file)
+        _serve(far, born_with)
+    far.close()
+    return Stem(near, born_with, pid)
+
+
+def _lay(numbers: list[int], files: list[int], stem: Stem | None) -> None:
+    """Have these files at these numbers and no others, but for the stem's."""
+    high = max(_HIGH, *numbers) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, high) for file in files]
+    if stem is not None:
+        stem.channel = socket.socket(fileno=fcntl.fcntl(stem.channel.detach(), fcntl.F_DUPFD_CLOEXEC, high))
+    os.closerange(3, high)
+    for number, file in zip(numbers, moved, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _set_signals(ignored: list[int], blocked: list[int]) -> None:
+    """As an exec leaves them and Python sets them at its start."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError):  # those glibc keeps for itself
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _name(args: list[str]) -> None:
+    """Write the command line where the kernel shows it from."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    shown = b"".join(os.fsencode(part) + b"\0" for part in args)[: end - begin - 1]
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, shown, len(shown))
+
+
+def _run(module: str, arguments: list[str]) -> int:
+    """`python -m module`; its exit code."""
+    sys.path[0] = str(Path.cwd())
+    sys.argv = ["-m", *arguments]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code: Any = 0
+    except SystemExit as end:
+        code = end.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001  (as the interpreter does)
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return (code or 0) & 0xFF
+
+
+def _load() -> None:
+    """Import what holdfast's processes import. Nothing is computed: threads would not live through a fork."""
+    from holdfast.trainer import libraries
+
+    with libraries.libraries():
+        import holdfast
+
+        for found in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+            last = found.name.rpartition(".")[2]
+            if last not in ("__main__", "nurse", "writer", "cluster") and ".kernels." not in found.name:
+                importlib.import_module(found.name)
+        for name in ("auto", "qwen2"):
+            importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+        from transformers import conversion_mapping
+
+        if hasattr(conversion_mapping, "get_checkpoint_conversion_mapping"):  # 900 regular expressions, compiled once
+            conversion_mapping.get_checkpoint_conversion_mapping("qwen2")
+    libraries._read_models_once = lambda: None
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = socket.socket(fileno=int(sys.argv[1]))
+    environment = dict(os.environ)
+    _load()
+    _serve(end, environment)
