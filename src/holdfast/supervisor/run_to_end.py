@@ -24,6 +24,7 @@ from holdfast.supervisor.supervise import Outcome, RealWorld, View, supervise
 from holdfast.supervisor.trackers import tracked
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
+from holdfast.world.process import ask_newest_to_stop
 from holdfast.world.standby import Standby
 
 _REMEDIES = 2  # of the diagnosis
@@ -50,6 +51,9 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
                 outcome = supervise(trainer_launch, run, orders, view, RealWorld(standby))
             terminal.end()
             return _conclude(run, config, places, outcome, terminal, stop.asked_for)
+    except KeyboardInterrupt:
+        ask_newest_to_stop(run)  # the interrupt may have come before the first one was passed on
+        raise
     except FileNotFoundError:
         if run.config_file.exists():
             raise

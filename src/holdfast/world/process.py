@@ -190,6 +190,13 @@ def _trainer(attempt: Attempt) -> Json | None:
     return entry["identity"] if entry else None
 
 
+def ask_newest_to_stop(run: RunFolder) -> None:
+    """Send SIGTERM to the newest attempt's trainer, where it lives; a second one changes nothing."""
+    attempt = adopt(run)
+    if attempt is not None:
+        _ask_to_stop(attempt)
+
+
 def _ask_to_stop(attempt: Attempt) -> bool:
     """Send SIGTERM to the trainer; False while it has not told its name yet."""
     pid = living_pids(attempt).get("trainer")
