@@ -1,0 +1,90 @@
+"""Whole or absent writes, journals and their torn last lines."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.files import Tail, append_line, cut_torn_line, last_line, read_lines, write_bytes
+
+
+def test_a_journal_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    tail = Tail(journal)
+    assert tail.new() == ([], False)
+    append_line(journal, {"n": 1})
+    assert tail.new()[0] == [{"n": 1}]
+    append_line(journal, {"n": 2})
+    with journal.open("ab") as handle:
+        handle.write(b'{"n": 3')
+    assert tail.new() == ([{"n": 2}], False)
+    with journal.open("ab") as handle:
+        handle.write(b"}\n")
+    assert tail.new() == ([{"n": 3}], False) and tail.new() == ([], False)
+    longer = b"".join(b'{"n": %d}\n' % n for n in range(7, 20))
+    write_bytes(journal, longer)
+    found, another = tail.new()
+    assert another and [row["n"] for row in found] == list(range(7, 20)), "it was replaced, and is longer than before"
+    with journal.open("r+b") as handle:
+        handle.truncate(9)
+    assert tail.new() == ([{"n": 7}], True)
+    journal.unlink()
+    assert tail.new() == ([], True) and tail.new() == ([], False)
+
+
+def test_a_write_killed_at_any_moment_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
+    file = tmp_path / "value"
+    file.write_bytes(b"old" * 1000)
+    program = (
+        "import sys; from pathlib import Path; from holdfast.core.files import write_bytes\n"
+        "while True: write_bytes(Path(sys.argv[1]), b'new' * 1000)"
+    )
+    for pause in (0.15, 0.2, 0.25):
+        child = subprocess.Popen([sys.executable, "-c", program, str(file)])
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(pause)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert file.read_bytes() in (b"old" * 1000, b"new" * 1000)
+
+
+def test_a_journal_is_read_up_to_its_torn_last_line(tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    append_line(journal, {"step": 1})
+    append_line(journal, {"step": 2})
+    with journal.open("ab") as handle:
+        handle.write(b'{"step": 3')
+    assert list(read_lines(journal)) == [{"step": 1}, {"step": 2}]
+    assert last_line(journal) == {"step": 2}
+    assert cut_torn_line(journal) == 10
+    append_line(journal, {"step": 3})
+    assert [entry["step"] for entry in read_lines(journal)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("size", [10, 4_090, 4_096, 40_000])
+def test_the_last_line_is_found_however_long_it_is(tmp_path: Path, size: int, before: int) -> None:
+    journal = tmp_path / "j.jsonl"
+    for step in range(before):
+        append_line(journal, {"step": step})
+    assert last_line(journal) == ({"step": before - 1} if before else None)
+    append_line(journal, {"words": "x" * size})
+    assert last_line(journal) == {"words": "x" * size}
+
+
+def test_a_damaged_line_inside_a_journal_is_named(tmp_path: Path) -> None:
+    journal = tmp_path / "j.jsonl"
+    journal.write_bytes(b'{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        list(read_lines(journal))
+
+
+def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError):
+        write_bytes(tmp_path / "folder", b"x")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
