@@ -17,7 +17,7 @@ demo: $(VENV)/.ready ## train a small model through two real kills, then show th
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.ready ## what CI runs
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-long: $(VENV)/.ready ## the same and the thousands of kills
 	$(BIN)/python -m pytest -m 'long or not long'

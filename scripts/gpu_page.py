@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from holdfast.book.examine import examine, verdict  # noqa: E402
 from holdfast.ui.paths import paths  # noqa: E402
-from recorded import CARDS, machine  # noqa: E402
+from support.recorded import CARDS, machine  # noqa: E402
 
 PAGE = ROOT / "docs" / "gpus.md"
 MARK = re.compile(r"(<!-- (\w+): written by scripts/gpu_page.py -->\n).*?(<!-- end -->)", re.S)

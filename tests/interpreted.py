@@ -16,7 +16,7 @@ from triton.runtime import interpreter
 
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.tasks.sft.proof import kernels_differ
-from test_packing import ARCHITECTURES, task_of
+from support.architectures import ARCHITECTURES, task_of
 
 
 @triton.jit

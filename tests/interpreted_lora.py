@@ -17,8 +17,7 @@ from triton.runtime import interpreter
 from holdfast.trainer.model.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.model.kernels import ops
-from test_mixed import apart
-from test_packing import ARCHITECTURES, LENGTHS, assert_equal, gradients, task_of
+from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
 
 KINDS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 SIZES = [(1, 1, 1, 1), (5, 7, 3, 1), (70, 130, 4, 3), (33, 64, 16, 2), (600, 96, 20, 3), (40, 33, 200, 2)]  # tokens, features, rank, layers

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from conftest import SHARED, holdfast, needs_shared
-from harmless import HARMLESS, HEALTHY, SURVIVED
 from holdfast.book import cards_of
 from holdfast.cli import main
 from holdfast.core.logtext import Evidence, clean_lines
@@ -20,6 +19,7 @@ from holdfast.mind.explain import answer
 from holdfast.mind.fitting import fitted
 from holdfast.verbs.diagnose import exit_code
 from holdfast.world.log_file import read_log
+from support.harmless import HARMLESS, HEALTHY, SURVIVED
 
 BOOK = cards_of("failures")
 NEW_OOM = (

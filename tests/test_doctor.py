@@ -28,7 +28,7 @@ from holdfast.mind.contrast import contrast
 from holdfast.supervisor.foresee import foresee
 from holdfast.supervisor.launch import trainer_launch
 from holdfast.world.model_types import causal_types
-from recorded import AMD, MACHINES, Row, machine
+from support.recorded import AMD, MACHINES, Row, machine
 
 
 @pytest.mark.parametrize("row", MACHINES, ids=[row[0] for row in MACHINES])

@@ -14,7 +14,7 @@ import pytest
 
 import faked
 from simulated import card
-from test_packing import ARCHITECTURES
+from support.architectures import ARCHITECTURES
 
 pytestmark = card.needed
 

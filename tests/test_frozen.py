@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast.core.config.config import Config
 from holdfast.trainer.model import load as models
-from test_packing import ARCHITECTURES
+from support.architectures import ARCHITECTURES
 
 SETTINGS = {"attention": "sdpa", "dtype": "fp32", "threads": 1, "deterministic": True}
 IDS = torch.arange(3, 35)[None]

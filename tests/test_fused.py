@@ -25,8 +25,7 @@ from holdfast.trainer.model import kernels
 from holdfast.trainer.model.dropout import StatelessDropout, StepContext, _mix
 from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.tasks.sft.proof import fused_differ
-from test_mixed import apart
-from test_packing import ARCHITECTURES, LENGTHS, assert_equal, gradients, task_of
+from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
 
 ROWS = list(range(len(LENGTHS)))
 Change = Callable[[Tensor], Tensor]

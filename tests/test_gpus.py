@@ -15,7 +15,7 @@ from gpu_page import AMD, INTEGRATED, NVIDIA, PAGE, facts_of, written
 from conftest import ROOT
 from holdfast.core.facts.machine import has_bf16
 from holdfast.ui.paths import paths
-from recorded import machine
+from support.recorded import machine
 
 ALL = {**NVIDIA, **AMD, **INTEGRATED}
 

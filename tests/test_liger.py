@@ -21,7 +21,7 @@ from holdfast.core.config.config import Config
 from holdfast.mind.plan import settings_of
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.tasks.sft.proof import kernels_differ
-from test_packing import ARCHITECTURES, LENGTHS, gradients, task_of
+from support.architectures import ARCHITECTURES, LENGTHS, gradients, task_of
 
 OWN_ROTARY = modeling_qwen2.apply_rotary_pos_emb
 Kernel = Callable[[Any, Tensor], Tensor]

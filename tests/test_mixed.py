@@ -25,13 +25,7 @@ from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.tasks.sft import proof
 from holdfast.world.place import Place
 from holdfast.world.system import read_system
-from test_packing import ARCHITECTURES, HYBRIDS, LENGTHS, gradients, one_by_one, task_of
-
-
-def apart(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """1 - the cosine between two sets of gradients."""
-    one, other = (torch.cat([grads[name].flatten() for name in sorted(theirs)]) for grads in (ours, theirs))
-    return 1.0 - float(torch.nn.functional.cosine_similarity(one, other, dim=0))
+from support.architectures import ARCHITECTURES, HYBRIDS, LENGTHS, apart, gradients, one_by_one, task_of
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")

@@ -23,7 +23,7 @@ from holdfast.core.types import Launch
 from holdfast.trainer.jobs.standby import _warm_up
 from holdfast.trainer.optimizer import AdamW
 from holdfast.world.standby import Standby
-from test_packing import ARCHITECTURES, task_of, tokens_of
+from support.architectures import ARCHITECTURES, task_of, tokens_of
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")

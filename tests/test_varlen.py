@@ -19,8 +19,7 @@ from torch import Tensor
 from holdfast.trainer.model import attention
 from holdfast.trainer.model.attention import Kernel
 from holdfast.trainer.tasks.sft.proof import disproof
-from test_mixed import apart
-from test_packing import ARCHITECTURES, LENGTHS, gradients, one_by_one, task_of
+from support.architectures import ARCHITECTURES, LENGTHS, apart, gradients, one_by_one, task_of
 
 CALLS: list[tuple[int, ...]] = []
 

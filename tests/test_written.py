@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, lines, start, wait_until
-from endpoint import serving
 from holdfast.rows.recipe.model_rows import rows_in
+from support.endpoint import serving
 
 pytest.importorskip("httpx", reason="httpx is not installed (holdfast[endpoint])")
 

@@ -8,7 +8,7 @@ import torch
 from holdfast.core.config.config import Train
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, gradients_sha256
-from test_packing import ARCHITECTURES, task_of
+from support.architectures import ARCHITECTURES, task_of
 
 STEPS = [[0, 1, 2], [3, 4, 5], [1, 5], [0, 2, 4]]
 

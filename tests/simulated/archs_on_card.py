@@ -25,7 +25,7 @@ from holdfast.core.config.config import Config
 from holdfast.trainer.model import load as model
 from holdfast.trainer.tasks.sft import proof
 from holdfast.trainer.tasks.sft.task import Sft
-from test_packing import ARCHITECTURES, LENGTHS, tokens_of
+from support.architectures import ARCHITECTURES, LENGTHS, tokens_of
 
 SETTINGS: dict[str, Any] = {"attention": "sdpa", "dtype": "bf16", "packing": True, "own_head": False, "checkpointed_layers": 0}
 CHANGES: list[dict[str, Any]] = [

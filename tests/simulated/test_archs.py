@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from simulated import card
-from test_packing import ARCHITECTURES
+from support.architectures import ARCHITECTURES
 
 pytestmark = card.needed
 

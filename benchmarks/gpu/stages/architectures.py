@@ -23,7 +23,7 @@ _APART = {"bf16": 1e-2, "fp32": 1e-5}  # 1 - cosine of all gradients
 def run(place: Place) -> None:
     import torch
 
-    from test_packing import ARCHITECTURES
+    from support.architectures import ARCHITECTURES
 
     names = list(ARCHITECTURES)[: 2 if place.smoke else None]
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -69,14 +69,14 @@ def _folder(config: Any) -> str:
 
 
 def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, str]]:
-    """All gradients of the adapter after one pass over test_packing's rows, and what the proof had against the layout."""
+    """All gradients of the adapter after one pass over its rows, and what the proof had against the layout."""
     import torch
 
     from holdfast.core.config.config import Config
     from holdfast.trainer.model import load as trainers_model
     from holdfast.trainer.tasks.sft.proof import disproof
     from holdfast.trainer.tasks.sft.task import Sft
-    from test_packing import LENGTHS, tokens_of
+    from support.architectures import LENGTHS, tokens_of
 
     settings: Json = {"attention": "sdpa", "dtype": "bf16", "liger": False, "packing": True, "varlen": False, "own_head": False}
     settings |= {"micro_batch_tokens": 64, "checkpointed_layers": 0, "threads": 1, "deterministic": False, "memory_limit_bytes": None}
