@@ -16,6 +16,7 @@ from holdfast.core.facts.model_folder import read_model
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.judge.layouts import BadRow, parse_example, prompt_and_answer
 from holdfast.rows.judge.unused import Unused
+from holdfast.supervisor.foresee import foresee
 from holdfast.supervisor.prepare import check_data
 from holdfast.ui.terminal import Terminal
 
@@ -140,3 +141,10 @@ def test_answers_that_lose_their_end_are_told_as_a_loss(
     check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=True))
     said = capsys.readouterr().out
     assert "! 1 answer cut off at 96 tokens, the model learns to stop there: a higher limit, or data.too_long" in said
+
+
+def test_the_doctor_tells_of_fields_that_are_not_used(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [row | {"score": at / 7, "id": at} for at, row in enumerate(make_rows(5))]
+    config = load_config(config_of(data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))]}))
+    (told,) = [finding for finding in foresee(config, {}).findings if finding.id == "data-fields"]
+    assert told.severity == "warn" and told.message.endswith("what a row means: score")

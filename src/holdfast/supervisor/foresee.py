@@ -18,6 +18,7 @@ from holdfast.mind.plan import make_plan
 from holdfast.rows.files.raw_row import RawRow, Reject
 from holdfast.rows.files.read import read_rows
 from holdfast.rows.judge.layouts import BadRow, parse_example
+from holdfast.rows.judge.unused import Unused
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.world.model_types import causal_types
 
@@ -83,12 +84,23 @@ def _rows(config: Config) -> Iterator[Finding]:
             yield Finding("data-files", "block", f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", fix)
             continue
         bad = [wrong for row in first if (wrong := _wrong(row, config.data))]
+        if telling := _telling(first, config.data):
+            text = f"{name}: not used, though it may change what a row means: {', '.join(telling)}"
+            yield Finding("data-fields", "warn", text, "leave rows out with jq before the run; every row is learned alike")
         if not first:
             yield Finding("data-files", "warn", f"{name} holds no row", fix)
         elif bad:
             text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be read: {bad[0]}"
             hopeless = len(bad) == len(first) and (len(first) == _LOOKED_AT or len(config.data.files) == 1)
             yield Finding("data-files", "block" if hopeless else "warn", text, fix)
+
+
+def _telling(rows: list[RawRow | Reject], data: Data) -> list[str]:
+    """Fields of these rows that nothing is learned from and that look as if they changed what a row means."""
+    good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, data)]
+    unused = Unused()
+    unused.add([(value, parse_example(value, data.format, data.fields).layout) for value in good], data.fields)
+    return list(unused.telling)
 
 
 def _wrong(row: RawRow | Reject, data: Data) -> str:
