@@ -18,8 +18,10 @@ from conftest import events, holdfast, lines, make_rows, write_rows
 from holdfast.core.config.config import Config
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
-from holdfast.core.files import sha256, write_json
+from holdfast.core.files import append_line, sha256, write_json
+from holdfast.core.locks import hold
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.core.types import Ending, Wreck
 from holdfast.supervisor.prepare import held, open_run
 from holdfast.supervisor.run_to_end import diagnosed
@@ -303,11 +305,11 @@ def test_a_run_that_began_keeps_all_it_has_when_a_command_is_refused(config_of: 
         open_run(folder, load_config(config_of()), False, quiet())
     before = sorted(path.iterdir())
     with pytest.raises(Stop, match="belongs to another config") as refused, held(path) as (folder, _lock):
-        open_run(folder, load_config(config_of(train={"lr": 0.5})), False, quiet())
+        open_run(folder, load_config(config_of(train={"seed": 5})), False, quiet())
     assert sorted(path.iterdir()) == before and "adapter.start" not in refused.value.hint
     (folder.checkpoints / "step-00000003").mkdir(parents=True)
     with pytest.raises(Stop) as refused, held(path) as (folder, _lock):
-        open_run(folder, load_config(config_of(train={"lr": 0.5})), False, quiet())
+        open_run(folder, load_config(config_of(train={"seed": 5})), False, quiet())
     assert f"adapter.start={path}/checkpoints/step-00000003 --run DIR" in refused.value.hint
 
 
@@ -320,10 +322,40 @@ def test_settings_that_change_no_weight_may_change_while_a_run_is_not_finished(c
         taken = folder.config()
         assert (taken.evaluate.generate, taken.evaluate.max_new_tokens, taken.save.every, taken.save.keep) == (3, 9, 2, 7)
         assert "evaluate.generate: 8 -> 3" in events(path, "config_changed")[0]["changes"]
-        with pytest.raises(Stop, match=r"train\.lr"):
-            open_run(folder, load_config(config_of(train={"lr": 0.5}, **changed)), False, quiet())
+        with pytest.raises(Stop, match=r"train\.seed"):
+            open_run(folder, load_config(config_of(train={"lr": 0.5, "seed": 3}, **changed)), False, quiet())
+        assert not events(path, "learning_rate_changed")
         with pytest.raises(Stop, match=r"save\.snapshot_dir"):
             open_run(folder, load_config(config_of(evaluate=changed["evaluate"], save={"snapshot_dir": str(tmp_path)})), False, quiet())
         write_json(folder.summary_file, {"status": "finished"})
         with pytest.raises(Stop, match=r"evaluate\.generate"):
             open_run(folder, load_config(config_of(evaluate={"generate": 1})), False, quiet())
+
+
+def test_the_learning_rate_may_change_from_the_next_step_on(config_of: Write, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+
+    def opened(rate: float) -> None:
+        with held(path) as (folder, _lock):
+            open_run(folder, load_config(config_of(train={"lr": rate})), False, quiet())
+
+    def factor_at(step: int) -> float:
+        return float(settings_at(read_timeline(path / "timeline.jsonl"), step).get("lr_factor", 1.0))
+
+    opened(1e-3)
+    append_line(path / "steps.jsonl", {"step": 4, "attempt": 1, "loss": 1.0, "time": 1.0, "seconds": 1.0})
+    opened(5e-4)
+    assert [factor_at(step) for step in (4, 5, 9)] == [1.0, 0.5, 0.5], "the steps so far are replayed as they were"
+    opened(5e-4)
+    assert len(events(path, "learning_rate_changed")) == 1, "the same command resumes, and changes nothing"
+    with pytest.raises(Stop, match=r"train\.lr"), hold(path / "trainer.lock", wait=False):
+        opened(1e-3)  # a trainer is alive
+    opened(1e-3)
+    assert factor_at(5) == 1.0 and RunFolder(path).config().train.lr == 1e-3
+    with held(path) as (folder, _lock):
+        open_run(folder, load_config(config_of(train={"lr": 7e-4, "steps": 20})), True, quiet())
+    assert factor_at(5) == pytest.approx(0.7)
+    assert (folder.config().train.lr, folder.config().train.steps) == (1e-3, 20), "the rate of the steps so far stays known"
+    write_json(path / "summary.json", {"status": "finished"})
+    with pytest.raises(Stop, match=r"train\.lr"):
+        opened(2e-3)

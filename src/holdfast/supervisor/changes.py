@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from holdfast.core.config.config import Config
 from holdfast.core.files import read_json
+from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder, differences
+from holdfast.core.run.memory_file import MemoryFile, memory_places
+from holdfast.core.run.timeline import add_entry
 from holdfast.ui.terminal import Terminal
 
 _FREE = (
@@ -13,20 +16,46 @@ _FREE = (
 )  # keys that change neither weights nor rows, nor where the state lies
 
 
-def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal) -> Config:
-    """The run's config with those changes of `new` that may be made while it is not finished, on record and told.
+_OF_LENGTH = ("train.steps:", "train.epochs:")
+_RATE = "train.lr:"
 
-    The old one where another change will be refused.
+
+def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal) -> Config:
+    """The config to compare `new` with: the run's, with those changes of `new` that may be made while it is not finished.
+
+    They are on record and told. The learning rate changes from the next step on, on the timeline; RUN/config.yaml keeps
+    the first one, by which the steps so far are replayed. Nothing is taken up where another change will be refused.
     """
-    changed = differences(old, new)
-    changes = [change for change in changed if change.startswith(_FREE)]
-    others = [change for change in changed if not change.startswith((*_FREE, "train.steps:", "train.epochs:"))]
+    now = old.model_copy(update={"train": old.train.model_copy(update={"lr": _asked_rate(run, old)})})
+    changed = differences(now, new)
+    others = [change for change in changed if not change.startswith((*_FREE, _RATE, *_OF_LENGTH))]
+    changes = [change for change in changed if change.startswith((*_FREE, _RATE))]
     if not changes or others or (read_json(run.summary_file) or {}).get("status") == "finished":
-        return old
+        return now
+    if now.train.lr != new.train.lr:
+        if taken(run.trainer_lock):
+            return now  # a trainer is alive, which would not hear of it
+        step = _next_step(run, old)
+        factor = new.train.lr / old.train.lr
+        add_entry(run.timeline_file, step, {"lr_factor": factor}, f"train.lr = {new.train.lr:g} from step {step} on, as asked")
+        run.event("learning_rate_changed", lr=new.train.lr, before=now.train.lr, from_step=step)
     evaluate = old.evaluate.model_copy(update={key: getattr(new.evaluate, key) for key in ("generate", "max_new_tokens")})
     places = {key: getattr(old.save, key) for key in ("snapshot_dir", "flush_snapshots")}
-    taken = old.model_copy(update={"evaluate": evaluate, "save": new.save.model_copy(update=places)})
-    run.write_config(taken)
+    kept = {"evaluate": evaluate, "save": new.save.model_copy(update=places)}
+    run.write_config(old.model_copy(update=kept))
     run.event("config_changed", changes=changes)
     terminal.tell(f"from here on: {'; '.join(changes)}")
-    return taken
+    return now.model_copy(update=kept | {"train": now.train.model_copy(update={"lr": new.train.lr})})
+
+
+def _asked_rate(run: RunFolder, old: Config) -> float:
+    """The learning rate that was asked for last."""
+    rates = [event["lr"] for event in run.events() if event["event"] == "learning_rate_changed"]
+    return float(rates[-1]) if rates else old.train.lr
+
+
+def _next_step(run: RunFolder, config: Config) -> int:
+    """The first step that is still to be computed: a snapshot may be ahead of the journal."""
+    places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
+    headers = [memory.newest_header() for place in places if (memory := MemoryFile.open(place))]
+    return max(run.committed(), *(header.step for header in headers if header), 0) + 1

@@ -116,8 +116,8 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
         return
     old = run.config()
-    old = take_up_changes(run, old, config, terminal)
-    changed = differences(old, config)
+    changed = differences(take_up_changes(run, old, config, terminal), config)
+    old = run.config()
     if extend:
         _extend(run, old, config, changed, terminal)
     elif changed:
@@ -299,7 +299,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
         rates = _rate_jump(old.train, run.committed(), now["steps"], steps)
         run.event("extended", steps=steps, before=now["steps"], learning_rate=rates)
         terminal.tell(f"extended from {now['steps']:,} to {steps:,} steps; learning rate {rates}")
-    run.write_config(old.model_copy(update={"train": new.train}))
+    run.write_config(old.model_copy(update={"train": new.train.model_copy(update={"lr": old.train.lr})}))
     run.summary_file.unlink(missing_ok=True)
 
 

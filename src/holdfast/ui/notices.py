@@ -24,6 +24,7 @@ _WORDS = {
     "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",
     "best_checkpoint_lost": "the best checkpoint does not verify; the adapter is made of the next best",
     "extended": "the run was extended",
+    "config_changed": "settings of the run were changed",
     "rows_limited": "train.max_tokens is more than the model has positions; rows are cut there",
     "data_rebuilt": "the tokenised rows were made again",
     "token_cache_refused": "the token cache could not be used; the rows were tokenised into the run folder",
