@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-
-class _Pair(NamedTuple):
-    """A question and its answer in fields of their own; `extra` is put behind the question."""
-
-    layout: str
-    question: str
-    extra: str
-    answer: str
-
-
-_PAIRS = (
-    _Pair("alpaca", "instruction", "input", "output"),
-    _Pair("alpaca", "instruction", "context", "response"),
-    _Pair("prompt-completion", "prompt", "", "completion"),
-    _Pair("question-answer", "question", "context", "answer"),
-    _Pair("question-answer", "prompt", "", "response"),
-    _Pair("question-answer", "input", "", "output"),
+from holdfast.rows.judge.names import (
+    KNOWN_NAMES,
+    MARKS,
+    PAIRS,
+    PREFERENCE,
+    REJECTED,
+    TWO_ANSWERS,
+    Pair,
+    in_our_case,
+    name_them,
+    pair_of,
+    under_our_names,
 )
-_PAIR_BY_NAMES: dict[tuple[str, ...], _Pair | None] = {}  # what rows of these fields are; None: no pair
+
+_PAIR_BY_NAMES: dict[tuple[str, ...], Pair | None] = {}  # what rows of these fields are; None: no pair
 _MOST_NAMES = 1000  # lists of fields that are kept, and characters of one
 WITHOUT_TURNS = ("prompt-completion", "text")  # the layouts that no chat template is written around
 LAYOUTS = ("alpaca", "prompt-completion", "chat", "question-answer", "text")
@@ -35,12 +29,6 @@ _KNOWN = (
     "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
     "question-answer: question + answer; text: text"
 )
-_TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
-_REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
-_MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
-FIELDS = frozenset(
-    {name for pair in _PAIRS for name in pair[1:] if name} | {"text", "messages", "conversations", "system", "tools"}
-)  # all that a row is read from
 _SHAREGPT_ROLES = {
     "human": "user",
     "user": "user",
@@ -111,17 +99,17 @@ def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
     return pair.layout, prompt if extra.isspace() else f"{prompt}\n{extra}", answer
 
 
-def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> _Pair | None:
-    if not _PREFERENCE.isdisjoint(names):
+def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> Pair | None:
+    if not PREFERENCE.isdisjoint(names):
         return None  # its values tell
-    if any(name not in _KNOWN_NAMES and _in_our_case(name) in _KNOWN_NAMES for name in names):
+    if any(name not in KNOWN_NAMES and in_our_case(name) in KNOWN_NAMES for name in names):
         return None
     try:
         layout, pair = _recognise(value, value)
     except BadRow:
         return None
     if layout == "text":
-        pair = _Pair("text", "", "", "text")
+        pair = Pair("text", "", "", "text")
     if len(_PAIR_BY_NAMES) < _MOST_NAMES and sum(map(len, names)) < _MOST_NAMES:
         _PAIR_BY_NAMES[names] = pair
     return pair
@@ -136,13 +124,13 @@ def example_of(layout: str, prompt: str, answer: str) -> Example:
 
 def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = None) -> Example:
     """Read one parsed row in `layout` ("auto": by its fields). `fields`: names of ours and those the file uses. Raises BadRow."""
-    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in map(_in_our_case, turn) for turn in value):
+    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in value):
         value = {"messages": value}
     if not isinstance(value, dict):
         raise BadRow("not_an_object", f"a JSON object is needed, this is {_kind(value)}")
-    as_it_stands, value = value, _under_our_names(value, fields or {})
+    as_it_stands, value = value, under_our_names(value, fields or {})
     _refuse_preferences(value)
-    name, pair = _recognise(value, as_it_stands) if layout == "auto" else (layout, _pair(value, layout))
+    name, pair = _recognise(value, as_it_stands) if layout == "auto" else (layout, pair_of(value, layout))
     if pair:
         return _from_pair(value, pair)
     if name == "text":
@@ -150,53 +138,16 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
     return Example(messages=_conversation(value), tools=_tools(value), layout="chat")
 
 
-def _under_our_names(value: dict[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """The row with the fields that it names otherwise under our names, too: those that `fields` maps, and those of another case."""
-    if not fields and value.keys() <= _KNOWN_NAMES:
-        return value
-    cased: dict[str, list[str]] = {}
-    for name in value:
-        cased.setdefault(_in_our_case(name), []).append(name)
-    for ours, theirs in fields.items():
-        same = [theirs] if theirs in value else cased.get(_in_our_case(theirs), [])
-        if len(same) == 1:
-            value = value | {ours: value[same[0]]}
-    meant = {ours: same[0] for ours, same in cased.items() if ours in _KNOWN_NAMES and ours not in value and len(same) == 1}
-    return value | {ours: value[theirs] for ours, theirs in meant.items()} if meant else value
-
-
-def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]) -> set[str]:
-    """The names in `value`, as they stand there, of all that a row of this layout is read from. `fields`: names of ours and theirs."""
-    ours_of = {name: {_in_our_case(name)} for name in value}
-    for ours, theirs in fields.items():
-        for name in ours_of:
-            if _in_our_case(theirs) == _in_our_case(name):
-                ours_of[name] = ours_of[name] | {ours}
-    named = dict.fromkeys(one for ours in ours_of.values() for one in ours)
-    pair = _pair(named, layout)
-    if pair:
-        read = set(pair[1:])
-    elif layout == "text":
-        read = {"text"}
-    else:
-        read = {"messages" if "messages" in named else "conversations", "system", "tools"}
-    return {name for name, ours in ours_of.items() if ours & read}
-
-
-def _in_our_case(name: Any) -> str:
-    return str(name).strip().lower()
-
-
-def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str, _Pair | None]:
+def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str, Pair | None]:
     """The layout of a row under our names, and its pair if it is one. Raises BadRow, with the names as they stand in the file."""
     if "conversations" in value:
         return "chat", None
-    for pair in _PAIRS[:3]:
+    for pair in PAIRS[:3]:
         if pair.question in value and pair.answer in value:
             return pair.layout, pair
     if "messages" in value:
         return "chat", None
-    for pair in _PAIRS[3:]:
+    for pair in PAIRS[3:]:
         if pair.question in value and pair.answer in value:
             return pair.layout, pair
     if "text" in value:
@@ -205,45 +156,17 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str
         if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
             raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
     names = sorted(map(str, as_it_stands))[:20]
-    raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}); {_name_them(value, as_it_stands)}")
-
-
-def _name_them(value: Mapping[str, Any], as_it_stands: Mapping[str, Any]) -> str:
-    """Which options say what this row's question and answer are called, with names it has, the likeliest first."""
-    known = next((pair for pair in _PAIRS if pair.question in value or pair.answer in value), _PAIRS[3])
-    missing = [(ours, like) for ours, like in ((known.question, _QUESTIONS), (known.answer, _ANSWERS)) if ours not in value]
-    texts = [name for name, inside in as_it_stands.items() if isinstance(inside, str) and _in_our_case(name) not in known]
-    meant = {ours: name for ours, like in missing if (name := _likeliest(texts, like))}
-    left = [name for name in texts if name not in meant.values()]
-    meant |= dict(zip([ours for ours, _ in missing if ours not in meant], left, strict=False))
-    told = [(ours, meant.get(ours, "THEIRS")) for ours, _ in missing]
-    options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in told)
-    in_config = ", ".join(f"{ours}: {theirs}" for ours, theirs in told)
-    return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"
-
-
-def _likeliest(names: Iterable[str], like: tuple[str, ...]) -> str:
-    """The name that is most like one of `like`; an empty text where none is."""
-    scored = [(max(difflib.SequenceMatcher(None, _in_our_case(name), one).ratio() for one in like), name) for name in names]
-    best, name = max(scored, default=(0.0, ""))
-    return name if best > _ALIKE else ""
-
-
-_QUESTIONS = ("question", "instruction", "prompt", "input", "query", "user", "human", "request", "source", "q")
-_ANSWERS = ("answer", "output", "response", "completion", "reply", "assistant", "target", "solution", "ans", "a")
-_ALIKE = 0.6  # of the letters of two names
-_PREFERENCE = frozenset((*(name for names in _TWO_ANSWERS for name in names), *_REJECTED, *_MARKS))
-_KNOWN_NAMES = FIELDS | _PREFERENCE
+    raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}); {name_them(value, as_it_stands)}")
 
 
 def _refuse_preferences(value: dict[str, Any]) -> None:
     """Raise BadRow for a row that says which answer is better, or that its own is bad: learning the answer alone may be the opposite."""
-    pair = next((names for names in _TWO_ANSWERS if all(value.get(name) for name in names)), None)
-    worse = next((name for name in _REJECTED if value.get(name)), None)
+    pair = next((names for names in TWO_ANSWERS if all(value.get(name) for name in names)), None)
+    worse = next((name for name in REJECTED if value.get(name)), None)
     if pair or worse:
         fields = " and ".join(pair) if pair else f"an answer and {worse}"
         raise BadRow("preference_row", f"it holds {fields}, two answers of which one is the better; {_PREFERENCES}")
-    mark = next((name for name in _MARKS if _is_mark(value.get(name))), None)
+    mark = next((name for name in MARKS if _is_mark(value.get(name))), None)
     if mark and "text" not in value:
         kept = f"jq -c 'select(.{mark}) | del(.{mark})' keeps the good ones"
         raise BadRow("preference_row", f"its {mark} says whether the answer is a good one ({value[mark]}); {_PREFERENCES}, {kept}")
@@ -259,15 +182,10 @@ def _is_mark(value: Any) -> bool:
 def _looks_like_a_row(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
-    return "messages" in value or "conversations" in value or any(pair.question in value and pair.answer in value for pair in _PAIRS)
+    return "messages" in value or "conversations" in value or any(pair.question in value and pair.answer in value for pair in PAIRS)
 
 
-def _pair(value: Mapping[str, Any], layout: str) -> _Pair | None:
-    mine = [pair for pair in _PAIRS if pair.layout == layout]
-    return next((pair for pair in mine if pair.question in value and pair.answer in value), mine[0] if mine else None)
-
-
-def _from_pair(value: dict[str, Any], pair: _Pair) -> Example:
+def _from_pair(value: dict[str, Any], pair: Pair) -> Example:
     question = _text(value, pair.question)
     if pair.layout == "prompt-completion":
         return Example(given=_filled(question, pair.question), learned=_answer(value, pair.answer), layout=pair.layout)
@@ -307,7 +225,7 @@ def _conversation(value: dict[str, Any]) -> tuple[Message, ...]:
     turns = value.get(field)
     if not isinstance(turns, list):
         raise BadRow("missing_field" if turns is None else "wrong_type", f"{field} must be a list of turns, it is {_kind(turns)}")
-    share = share and not any(isinstance(turn, dict) and "role" in map(_in_our_case, turn) for turn in turns)
+    share = share and not any(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in turns)
     messages = tuple(_turn(turn, number, share) for number, turn in enumerate(turns))
     system = value.get("system")
     if isinstance(system, str) and system.strip() and (not messages or messages[0].role != "system"):
@@ -325,10 +243,10 @@ def _conversation(value: dict[str, Any]) -> tuple[Message, ...]:
 def _turn(turn: Any, number: int, share: bool) -> Message:
     if not isinstance(turn, dict):
         raise BadRow("wrong_type", f"turn {number} must be an object, it is {_kind(turn)}")
-    turn = turn if turn.keys() & _TURN_NAMES else {_in_our_case(name): inside for name, inside in turn.items()}
+    turn = turn if turn.keys() & _TURN_NAMES else {in_our_case(name): inside for name, inside in turn.items()}
     role, content = (turn.get("from"), turn.get("value")) if share else (turn.get("role"), turn.get("content"))
-    if isinstance(role, str) and role not in _ALL_ROLES and _in_our_case(role) in _ALL_ROLES:
-        role = _in_our_case(role)
+    if isinstance(role, str) and role not in _ALL_ROLES and in_our_case(role) in _ALL_ROLES:
+        role = in_our_case(role)
     calls = _calls(turn.get("tool_calls"), number)
     if isinstance(content, list):
         content = _joined(content, number)

@@ -13,7 +13,7 @@ from typing import Literal
 from holdfast.book import cards_of
 from holdfast.core.cards.data_check import DataCheck
 from holdfast.core.errors import USAGE, Stop
-from holdfast.rows.judge.layouts import FIELDS
+from holdfast.rows.judge.names import FIELDS
 
 NO_LIMIT = sys.maxsize
 _VERSION = 6  # of everything that turns a row into tokens: reader, formats, template, cut

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.rows.judge.layouts import fields_read
+from holdfast.rows.judge.names import fields_read
 
 _MOST_NAMES = 200  # that are counted; rows with more have no columns
 _TURN = {"role", "content", "from", "value", "tool_calls", "tool_call_id", "name", "id"}

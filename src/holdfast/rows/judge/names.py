@@ -1,0 +1,103 @@
+"""What fields of a row are called: ours, theirs, and in which case. Reads no text."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Pair(NamedTuple):
+    """A question and its answer in fields of their own; `extra` is put behind the question."""
+
+    layout: str
+    question: str
+    extra: str
+    answer: str
+
+
+PAIRS = (
+    Pair("alpaca", "instruction", "input", "output"),
+    Pair("alpaca", "instruction", "context", "response"),
+    Pair("prompt-completion", "prompt", "", "completion"),
+    Pair("question-answer", "question", "context", "answer"),
+    Pair("question-answer", "prompt", "", "response"),
+    Pair("question-answer", "input", "", "output"),
+)
+TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
+REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
+MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
+FIELDS = frozenset(
+    {name for pair in PAIRS for name in pair[1:] if name} | {"text", "messages", "conversations", "system", "tools"}
+)  # all that a row is read from
+PREFERENCE = frozenset((*(name for names in TWO_ANSWERS for name in names), *REJECTED, *MARKS))
+KNOWN_NAMES = FIELDS | PREFERENCE
+
+
+def under_our_names(value: dict[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """The row with the fields that it names otherwise under our names, too: those that `fields` maps, and those of another case."""
+    if not fields and value.keys() <= KNOWN_NAMES:
+        return value
+    cased: dict[str, list[str]] = {}
+    for name in value:
+        cased.setdefault(in_our_case(name), []).append(name)
+    for ours, theirs in fields.items():
+        same = [theirs] if theirs in value else cased.get(in_our_case(theirs), [])
+        if len(same) == 1:
+            value = value | {ours: value[same[0]]}
+    meant = {ours: same[0] for ours, same in cased.items() if ours in KNOWN_NAMES and ours not in value and len(same) == 1}
+    return value | {ours: value[theirs] for ours, theirs in meant.items()} if meant else value
+
+
+def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]) -> set[str]:
+    """The names in `value`, as they stand there, of all that a row of this layout is read from. `fields`: names of ours and theirs."""
+    ours_of = {name: {in_our_case(name)} for name in value}
+    for ours, theirs in fields.items():
+        for name in ours_of:
+            if in_our_case(theirs) == in_our_case(name):
+                ours_of[name] = ours_of[name] | {ours}
+    named = dict.fromkeys(one for ours in ours_of.values() for one in ours)
+    pair = pair_of(named, layout)
+    if pair:
+        read = set(pair[1:])
+    elif layout == "text":
+        read = {"text"}
+    else:
+        read = {"messages" if "messages" in named else "conversations", "system", "tools"}
+    return {name for name, ours in ours_of.items() if ours & read}
+
+
+def in_our_case(name: Any) -> str:
+    return str(name).strip().lower()
+
+
+def pair_of(value: Mapping[str, Any], layout: str) -> Pair | None:
+    mine = [pair for pair in PAIRS if pair.layout == layout]
+    return next((pair for pair in mine if pair.question in value and pair.answer in value), mine[0] if mine else None)
+
+
+def name_them(value: Mapping[str, Any], as_it_stands: Mapping[str, Any]) -> str:
+    """Which options say what this row's question and answer are called, with names it has, the likeliest first."""
+    known = next((pair for pair in PAIRS if pair.question in value or pair.answer in value), PAIRS[3])
+    missing = [(ours, like) for ours, like in ((known.question, _QUESTIONS), (known.answer, _ANSWERS)) if ours not in value]
+    texts = [name for name, inside in as_it_stands.items() if isinstance(inside, str) and in_our_case(name) not in known]
+    meant = {ours: name for ours, like in missing if (name := _likeliest(texts, like))}
+    left = [name for name in texts if name not in meant.values()]
+    meant |= dict(zip([ours for ours, _ in missing if ours not in meant], left, strict=False))
+    told = [(ours, meant.get(ours, "THEIRS")) for ours, _ in missing]
+    options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in told)
+    in_config = ", ".join(f"{ours}: {theirs}" for ours, theirs in told)
+    return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"
+
+
+def _likeliest(names: Iterable[str], like: tuple[str, ...]) -> str:
+    """The name that is most like one of `like`; an empty text where none is."""
+    scored = [(max(difflib.SequenceMatcher(None, in_our_case(name), one).ratio() for one in like), name) for name in names]
+    best, name = max(scored, default=(0.0, ""))
+    return name if best > _ALIKE else ""
+
+
+_QUESTIONS = ("question", "instruction", "prompt", "input", "query", "user", "human", "request", "source", "q")
+_ANSWERS = ("answer", "output", "response", "completion", "reply", "assistant", "target", "solution", "ans", "a")
+_ALIKE = 0.6  # of the letters of two names
