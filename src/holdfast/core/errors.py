@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 DONE = 0
@@ -36,3 +37,12 @@ class DeviceGone(Exception):
 def told(error: Exception) -> str:
     """Kind and first line of an error that another package raised."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]
+
+
+class Damaged(Stop, ValueError):
+    """A file of a run that does not hold what it should. A ValueError as well, for those who go on without the file."""
+
+
+def damaged(path: Path, why: str) -> Damaged:
+    """The error that says so."""
+    return Damaged(BLOCKED, f"{path} is damaged: {why}", "restore that file; holdfast status and diagnose read what is left")

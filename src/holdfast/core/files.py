@@ -7,11 +7,15 @@ import errno
 import glob
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
+
+from holdfast.core.errors import damaged
+from holdfast.core.safe_open import LARGEST_JSON, open_regular
 
 Json = dict[str, Any]
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
@@ -25,9 +29,9 @@ def is_full(error: BaseException) -> bool:
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     """Write a new `path`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as handle:
+        with temporary.open("xb") as handle:
             yield handle
             handle.flush()
             if durable:
@@ -63,11 +67,16 @@ def write_json(path: Path, value: Any, durable: bool = True) -> None:
 
 
 def read_json(path: Path) -> Json | None:
-    """The object in `path`, or None when there is no such file or it holds no JSON object."""
+    """The object in `path`, or None when there is no such file or it holds no JSON object. Raises OSError where it may not be read."""
     try:
-        value = orjson.loads(path.read_bytes())
+        with open_regular(path, LARGEST_JSON) as handle:
+            value = orjson.loads(handle.read())
     except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
         return None
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO):
+            return None
+        raise
     return value if isinstance(value, dict) else None
 
 
@@ -77,7 +86,7 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
     Raises OSError when the disk takes no more; what was written of the line is cut off again, so the file stays whole.
     """
     line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         written = os.write(descriptor, line)
         if written != len(line):
@@ -90,7 +99,7 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
 
 
 def read_lines(path: Path) -> Iterator[Json]:
-    """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises ValueError with its number."""
+    """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number."""
     try:
         handle = path.open("rb")
     except FileNotFoundError:
@@ -99,11 +108,7 @@ def read_lines(path: Path) -> Iterator[Json]:
         for number, line in enumerate(handle, 1):
             if not line.endswith(b"\n"):
                 return
-            try:
-                value = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
-            yield value
+            yield _parsed(path, line, f"line {number}")
 
 
 class Tail:
@@ -130,7 +135,7 @@ class Tail:
             return [], replaced
         whole = data[: data.rfind(b"\n") + 1]
         self._at, self._file = (0 if replaced else self._at) + len(whole), facts.st_ino
-        return [orjson.loads(line) for line in whole.splitlines()], replaced
+        return [_parsed(self.path, line, "a line") for line in whole.splitlines()], replaced
 
 
 def cut_torn_line(path: Path) -> int:
@@ -151,13 +156,23 @@ def last_line(path: Path) -> Json | None:
     while True:
         lines, whole = _newest(path, window)
         if lines or whole:
-            return orjson.loads(lines[-1]) if lines else None
+            return _parsed(path, lines[-1], "its last line") if lines else None
         window *= 8
 
 
 def newest_lines(path: Path, window: int) -> list[Json]:
     """The whole lines in the last `window` bytes of a journal."""
-    return [orjson.loads(line) for line in _newest(path, window)[0]]
+    return [_parsed(path, line, "a line") for line in _newest(path, window)[0]]
+
+
+def _parsed(path: Path, line: bytes, name: str) -> Json:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise damaged(path, f"{name} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise damaged(path, f"{name} is not a JSON object")
+    return value
 
 
 def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:

@@ -12,7 +12,7 @@ from pathlib import Path
 @contextlib.contextmanager
 def hold(lock: Path, wait: bool) -> Iterator[bool]:
     """Hold a lock file exclusively; yields whether it could be had."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield True
@@ -28,7 +28,7 @@ def taken(lock: Path) -> bool:
     To ask, the lock is shared for an instant; whoever takes one has to try for more than that instant.
     """
     try:
-        descriptor = os.open(lock, os.O_RDONLY)
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:

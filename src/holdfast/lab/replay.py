@@ -21,6 +21,7 @@ from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.killed import killed_by
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import memory_places
+from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.wait import wait_for_end
 from holdfast.world.child import trainer_command, with_env
@@ -58,7 +59,7 @@ def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str
     """Replay `step` under `change` in a child of its own; the outcome as the command prints it. Raises Stuck."""
     folder = new_trial(run, step, change)
     began = time.monotonic()
-    with (folder / "output.log").open("ab") as output:
+    with open_log(folder / "output.log") as output:
         child = start_child(trainer_command("trial", run.path, folder), with_env(environment, change.env), output, subprocess.DEVNULL)
         try:
             ending = _ending(child, folder, START_S, deadline_s)
@@ -115,7 +116,7 @@ class Host:
     def __init__(self, run: RunFolder, environment: dict[str, str]) -> None:
         run.trials.mkdir(exist_ok=True)
         self.log = run.trials / "host.log"
-        with self.log.open("ab") as output:
+        with open_log(self.log) as output:
             self.child = start_child(trainer_command("trials", run.path), environment, output, subprocess.PIPE)
 
     def alive(self) -> bool:
@@ -136,7 +137,7 @@ class Host:
             ending = "the trial's process could not be asked"
         if ending != "finished" or (read_json(folder / "outcome.json") or {}).get("leaving"):
             self.close()  # and wait: the next one needs the memory that this one has on the device
-        with self.log.open("rb") as handle, (folder / "output.log").open("ab") as own:
+        with self.log.open("rb") as handle, open_log(folder / "output.log") as own:
             handle.seek(said)
             own.write(handle.read())
         return ending

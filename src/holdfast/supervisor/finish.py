@@ -21,6 +21,7 @@ from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, n
 from holdfast.core.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.units import counted
 from holdfast.core.wait import wait_for_end
@@ -62,7 +63,10 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
     _close(run)
     for place in places:
-        place.unlink(missing_ok=True)
+        try:
+            place.unlink(missing_ok=True)
+        except OSError as error:  # a read-only /dev/shm, or another user's file of that name
+            run.event("snapshot_file_left", file=str(place), reason=error.strerror)
     terminal.summary(summary, run)
     return summary
 
@@ -178,7 +182,7 @@ def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Ca
     rows = run.plan()["rows"]["held_out"]
     asked = 2 * (rows + min(rows, config.evaluate.generate))
     silence = Silence(config.run.hang_s)
-    with log.open("wb") as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
+    with open_log(log, anew=True) as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
         child = _start_evaluation(run, output, tell)
         try:
             while (code := child.poll()) is None:

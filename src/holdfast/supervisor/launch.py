@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+from holdfast.book import cards_of
 from holdfast.book.profile import confirmed
 from holdfast.core.cards.variable import Advice
+from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import read_json
 from holdfast.core.run.folder import RunFolder
@@ -36,8 +38,17 @@ def trainer_launch(run: RunFolder) -> Launch:
     # without it torch before 2.10 refuses deterministic products on CUDA, which `holdfast trial` asks for
     env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     env |= _of_nvidia(run)
-    env |= settings.get("env", {})  # remedies that were seen to help
+    env |= _of_remedies(run, settings.get("env", {}))
     return Launch(tuple(trainer_command("train")), env, settings)
+
+
+def _of_remedies(run: RunFolder, env: dict[str, str]) -> dict[str, str]:
+    """The variables that were seen to help. Raises Stop(1) for others: a folder that was received could name a library or a path."""
+    known = {name for card in cards_of("remedies").values() for name in card.env}
+    if others := sorted(set(env) - known):
+        text = f"{run.timeline_file} sets {', '.join(others)}, which no remedy of the book sets: holdfast did not write that"
+        raise Stop(BLOCKED, text, "set it in your own environment if you want it, and remove it there")
+    return env
 
 
 def _of_nvidia(run: RunFolder) -> dict[str, str | None]:

@@ -62,7 +62,7 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
     inherited = os.environ.pop(HELD_LOCK, None)
     try:
         _claim_folder(run)
-        descriptor = int(inherited) if inherited else os.open(run.supervisor_lock, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = int(inherited) if inherited else os.open(run.supervisor_lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise Stop(BLOCKED, f"{path} cannot be written: {error.strerror}", "choose another place with --run DIR") from None
     try:
@@ -107,7 +107,10 @@ def _lock(run: RunFolder, descriptor: int) -> None:
 def _claim_folder(run: RunFolder) -> None:
     if run.path.is_dir() and {entry.name for entry in run.path.iterdir()} - LEFT and not run.begun():
         raise Stop(USAGE, f"{run.path} is not empty and is not a run folder", "give an empty or new folder with --run DIR")
-    run.path.mkdir(parents=True, exist_ok=True)
+    if run.begun():
+        run.refuse_foreign()
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    run.path.mkdir(mode=0o700, exist_ok=True)  # rows, rejected ones too, and what they taught are nobody else's
 
 
 def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:

@@ -59,6 +59,8 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
             raise
         raise Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over") from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Stop(BLOCKED, f"{error.filename} is a link; holdfast writes through none", "remove the link") from None
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise _disk_full(run, places) from None

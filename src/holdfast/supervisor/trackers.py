@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from holdfast.core.config.config import Config
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.safe_open import open_log
 from holdfast.world.child import module_command
 
 _PATIENCE_S = 60
@@ -29,7 +30,7 @@ def tracked(run: RunFolder, config: Config) -> Iterator[None]:
         yield
         return
     log = run.path / "track.log"
-    with log.open("ab") as output:
+    with open_log(log) as output:
         command = module_command("holdfast.ui.track", run.path)
         # in a session of its own, so that neither Ctrl-C nor a closed terminal reaches it
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)

@@ -33,7 +33,7 @@ _PLAIN_LINE_EVERY_S = 15.0
 
 def open_log(log: Path, why: str) -> int:
     """Open a supervisor's log at its end, with a line that says since when and why it is written; a descriptor."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with contextlib.suppress(OSError):  # a full disk
         os.write(descriptor, f"--- {time.strftime('%F %T')} {why}\n".encode())
     return descriptor

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = RunFolder(arguments.run_folder.resolve()).existing()
-    out = (arguments.out or folder.path / "report.html").resolve()
+    out = arguments.out.resolve() if arguments.out else folder.path / "report.html"
     try:
         write_report(folder, out)
     except OSError as error:

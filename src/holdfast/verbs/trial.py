@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 the step went through and is finite, 1 it did not, 3 the trial cannot be ended."""
     sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
+    folder.refuse_foreign()
     timeline = read_timeline(folder.timeline_file)
     last = settings_at(timeline, timeline[-1]["from_step"])["steps"]
     if not 1 <= arguments.step <= last:

@@ -59,7 +59,7 @@ def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterat
     seen: set[Path] = set()
     for pattern, how, what in _FILES:
         for file in _few(sorted(run.glob(pattern)), run):
-            if file in seen or file.is_symlink() or not file.is_file():
+            if file in seen or file.is_symlink() or not file.is_file() or not file.resolve().is_relative_to(run.resolve()):
                 continue
             seen.add(file)
             name = str(file.relative_to(run))

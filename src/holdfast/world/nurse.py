@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.identity import identify, myself
+from holdfast.core.safe_open import open_log
 from holdfast.core.wait import wait_for_end
 
 LOOK_EVERY_S = 0.5
@@ -57,7 +58,7 @@ def _attend(attempt: Path, lock: int | None, standby: subprocess.Popen[bytes] | 
     reserve(attempt)
     environment = _environment(launch)
     began = time.time()
-    with (attempt / "output.log").open("ab") as output:
+    with open_log(attempt / "output.log") as output:
         trainer = standby if standby and _takes(standby, attempt) else _start(launch["argv"], environment, output, (lock,))
         signal.signal(signal.SIGTERM, lambda *_: trainer.send_signal(signal.SIGTERM))
         code = _watch(trainer, launch["writer_argv"], environment, output, attempt / "writer.json")
@@ -99,7 +100,7 @@ def _environment(orders: dict[str, Any]) -> dict[str, str]:
 
 
 def _open_lock(orders: dict[str, Any]) -> int:
-    return os.open(orders["trainer_lock"], os.O_RDWR | os.O_CREAT, 0o644)
+    return os.open(orders["trainer_lock"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def _lock(descriptor: int) -> bool:

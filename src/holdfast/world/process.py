@@ -17,6 +17,7 @@ from holdfast.core.locks import hold
 from holdfast.core.run.evaluations import is_over
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DISK_FULL, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end
 from holdfast.world.child import module_command
@@ -83,7 +84,7 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
 
 
 def _spawn_nurse(folder: Path) -> subprocess.Popen[bytes]:
-    with (folder / "output.log").open("ab") as output:
+    with open_log(folder / "output.log") as output:
         return subprocess.Popen(
             module_command("holdfast.world.nurse", folder),
             stdin=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from typing import Literal
 from holdfast.core.files import last_line, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.safe_open import open_log
 from holdfast.core.types import Launch
 from holdfast.world.child import module_command
 
@@ -60,7 +61,7 @@ class Standby:
         argv = [*launch.argv[:-1], "standby", str(self.run.path), self.mode]
         orders = {"argv": argv, "env": launch.env, "trainer_lock": str(self.run.trainer_lock)}
         write_json(self.run.standby_file, orders, durable=False)
-        with (self.run.path / "standby.log").open("wb") as log:
+        with open_log(self.run.path / "standby.log", anew=True) as log:
             self.nurse = subprocess.Popen(
                 module_command("holdfast.world.nurse", "--standby", self.run.standby_file),
                 stdin=subprocess.PIPE,

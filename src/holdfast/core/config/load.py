@@ -206,6 +206,8 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
                 problems.append(f"data.{key}[{number}]: {name}: no such file{_near_text(folder / name)}")
             elif path.is_dir():
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
+            elif not path.is_file():
+                problems.append(f"data.{key}[{number}]: {name} is a pipe or a device; write its rows into a file first")
             elif found.setdefault(path, f"{key}[{number}]") != f"{key}[{number}]":
                 why = "to draw its rows more often: data.weights" if found[path].startswith(key) else "rows that are learned judge nothing"
                 problems.append(f"data.{key}[{number}]: {name} is also in data.{found[path]}; {why}")

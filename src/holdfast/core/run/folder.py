@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +16,20 @@ from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
 
+TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
+
 
 @dataclass(frozen=True)
 class RunFolder:
     """Paths and journals of one run. Relative names never enter: `path` is absolute."""
 
     path: Path
+
+    def refuse_foreign(self) -> None:
+        """Raise Stop(1) where the folder is another user's: what it holds decides what is run here, and with which variables."""
+        if self.path.stat().st_uid != os.geteuid() and os.environ.get(TRUSTED) != "1":
+            text = f"{self.path} belongs to another user, and what lies in it decides what would be run as you"
+            raise Stop(BLOCKED, text, f"copy it (cp -r) once you have looked into it; where owners mean nothing, {TRUSTED}=1 allows it")
 
     def existing(self) -> RunFolder:
         """This folder, when it holds a run. Raises Stop(2) when it does not."""

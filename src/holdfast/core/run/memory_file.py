@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import stat
+import secrets
 import struct
 import zlib
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ import orjson
 
 from holdfast.core.files import Json
 from holdfast.core.run.bell import ring
+from holdfast.core.safe_open import open_own
 
 PAGE = 4096
 SHARED_MEMORY = Path("/dev/shm")
@@ -84,8 +85,8 @@ class MemoryFile:
         if existing and (existing.artifact_bytes, existing.state_bytes) == (artifact_bytes, state_bytes):
             return existing
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _allocate(descriptor, file_bytes(artifact_bytes, state_bytes))
             os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + os.fsencode(owner)[:_OWNER_BYTES], 0)
@@ -101,9 +102,9 @@ class MemoryFile:
 
     @classmethod
     def open(cls, path: Path) -> MemoryFile | None:
-        """Map an existing file, or None when there is none or it is not one of ours."""
+        """Map an existing file, or None when there is none, it is not one of ours, or others than this user may write it."""
         try:
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = open_own(path, os.O_RDWR)
         except OSError:
             return None
         try:
@@ -324,16 +325,13 @@ def abandoned(folder: Path) -> dict[Path, int]:
     found = {}
     for file in folder.glob("holdfast-*.rank*"):
         try:
-            facts = file.lstat()
-            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
-                continue
-            with file.open("rb") as handle:
-                page = handle.read(PAGE)
-        except OSError:  # gone meanwhile
+            with os.fdopen(open_own(file, os.O_RDONLY), "rb") as handle:
+                page, size = handle.read(PAGE), os.fstat(handle.fileno()).st_size
+        except OSError:  # another user's, or gone meanwhile
             continue
         owner = Path(os.fsdecode(page[_FILE.size :].rstrip(b"\0")))
         if page.startswith(_MAGIC) and owner.is_absolute() and not owner.exists():
-            found[file] = facts.st_size
+            found[file] = size
     return found
 
 

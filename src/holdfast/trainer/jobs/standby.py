@@ -59,7 +59,7 @@ def _cache_weights(folder: Path) -> None:
 
 
 def _log_to(log: Path) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.close(descriptor)

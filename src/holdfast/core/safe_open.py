@@ -1,0 +1,39 @@
+"""Open what may have been put there by somebody else: no links are followed, nothing is waited for. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+LARGEST_JSON = 1 << 28  # bytes; the index of the largest models has a few millions
+
+
+def open_log(path: Path, anew: bool = False) -> BinaryIO:
+    """A log of ours to append to, or to begin `anew`. Raises OSError (ELOOP) where a link has its name."""
+    how = os.O_TRUNC if anew else os.O_APPEND
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o644), "wb")
+
+
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor of a regular file that is this user's alone: no link, nobody else may read or write it. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    facts = os.fstat(descriptor)
+    if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o077:
+        return descriptor
+    os.close(descriptor)
+    raise PermissionError(errno.EPERM, "is not this user's own file", str(path))
+
+
+def open_regular(path: Path, most_bytes: int) -> BinaryIO:
+    """A regular file, open for reading. Raises OSError where it is none (a pipe, a device, a folder) or larger than that."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    facts = os.fstat(descriptor)
+    if stat.S_ISREG(facts.st_mode) and facts.st_size <= most_bytes:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EFBIG, f"has {facts.st_size:,} bytes, {most_bytes:,} at most are read", str(path))
+    raise OSError(errno.EINVAL, "is not a regular file", str(path))
