@@ -18,6 +18,8 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from holdfast.core.config.settings import Settings
+
 settings.register_profile("holdfast", deadline=None)  # a busy machine is no fault
 settings.load_profile("holdfast")
 
@@ -184,6 +186,11 @@ def run_with_timeline_of(run: Path, config: Path, other: Path) -> dict[str, Any]
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
+
+
+def settings_with(**changes: Any) -> Settings:
+    """Settings with these changes; what only a plan can say is 1."""
+    return Settings(**{"steps": 1, "samples": 1, "micro_batch_tokens": 1, "threads": 1} | changes)
 
 
 def kill(pid: int | None) -> bool:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from conftest import settings_with
 from holdfast.book import cards_of
+from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
@@ -19,8 +21,7 @@ from holdfast.lab.investigate import ACCIDENT, by_accident, in_order, investigat
 from holdfast.lab.replay import Change
 from holdfast.lab.trials import Lab, Spent, trials_left
 
-SETTINGS = {"attention": "sdpa", "dtype": "fp32", "micro_batch_tokens": 200, "packing": True, "own_head": False, "threads": 2}
-SETTINGS |= {"checkpointed_layers": 0}
+SETTINGS = settings_with(micro_batch_tokens=200, threads=2)
 CARDS = in_order(cards_of("remedies").values(), "unknown", {}, set(), allow_cpu=False)
 
 
@@ -30,7 +31,7 @@ class Try:
 
     batches: list[list[int]]
     tokens: list[int]
-    settings: dict[str, Any]
+    settings: Settings
     env: dict[str, Any]
     count: int
     chance: random.Random
@@ -50,7 +51,7 @@ class SimulatedLab(Lab):
 
     def __init__(self, fault: Fault, lengths: list[int], chance: random.Random) -> None:
         self.fault, self.lengths, self.chance = fault, lengths, chance
-        self.step, self.settings, self.environment = 5, dict(SETTINGS), {}
+        self.step, self.settings, self.environment = 5, SETTINGS, {}
         self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
         self.began, self.goes_back = time.monotonic(), True
 
@@ -62,8 +63,8 @@ class SimulatedLab(Lab):
             raise Spent
         self.trials += 1
         samples = list(change.samples) or list(range(len(self.lengths)))
-        settings = self.settings | change.settings
-        batches = packed(samples, self.lengths, settings["micro_batch_tokens"])
+        settings = self.settings.model_copy(update=change.settings)
+        batches = packed(samples, self.lengths, settings.micro_batch_tokens)
         tokens = [sum(self.lengths[one] for one in batch) for batch in batches]
         failed = self.fault.fails(Try(batches, tokens, settings, change.env, self.trials, self.chance))
         facts = {
@@ -120,8 +121,8 @@ def random_fault(chance: random.Random, lengths: list[int]) -> Fault:
             of_row(one),
             Fault(lambda seen: any(one in batch for batch in seen.batches) and seen.chance.random() < odds, {one}),
             Fault(lambda seen: {one, other} <= {row for batch in seen.batches for row in batch}, {one, other}),
-            Fault(lambda seen: seen.settings["attention"] == "sdpa", remedies={"eager-attention"}),
-            Fault(lambda seen: seen.settings["attention"] == "sdpa" and seen.chance.random() < odds, remedies={"eager-attention"}),
+            Fault(lambda seen: seen.settings.attention == "sdpa", remedies={"eager-attention"}),
+            Fault(lambda seen: seen.settings.attention == "sdpa" and seen.chance.random() < odds, remedies={"eager-attention"}),
             Fault(lambda seen: "HSA_ENABLE_SDMA" not in seen.env, remedies={"sdma-off"}),
         ]
     )
@@ -160,7 +161,7 @@ def test_the_guilty_are_found() -> None:
         one = chance.randrange(len(lengths))
         row = tried(of_row(one), lengths, chance)
         assert (row.kind, row.rows) == ("rows", (one,)) and row.trials <= 20, row
-        setting = tried(Fault(lambda seen: seen.settings["attention"] == "sdpa"), lengths, chance)
+        setting = tried(Fault(lambda seen: seen.settings.attention == "sdpa"), lengths, chance)
         assert (setting.kind, setting.remedy) == ("setting", "eager-attention")
 
 
@@ -194,7 +195,7 @@ def test_an_accident_is_counted_as_fisher_did() -> None:
 @pytest.mark.parametrize(("deterministic", "odds"), [(True, (1, 1)), (False, (1, 3))])
 def test_one_failure_is_a_rule_only_where_the_same_trial_gives_the_same_bits(deterministic: bool, odds: tuple[int, int]) -> None:
     lab = SimulatedLab(Fault(lambda seen: seen.count == 1), [20] * 8, random.Random(1))
-    lab.settings["deterministic"] = deterministic
+    lab.settings = lab.settings.model_copy(update={"deterministic": deterministic})
     verdict = investigate(lab, (), 2, [])
     assert (verdict.kind, verdict.odds) == ("uncertain", odds)
 

@@ -497,7 +497,7 @@ def test_trial_asks_for_what_it_needs(config_of: Write, tmp_path: Path) -> None:
     config, run = config_of(train={"steps": 2}), tmp_path / "run"
     assert holdfast("train", config, "--run", run).returncode == 0
     refused(2, "trial", run, "--step", 9, says="the run has steps 1 to 2")
-    refused(2, "trial", run, "--step", 1, "--set", "attention=flash", says="attention takes eager or sdpa")
+    refused(2, "trial", run, "--step", 1, "--set", "attention=flash", says="attention: input should be 'eager' or 'sdpa'")
     refused(2, "trial", run, "--step", 1, "--samples", "a", says="numbers are needed")
 
 
@@ -510,9 +510,11 @@ def test_the_help_of_every_verb_shows_an_example(verb: str) -> None:
 
 def test_a_fault_file_with_a_mistake(config_of: Write, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
-    file.write_text(yaml.safe_dump([{"effect": "explode", "when": {"stepp": 1}}]))
+    wrong = {"attenton": "eager", "dtype": "fp16"}
+    file.write_text(yaml.safe_dump([{"effect": "explode", "when": {"stepp": 1, "setting": wrong}}]))
     said = refused(2, "train", config_of(), "--faults", file, "--run", tmp_path / "run", says="faults.0.effect: 'explode'")
     assert "faults.0.when.stepp: unknown key" in said
+    assert "when.setting: attenton: no such setting; did you mean attention?; dtype: input should be 'fp32' or 'bf16'" in said
 
 
 def test_a_run_folder_in_place_of_a_config_is_told_how_to_go_on(config_of: Callable[..., Path], tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from holdfast.book import cards_of, shelves
 from holdfast.cli import build_parser
-from holdfast.core.cards.catalog import Card, Remedy
+from holdfast.core.cards.catalog import Card, Remedy, read_cards
 from holdfast.core.cards.failure import CAUSES, Failure
+from holdfast.core.cards.remedy import RemedyCard
 from holdfast.core.config.config import Config
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.logtext import Evidence, clean_lines
@@ -56,6 +57,23 @@ def test_a_card_says_why(shelf: str, card: Card) -> None:
     assert 1 <= sentences <= 3, f"{sentences} sentences"
     for remedy in card.remedies:
         assert_valid_patch(remedy)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"attenton": "eager"}, "attenton: no such setting; did you mean attention?"),
+        ({"dtype": "fp16"}, "dtype: input should be 'fp32' or 'bf16'"),
+        ({"packing": "half"}, "packing: input should be a valid boolean"),
+        ({"threads": 0}, "threads: input should be greater than or equal to 1"),
+    ],
+)
+def test_a_remedy_card_of_a_setting_that_is_none_is_refused(tmp_path: Path, settings: dict[str, Any], says: str) -> None:
+    card = cards_of("remedies")["eager-attention"].as_json()
+    (tmp_path / "mine.yaml").write_bytes(orjson.dumps(card | {"settings": settings}))
+    with pytest.raises(Stop) as refused:
+        read_cards(tmp_path, RemedyCard)
+    assert f"mine.yaml: settings: Value error, {says}" in refused.value.message
 
 
 def assert_valid_patch(remedy: Remedy) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as some
 from safetensors import safe_open
 from safetensors.torch import load, save
 
-from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
+from conftest import events, holdfast, kill, lines, processes_of, settings_with, start, wait_until
 from holdfast.core.config.config import Train
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import MemoryFile, memory_places
@@ -36,7 +36,7 @@ from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.state.sound import damage
 
 STEPS, STOOD = 10, 7
-LAUNCH = Launch(("x",), {}, {})
+LAUNCH = Launch(("x",), {}, settings_with())
 Write = Callable[..., Path]
 ADAPTER, STATE = "adapter_model.safetensors", "state.safetensors"
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -220,7 +220,7 @@ def test_no_course_of_gradients_leads_to_a_state_that_is_called_damaged(
         artifact=SimpleNamespace(tensors=optimizer.parameters),
         state=SimpleNamespace(tensors=optimizer.state()),
         begun=0.5,
-        job=SimpleNamespace(config=SimpleNamespace(train=train), settings=lambda step: {}),
+        job=SimpleNamespace(config=SimpleNamespace(train=train), settings=lambda step: settings_with()),
     )
     for step in range(1, steps + 1):
         optimizer.clear()
@@ -250,7 +250,7 @@ class StubLab(Lab):
     """A lab whose trials are answered here. Step 8 failed from the state after step 7; states of 6 and 3 are there, and the beginning."""
 
     def __init__(self, answer: Callable[[Change], Json]) -> None:
-        self.answer, self.step, self.settings = answer, 8, {}
+        self.answer, self.step, self.settings = answer, 8, settings_with()
         self.trials, self.unchanged, self.known, self.began, self.goes_back = 0, [True], {}, 0.0, True
 
     def older_states(self, at: int) -> list[int]:
@@ -287,7 +287,7 @@ def test_without_the_same_bits_a_state_is_accused_by_two_trials_that_agree(again
     """A weight whose gradient is rounding errors alone is another one each time it is trained again: that is no damage."""
     values = iter(again)
     lab = StubLab(lambda change: {"finite": change.since == 4, "differs": GROSS | {"again": next(values) if change.since == 4 else 0}})
-    lab.settings = {"deterministic": False}
+    lab.settings = settings_with(deterministic=False)
     verdict = blame_the_state(lab, FAILED, rates=False)
     assert (verdict is not None) == state
 
@@ -380,7 +380,7 @@ def wreck(step: int, sound: int) -> Wreck:
 
 
 def test_the_decision_goes_back_and_comes_to_an_end() -> None:
-    seen, past = Diagnosis("hardware_fault", 0.8), [Past(7, "hardware_fault", "damaged", (), False)]
+    seen, past = Diagnosis("hardware_fault", 0.8), [Past(7, "hardware_fault", "damaged", None, False)]
     back = decide(wreck(7, 6), seen, past, LAUNCH)
     assert (back.launch, back.remedy, back.to) == (LAUNCH, "rollback", 6) and "t holds nan" in back.reason
     assert decide(wreck(7, 0), seen, past, LAUNCH).to == 0
@@ -392,7 +392,7 @@ def test_the_decision_goes_back_and_comes_to_an_end() -> None:
 
 def test_what_the_lab_saw_is_gone_back_to_until_it_came_to_nothing_too_often() -> None:
     verdict = Verdict("state", 5, 9.0, "the state is damaged: t", remedy="rollback", to=3)
-    before = decide(wreck(7, 6), Diagnosis("x", 0.5), [Past(7, "x", "error", (), False)], LAUNCH)
+    before = decide(wreck(7, 6), Diagnosis("x", 0.5), [Past(7, "x", "error", None, False)], LAUNCH)
     assert decide_after(verdict, wreck(7, 6), before, LAUNCH).to == 3
     assert decide_after(verdict, wreck(7, 6), before, LAUNCH, ROLLBACKS).remedy != "rollback"
     base = decide_after(Verdict("weights", 5, 9.0, "absurd: q"), wreck(7, 6), before, LAUNCH)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import events, holdfast, lines
+from conftest import events, holdfast, lines, settings_with
 from holdfast.book import cards_of
 from holdfast.core.config.config import Run
 from holdfast.core.files import write_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import add_entry
+from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
 from holdfast.mind.decide import REPEATS, Past, decide, decide_gone
 from holdfast.mind.diagnose import diagnose_wreck
@@ -28,7 +28,7 @@ from holdfast.trainer.jobs import torch_facts
 from holdfast.world.pauses import Pauses
 from support.world import Clock, new_run
 
-LAUNCH = Launch(("python",), {}, {"device": "cuda"})
+LAUNCH = Launch(("python",), {}, settings_with(device="cuda"))
 FINDS_NONE = "torch finds no GPU (RuntimeError: No CUDA GPUs are available)"
 
 
@@ -130,7 +130,7 @@ def test_segments_may_grow_on_nvidias_cards_where_the_user_says_nothing_else(
         monkeypatch.setenv(name, value)
     run = RunFolder(tmp_path)
     write_json(run.machine_file, {"torch": {"version": version}, "os": {"wsl": wsl}})
-    add_entry(run.timeline_file, 1, {"device": "cuda", "threads": 1, "deterministic": False}, "the plan")
+    add_entry(run.timeline_file, Entry(1, settings_with(device="cuda").model_dump(), "the plan"))
     environment = trainer_launch(run).env
     assert environment.get("PYTORCH_CUDA_ALLOC_CONF") == grows
     assert environment.get("PYTORCH_NVML_BASED_CUDA_CHECK") == ("1" if "+cu" in version else None)
@@ -143,7 +143,7 @@ def test_it_is_looked_for_until_its_time_is_over() -> None:
 
 
 def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
-    away, failed = Past(None, "device_access_denied", "device_gone", (), False), Past(5, "gpu_kernel_fault", "error", (), False)
+    away, failed = Past(None, "device_access_denied", "device_gone", None, False), Past(5, "gpu_kernel_fault", "error", None, False)
     history = [failed, *[away] * 40, failed]
     error = Wreck(3, Ending("error", 1), 5, "step", (1,), (), 4, 4, 0.0, None, None)
     assert decide(error, Diagnosis("gpu_kernel_fault", 0.5), history, LAUNCH).launch is LAUNCH

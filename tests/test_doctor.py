@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import holdfast, make_rows, write_rows
+from conftest import holdfast, make_rows, settings_with, write_rows
 from holdfast.book.examine import examine, verdict
 from holdfast.book.profile import as_file, confirmed, profile
 from holdfast.core.config.load import load_config
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import add_entry
+from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast
 from holdfast.supervisor.foresee import foresee
@@ -324,7 +324,7 @@ def test_the_doctor_speaks_plainly_without_a_terminal() -> None:
 def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = machine("2.9.1+rocm6.4", "gfx1036", "gfx1101", "gfx1101")
     (tmp_path / "machine.json").write_text(json.dumps(facts))
-    add_entry(tmp_path / "timeline.jsonl", 1, {"threads": 1, "deterministic": False}, "test")
+    add_entry(tmp_path / "timeline.jsonl", Entry(1, settings_with().model_dump(), "test"))
     for name in list(os.environ):
         if "VISIBLE_DEVICES" in name:
             monkeypatch.delenv(name)
@@ -333,10 +333,10 @@ def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monk
     assert not {"NCCL_P2P_DISABLE", "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"} & set(env), "what is only reported is left to the user"
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
     assert "ROCR_VISIBLE_DEVICES" not in trainer_launch(RunFolder(tmp_path)).env
-    add_entry(tmp_path / "timeline.jsonl", 5, {"env": {"HSA_ENABLE_SDMA": "0"}, "attention": "eager"}, "seen to help at step 5")
+    add_entry(tmp_path / "timeline.jsonl", Entry(5, {"env": {"HSA_ENABLE_SDMA": "0"}, "attention": "eager"}, "seen to help"))
     launch = trainer_launch(RunFolder(tmp_path))
     assert launch.env["HSA_ENABLE_SDMA"] == "0", "the process begins before step 5, but is the one that comes to it"
-    assert launch.settings["attention"] == "eager"
+    assert launch.settings.attention == "eager"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conftest import settings_with
 from holdfast.core.config.faults import Fault, Moment, When, fires
 
 HERE: dict[str, Any] = {
@@ -16,7 +17,7 @@ HERE: dict[str, Any] = {
     "tokens": 410,
     "samples": ("/data/rows.jsonl:17",),
     "count": 14,
-    "settings": {"attention": "sdpa", "dtype": "bf16"},
+    "settings": settings_with(attention="sdpa", dtype="bf16"),
     "env": {"A": "1"},
 }
 

@@ -11,11 +11,12 @@ import torch
 import transformers
 from torch import nn
 
+from conftest import settings_with
 from holdfast.core.config.config import Config
 from holdfast.trainer.model import load as models
 from support.architectures import ARCHITECTURES
 
-SETTINGS = {"attention": "sdpa", "dtype": "fp32", "threads": 1, "deterministic": True}
+SETTINGS = settings_with()
 IDS = torch.arange(3, 35)[None]
 
 

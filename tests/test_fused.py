@@ -215,7 +215,7 @@ def test_a_gpu_with_triton_begins_with_them() -> None:
     bare = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
     cards = [bare | {"packages": {name: "3.5.1"}} for name in ("triton", "triton-rocm", "pytorch-triton-rocm")]
     machines = [{"packages": {"triton": "3.5.1"}}, bare, *cards]
-    assert [settings_of(config, plan, machine, 1)["fused"] for machine in machines] == [False, False, True, True, True]
+    assert [settings_of(config, plan, machine, 1).fused for machine in machines] == [False, False, True, True, True]
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from conftest import events, fill, holdfast, lines, run_with_timeline_of
+from conftest import events, fill, holdfast, lines, run_with_timeline_of, settings_with
 from holdfast.book import cards_of
 from holdfast.core.files import write_json
 from holdfast.core.run.folder import RunFolder
@@ -121,7 +121,7 @@ class LabOnDisk(Lab):
 
     def __init__(self, path: Path, tell: Callable[[str], None], stop: Callable[[], bool] = lambda: False) -> None:
         path.mkdir()
-        self.run, self.step, self.settings, self.environment = RunFolder(path), 5, {}, {}
+        self.run, self.step, self.settings, self.environment = RunFolder(path), 5, settings_with(), {}
         self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
         self.began, self.tell, self.stop, self.deadline_s = time.monotonic(), tell, stop, 1.0
 
@@ -196,11 +196,11 @@ def test_a_trial_that_fails_on_a_disk_with_room_is_evidence(small_disk: Path, mo
 # ---- the decision
 
 KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])
-LAUNCH = Launch(("x",), {}, {})
+LAUNCH = Launch(("x",), {}, settings_with())
 
 
 def past(progressed: bool, kind: str = "error", remedied: bool = False, step: int | None = 5) -> Past:
-    return Past(step, "native_crash", kind, (), progressed, remedied, from_outside=kind == "killed")
+    return Past(step, "native_crash", kind, None, progressed, remedied, from_outside=kind == "killed")
 
 
 def wreck_of(kind: str = "error", code: int | None = 1, step: int | None = 5) -> Wreck:
@@ -240,13 +240,13 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
     barren = 0
     for progressed, other, kind in history:
         barren = 0 if progressed else barren + 1
-        pasts.append(Past(5, "native_crash" if other else "unknown", "error", (), progressed))
+        pasts.append(Past(5, "native_crash" if other else "unknown", "error", None, progressed))
         diagnosis, wreck = Diagnosis(pasts[-1].cause, 0.5), wreck_of()
         decision = decide(wreck, diagnosis, pasts, LAUNCH)
         if decision.launch is None or wants_experiments(wreck, pasts):
             decision = decide_after(Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), wreck, decision, LAUNCH)
         remedied = decision.remedy not in ("resume", "none")
-        pasts[-1] = Past(5, pasts[-1].cause, "error", (), progressed, remedied)
+        pasts[-1] = Past(5, pasts[-1].cause, "error", None, progressed, remedied)
         assert barren <= 20 + sum(one.remedied for one in pasts)
         if decision.launch is None:
             return
@@ -255,7 +255,7 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
 
 
 def test_a_step_that_fails_now_and_then_is_given_more_starts() -> None:
-    seen = Past(5, "native_crash", "error", (), False, by_chance=True)
+    seen = Past(5, "native_crash", "error", None, False, by_chance=True)
     alike = [past(True), seen, *[past(False)] * 2]
     assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is LAUNCH
     assert not wants_experiments(wreck_of(), alike), "the odds are known"

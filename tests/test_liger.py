@@ -161,7 +161,7 @@ def test_it_is_chosen_where_a_gpu_has_it() -> None:
     plan = {"precision": "fp32", "micro_batch_tokens": 64, "checkpointed_layers": 0, "steps": 1, "samples": 1}
     gpu = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
     installed = {"packages": {"liger-kernel": "0.8.5"}}
-    chosen = [settings_of(config, plan, machine, 1)["liger"] for machine in ({}, installed, gpu, gpu | installed)]
+    chosen = [settings_of(config, plan, machine, 1).liger for machine in ({}, installed, gpu, gpu | installed)]
     assert chosen == [False, False, False, True]
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import settings_with
 from holdfast.book import cards_of
 from holdfast.book.examine import examine
 from holdfast.core.config.config import Config
@@ -25,7 +26,7 @@ from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.summarise import summarise, wall_seconds
 
-LAUNCH = Launch(("python",), {}, {"attention": "sdpa"})
+LAUNCH = Launch(("python",), {}, settings_with())
 
 
 def wreck(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = (), **changes: Any) -> Wreck:
@@ -41,17 +42,17 @@ def outcome_of(pasts: list[Past]) -> bool:
 
 
 def test_a_hundred_deaths_with_progress_do_not_stop_a_run() -> None:
-    assert outcome_of([Past(5, "unknown", "killed", (), True)] * 100)
+    assert outcome_of([Past(5, "unknown", "killed", None, True)] * 100)
 
 
 def test_the_same_error_without_progress_ends_after_its_limit() -> None:
-    past = Past(5, "unknown", "error", (), False)
+    past = Past(5, "unknown", "error", None, False)
     assert outcome_of([past] * (REPEATS - 1))
     assert not outcome_of([past] * REPEATS)
 
 
 def test_kills_from_outside_are_met_with_more_patience() -> None:
-    past = Past(5, "unknown", "killed", (), False, from_outside=True)
+    past = Past(5, "unknown", "killed", None, False, from_outside=True)
     assert outcome_of([past] * (REPEATS_FROM_OUTSIDE - 1))
     assert not outcome_of([past] * REPEATS_FROM_OUTSIDE)
 
@@ -71,7 +72,7 @@ def test_kills_from_outside_are_met_with_more_patience() -> None:
 def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outside: bool) -> None:
     ending = Ending(kind, code)  # type: ignore[arg-type]
     assert ending.from_outside == outside
-    died = Past(5, "unknown", kind, (), False, from_outside=ending.from_outside)
+    died = Past(5, "unknown", kind, None, False, from_outside=ending.from_outside)
     goes_on = decide(wreck(kind, code), Diagnosis("unknown", 0.0), [died] * REPEATS, LAUNCH).launch is not None
     assert goes_on == outside, "the program's own deaths are tried three times, others eight times"
     if kind != "never_started":
@@ -85,7 +86,7 @@ def test_deaths_reach_the_lab_in_whatever_order_they_come(from_outside: list[boo
     looks = []
     for at, outside in enumerate(from_outside, 1):
         ended = wreck("killed", -9 if outside else -6)
-        history.append(Past(3, "unknown", "killed", (), False, from_outside=outside))
+        history.append(Past(3, "unknown", "killed", None, False, from_outside=outside))
         if wants_experiments(ended, history):
             history[-1] = replace(history[-1], investigated=True)
             looks.append(at)
@@ -97,7 +98,7 @@ def test_words_about_a_full_disk_end_no_run_whose_disk_takes_bytes() -> None:
     said = wreck("killed", -6, ("OSError: [Errno 28] No space left on device: '/scratch/x'",), disk_free_bytes=77 * 10**9)
     diagnosis = diagnose_wreck(said, cards_of("failures"))
     assert "77.0 GB free" in " ".join(diagnosis.words()) and diagnosis.confidence < 0.7
-    past = Past(3, diagnosis.cause, "killed", (), False)
+    past = Past(3, diagnosis.cause, "killed", None, False)
     assert decide(said, diagnosis, [past], LAUNCH).launch is LAUNCH
     assert wants_experiments(said, [past] * 2)
     measured = replace(said, disk_free_bytes=0)
@@ -107,9 +108,9 @@ def test_words_about_a_full_disk_end_no_run_whose_disk_takes_bytes() -> None:
 def test_words_about_an_unreadable_checkpoint_end_no_run_either() -> None:
     said = wreck("error", 1, ("safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",))
     found = Diagnosis("checkpoint_unreadable", 0.9)
-    assert decide(said, found, [Past(3, found.cause, "error", (), False)], LAUNCH).launch is LAUNCH
+    assert decide(said, found, [Past(3, found.cause, "error", None, False)], LAUNCH).launch is LAUNCH
     told = wreck("no_state", 65)
-    assert decide(told, found, [Past(3, found.cause, "no_state", (), False)], LAUNCH).launch is None
+    assert decide(told, found, [Past(3, found.cause, "no_state", None, False)], LAUNCH).launch is None
 
 
 def test_what_the_trainer_refuses_is_not_tried_again() -> None:
@@ -117,12 +118,12 @@ def test_what_the_trainer_refuses_is_not_tried_again() -> None:
     ended = replace(ended, ending=Ending("refused", 68, None, {"cause": "no_learning_signal", "reason": "nothing to learn"}))
     diagnosis = diagnose_wreck(ended, {})
     assert diagnosis.cause == "no_learning_signal"
-    decision = decide(ended, diagnosis, [Past(5, diagnosis.cause, "refused", (), True)], LAUNCH)
+    decision = decide(ended, diagnosis, [Past(5, diagnosis.cause, "refused", None, True)], LAUNCH)
     assert (decision.launch, decision.reason) == (None, "nothing to learn")
 
 
 def test_alternating_causes_without_progress_end_too() -> None:
-    pasts = [Past(5, "a" if at % 2 else "b", "killed", (), False) for at in range(BARREN)]
+    pasts = [Past(5, "a" if at % 2 else "b", "killed", None, False) for at in range(BARREN)]
     assert outcome_of(pasts[:-1])
     assert not outcome_of(pasts)
 
@@ -243,14 +244,14 @@ def test_memory_is_capped_where_running_out_of_it_freezes_a_machine(
 ) -> None:
     config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"memory_limit": limit}})
     plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1, "precision": "fp32"}
-    assert settings_of(config, plan, machine, 2)["memory_limit_bytes"] == expected
+    assert settings_of(config, plan, machine, 2).memory_limit_bytes == expected
 
 
 @pytest.mark.parametrize(("gpus", "chosen", "expected"), [([], None, True), ([{}], None, False), ([{}], True, True), ([], False, False)])
 def test_determinism_is_the_default_on_the_cpu_only(gpus: list[Any], chosen: bool | None, expected: bool) -> None:
     config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"deterministic": chosen})})
     plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1, "precision": "fp32"}
-    assert settings_of(config, plan, {"gpus": gpus}, 2)["deterministic"] is expected
+    assert settings_of(config, plan, {"gpus": gpus}, 2).deterministic is expected
 
 
 @pytest.mark.parametrize(

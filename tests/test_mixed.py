@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import events, holdfast, lines
+from conftest import events, holdfast, lines, settings_with
 from holdfast.core.config.config import Config
 from holdfast.core.facts.machine import has_bf16
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import read_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import add_entry, read_timeline
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline
 from holdfast.mind.precision import choose_precision
 from holdfast.trainer.job import Job
 from holdfast.trainer.loop import _settle
@@ -178,10 +178,10 @@ def test_what_was_measured_is_on_the_timeline_before_a_model_is_built(
     monkeypatch.setattr(proof, "_seconds", lambda x, _matrix: 1.0 if x.dtype == torch.float32 else 2.0)
     config = Config.model_validate({"model": "tiny", "data": {"files": ["f"]}, "train": {"precision": precision}})
     run = RunFolder(tmp_path)
-    settings = {"dtype": "bf16", "threads": torch.get_num_threads(), "deterministic": False}
-    add_entry(run.timeline_file, 1, settings, "the plan")
+    settings = settings_with(dtype="bf16", threads=torch.get_num_threads(), deterministic=False).model_dump()
+    add_entry(run.timeline_file, Entry(1, settings, "the plan"))
     _settle(Job(run, 1, tmp_path, config, {}, read_timeline(run.timeline_file), []))
-    assert [entry["settings"]["dtype"] for entry in read_timeline(run.timeline_file)] == dtypes
+    assert [entry.settings["dtype"] for entry in read_timeline(run.timeline_file)] == dtypes
     assert [event["what"] for event in run.events()] == ["dtype -> fp32"] * (len(dtypes) - 1)
 
 

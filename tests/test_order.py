@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.config.settings import Settings
 from holdfast.core.order.step_table import StepTable, learning_rate, run_length, split_rows
-from holdfast.core.run.timeline import settings_at
+from holdfast.core.run.timeline import Entry, settings_at, unlearned
+
+PLAN = {"steps": 9, "samples": 9, "micro_batch_tokens": 400, "threads": 2}
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 1000), st.integers(1, 4))
@@ -77,6 +80,13 @@ def test_the_learning_rate_warms_up_and_falls(schedule: str, warmup: float, expe
 
 
 def test_the_timeline_gives_the_settings_in_force() -> None:
-    entries = [{"from_step": 1, "settings": {"a": 1, "b": 1}}, {"from_step": 5, "settings": {"b": 2}}]
-    assert settings_at(entries, 4) == {"a": 1, "b": 1}
-    assert settings_at(entries, 5) == {"a": 1, "b": 2}
+    entries = [Entry(1, PLAN), Entry(5, {"threads": 1, "quarantine": [3]})]
+    assert settings_at(entries, 4) == Settings(steps=9, samples=9, micro_batch_tokens=400, threads=2)
+    assert settings_at(entries, 5) == Settings(steps=9, samples=9, micro_batch_tokens=400, threads=1, quarantine=(3,))
+
+
+def test_what_a_row_taught_about_memory_is_unlearned_and_nothing_else() -> None:
+    learned = [Entry(5, {"micro_batch_tokens": 200}), Entry(5, {"checkpointed_layers": 2})]
+    entries = [Entry(1, PLAN), Entry(3, {"micro_batch_tokens": 300}), *learned, Entry(5, {"attention": "eager"})]
+    assert unlearned(entries, 5) == {"micro_batch_tokens": 300, "checkpointed_layers": 0}
+    assert unlearned(entries, 6) == {}

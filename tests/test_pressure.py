@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import events, holdfast, lines, write_rows
+from conftest import events, holdfast, lines, settings_with, write_rows
 from holdfast.core.order.step_table import StepTable
-from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.run.timeline import Entry, read_timeline, settings_at
 from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.offload import HostActivations
@@ -71,9 +71,9 @@ def test_a_micro_batch_that_does_not_fit_is_split_and_the_step_is_the_same(confi
     killed = train(config_of("killed", faults=[OOM, KILL]))
     assert (split["status"], split["attempts"]) == ("finished", 1)
     timeline = read_timeline(tmp_path / "split" / "timeline.jsonl")
-    learned = [entry for entry in timeline if "micro_batch_tokens" in entry["settings"]][1:]
-    assert learned and all("out of memory" in entry["reason"] for entry in learned)
-    assert settings_at(timeline, 8)["micro_batch_tokens"] < 100, "the learned limit is kept"
+    learned = [entry for entry in timeline if "micro_batch_tokens" in entry.settings][1:]
+    assert learned and all("out of memory" in entry.reason for entry in learned)
+    assert settings_at(timeline, 8).micro_batch_tokens < 100, "the learned limit is kept"
     assert len(events(tmp_path / "split", "setting_changed")) == len(learned)
     rows = [[row["samples"] for row in lines(tmp_path / name / "steps.jsonl")] for name in ("plain", "split", "killed")]
     assert rows[0] == rows[1] == rows[2]
@@ -96,10 +96,10 @@ def test_a_sample_that_alone_does_not_fit_is_named(config_of: Callable[..., Path
     assert "does not fit into memory" in summary["incidents"][-1]["evidence"]
     assert [entry["line"] for entry in summary["quarantined"]] == [7], "and left out, once it was seen that the rest goes through"
     timeline = read_timeline(tmp_path / "named" / "timeline.jsonl")
-    assert any(entry["settings"].get("checkpointed_layers") for entry in timeline), "checkpointing was not tried"
-    first, last = timeline[0]["settings"], settings_at(timeline, 10_000)
-    names = ("micro_batch_tokens", "checkpointed_layers")
-    assert [last[name] for name in names] == [first[name] for name in names], "what the row taught says nothing about the others"
+    assert any(entry.settings.get("checkpointed_layers") for entry in timeline), "checkpointing was not tried"
+    first, last = settings_at(timeline, 1), settings_at(timeline, 10_000)
+    same = [getattr(last, name) == getattr(first, name) for name in ("micro_batch_tokens", "checkpointed_layers")]
+    assert all(same), "what the row taught says nothing about the others"
 
 
 def long_rows(count: int, words: int) -> list[dict[str, str]]:
@@ -121,8 +121,8 @@ def test_a_real_limit_splits_the_largest_micro_batch_before_the_first_step(tmp_p
     assert not events(tmp_path / "free", "setting_changed")
     changed = events(tmp_path / "tight", "setting_changed")
     assert changed and all("allocate memory" in event["reason"] or "out of memory" in event["reason"].lower() for event in changed)
-    learned = [entry for entry in read_timeline(tmp_path / "tight" / "timeline.jsonl") if "out of memory" in entry["reason"]]
-    assert {entry["from_step"] for entry in learned} == {1}, "it was not tried before the first step"
+    learned = [entry for entry in read_timeline(tmp_path / "tight" / "timeline.jsonl") if "out of memory" in entry.reason]
+    assert {entry.from_step for entry in learned} == {1}, "it was not tried before the first step"
     free, tight = (lines(tmp_path / name / "steps.jsonl") for name in ("free", "tight"))
     assert [row["samples"] for row in free] == [row["samples"] for row in tight]
     assert [row["loss"] for row in free] == pytest.approx([row["loss"] for row in tight], rel=1e-4)
@@ -167,7 +167,7 @@ def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.M
 
     bench: Any = SimpleNamespace(
         task=SimpleNamespace(data=SimpleNamespace(table=table, sizes=lengths), batches=batches),
-        job=SimpleNamespace(settings=lambda step: {"samples": 6, "micro_batch_tokens": 400}),
+        job=SimpleNamespace(settings=lambda step: settings_with(samples=6, micro_batch_tokens=400)),
         optimizer=SimpleNamespace(clear=lambda: None),
     )
     rehearse(bench, lambda phase, number, batch: 1.0)
@@ -183,7 +183,7 @@ class Watched:
         self.told: list[tuple[str, str]] = []
         self.job = SimpleNamespace(
             run=SimpleNamespace(timeline_file=folder / "timeline.jsonl"),
-            timeline=[{"from_step": 1, "settings": {"micro_batch_tokens": 400}, "reason": ""}],
+            timeline=[Entry(1, settings_with(micro_batch_tokens=400).model_dump())],
             settings=lambda step: settings_at(self.job.timeline, step),
             event=lambda kind, **facts: self.told.append((kind, facts["reason"])),
         )
@@ -200,21 +200,21 @@ def test_low_memory_and_growing_swap_make_micro_batches_smaller_until_none_can_b
     watch.look(17)
     assert bench.told == [], "it looks now and then only"
     watch.look(32)
-    assert bench.job.settings(33)["micro_batch_tokens"] == 200 and bench.job.settings(32)["micro_batch_tokens"] == 400
+    assert bench.job.settings(33).micro_batch_tokens == 200 and bench.job.settings(32).micro_batch_tokens == 400
     now["MemAvailable"] = gib // 100
     watch.look(48)
     watch.look(64)
-    assert bench.job.settings(65)["micro_batch_tokens"] == 100
+    assert bench.job.settings(65).micro_batch_tokens == 100
     assert [kind for kind, _ in bench.told] == ["setting_changed", "setting_changed", "memory_low"]
     assert "swap grew by 1024 MiB" in bench.told[0][1] and "MiB left" in bench.told[1][1]
-    assert [entry["from_step"] for entry in read_timeline(tmp_path / "timeline.jsonl")] == [33, 49]
+    assert [entry.from_step for entry in read_timeline(tmp_path / "timeline.jsonl")] == [33, 49]
 
 
 def test_a_machine_short_of_memory_through_others_leaves_our_micro_batches_alone(tmp_path: Path) -> None:
     bench: Any = Watched(tmp_path)
     watch = MemoryWatch(bench, lambda: {"MemTotal": 1 << 50, "MemAvailable": 1, "SwapFree": 0})
     watch.look(16)
-    assert bench.told == [] and np.isclose(bench.job.settings(99)["micro_batch_tokens"], 400)
+    assert bench.told == [] and np.isclose(bench.job.settings(99).micro_batch_tokens, 400)
 
 
 GIB = 1 << 30

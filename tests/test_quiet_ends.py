@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events, holdfast, lines
+from conftest import events, holdfast, lines, settings_with
 from holdfast.core.files import write_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import add_entry
+from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.world.process import adopt, watch
 
 Write = Callable[..., Path]
@@ -49,7 +49,7 @@ def attempt_that_ended(run: RunFolder, config: Path, code: int | None, result: d
     folder = run.attempt(1)
     folder.mkdir(parents=True)
     run.config_file.write_bytes(config.read_bytes())
-    add_entry(run.timeline_file, 1, {"steps": 3, "samples": 24}, "the plan")
+    add_entry(run.timeline_file, Entry(1, settings_with(steps=3, samples=24).model_dump(), "the plan"))
     rows = [{"step": step, "loss": 1.0, "seconds": 1.0, "attempt": 1, "time": 2.0} for step in (1, 2)]
     run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_json(folder / "nurse.json", {})
@@ -81,7 +81,7 @@ def test_a_kind_of_end_is_told_by_the_trainers_own_account(
 def test_the_last_step_of_the_timeline_is_the_end_with_or_without_an_account(config_of: Write, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     attempt_that_ended(run, config_of(), 0)
-    add_entry(run.timeline_file, 1, {"steps": 2, "samples": 16}, "a shorter plan")
+    add_entry(run.timeline_file, Entry(1, settings_with(steps=2, samples=16).model_dump(), "a shorter plan"))
     attempt = adopt(run)
     assert attempt is not None
     assert watch(attempt, run, lambda _: False).kind == "finished"
@@ -90,7 +90,7 @@ def test_the_last_step_of_the_timeline_is_the_end_with_or_without_an_account(con
 def test_a_last_step_whose_evaluation_is_missing_is_not_the_end(config_of: Write, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     attempt_that_ended(run, config_of(evaluate={"every": 2}, data={"held_out": 0.1}), 0)
-    add_entry(run.timeline_file, 1, {"steps": 2, "samples": 16}, "a shorter plan")
+    add_entry(run.timeline_file, Entry(1, settings_with(steps=2, samples=16).model_dump(), "a shorter plan"))
     attempt = adopt(run)
     assert attempt is not None
     assert watch(attempt, run, lambda _: False).kind == "error"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import events, fill, holdfast, kill, lines, processes_of, start, wait_until
+from conftest import events, fill, holdfast, kill, lines, processes_of, settings_with, start, wait_until
 from holdfast.core.config.config import Train
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
@@ -132,13 +132,13 @@ def test_dead_standbys_do_no_harm(config_of: Write, undisturbed: str, tmp_path: 
 
 def test_a_standby_serves_its_own_launch_alone(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text('{"step": 1, "seconds": 1.0}\n')
-    (tmp_path / "timeline.jsonl").write_text('{"from_step": 1, "settings": {"steps": 100}}\n')
-    launch = Launch(("true", "-m", "holdfast.trainer", "train"), {"A": "1"}, {})
+    (tmp_path / "timeline.jsonl").write_text(f'{{"from_step": 1, "settings": {settings_with(steps=100).model_dump_json()}}}\n')
+    launch = Launch(("true", "-m", "holdfast.trainer", "train"), {"A": "1"}, settings_with())
     with Standby(RunFolder(tmp_path), "imports", always=False) as standby:
         standby.consider(launch)
         assert standby.waits(), "99 seconds are still to come"
         nurse = standby.nurse
-        assert standby.take_over(tmp_path / "attempts/001", Launch(launch.argv, {"A": "2"}, {})) is None
+        assert standby.take_over(tmp_path / "attempts/001", Launch(launch.argv, {"A": "2"}, settings_with())) is None
         assert nurse is not None and nurse.poll() is not None, "one of another environment is thrown away"
 
 
@@ -154,8 +154,8 @@ def test_a_standby_warms_up_with_a_few_tokens_however_long_the_rows_are() -> Non
 
 def test_a_standby_has_to_pay(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text('{"step": 90, "seconds": 1.0}\n')
-    (tmp_path / "timeline.jsonl").write_text('{"from_step": 1, "settings": {"steps": 100}}\n')
-    launch = Launch(("true", "-m", "holdfast.trainer", "train"), {}, {})
+    (tmp_path / "timeline.jsonl").write_text(f'{{"from_step": 1, "settings": {settings_with(steps=100).model_dump_json()}}}\n')
+    launch = Launch(("true", "-m", "holdfast.trainer", "train"), {}, settings_with())
     for mode, always, expected in (("imports", False, False), ("off", True, False), ("imports", True, True)):
         with Standby(RunFolder(tmp_path), mode, always) as standby:  # type: ignore[arg-type]
             standby.consider(launch)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conftest import events, holdfast, lines, make_rows, write_rows
+from conftest import events, holdfast, lines, make_rows, settings_with, write_rows
 from holdfast.core.config.config import Config
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
@@ -100,7 +100,7 @@ def test_a_model_that_transformers_does_not_take_is_refused_at_the_first_attempt
     assert [path.name for path in (tmp_path / "run/attempts").iterdir()] == ["001"]
 
 
-SETTINGS: dict[str, Any] = {"dtype": "fp32", "attention": "eager"}
+SETTINGS = settings_with(attention="eager")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_the_learning_rate_may_change_from_the_next_step_on(config_of: Write, tm
             open_run(folder, load_config(config_of(train={"lr": rate})), False, quiet())
 
     def factor_at(step: int) -> float:
-        return float(settings_at(read_timeline(path / "timeline.jsonl"), step).get("lr_factor", 1.0))
+        return settings_at(read_timeline(path / "timeline.jsonl"), step).lr_factor
 
     opened(1e-3)
     append_line(path / "steps.jsonl", {"step": 4, "attempt": 1, "loss": 1.0, "time": 1.0, "seconds": 1.0})

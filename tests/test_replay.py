@@ -88,6 +88,37 @@ def test_a_changed_setting_changes_the_bits_and_is_recorded(finished: Path) -> N
     assert eager["changed"]["settings"] == {"attention": "eager"}
 
 
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("attenton=eager", "attenton: no such setting; did you mean attention?"),
+        ("attention=flash", "attention: input should be 'eager' or 'sdpa'"),
+        ("threads=true", "threads: input should be a valid integer"),
+        ("steps=3", "a trial can change device, attention,"),
+        ("attention", "a trial can change device, attention,"),
+    ],
+)
+def test_a_trial_of_a_setting_that_is_none_is_refused(finished: Path, pair: str, says: str) -> None:
+    done = holdfast("trial", finished, "--step", 5, "--set", pair)
+    assert done.returncode == 2 and f"--set {pair}: {says}" in done.stderr, done.stderr
+
+
+def test_settings_of_another_version_are_told_and_ignored_and_wrong_values_refused(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy, symlinks=True)
+    before = summary(copy)["artifact_sha256"]
+    entry = {"from_step": 3, "settings": {"sharpness": 7}, "reason": "a newer version"}
+    with (copy / "timeline.jsonl").open("a") as timeline:
+        timeline.write(json.dumps(entry) + "\n")
+    again = holdfast("train", copy / "config.yaml", "--run", copy, "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["artifact_sha256"] == before
+    assert "timeline.jsonl: this version has no setting sharpness; ignored" in again.stderr
+    with (copy / "timeline.jsonl").open("a") as timeline:
+        timeline.write(json.dumps(entry | {"settings": {"attention": "flash"}}) + "\n")
+    refused = holdfast("train", copy / "config.yaml", "--run", copy)
+    assert refused.returncode == 1 and "timeline.jsonl: attention: input should be 'eager' or 'sdpa'" in refused.stderr
+
+
 def bench_of(run: Path, step: int) -> Any:
     """The state before `step`, built in this process."""
     from holdfast.trainer.job import open_job

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from conftest import SHARED, events, holdfast, lines, needs_shared, run_with_timeline_of, start, wait_until
+from conftest import SHARED, events, holdfast, lines, needs_shared, run_with_timeline_of, settings_with, start, wait_until
 from holdfast.core.cards.sign import rows
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
@@ -27,7 +27,7 @@ from holdfast.world.rollback import roll_back, take_up
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
-LAUNCH = Launch(("x",), {}, {})
+LAUNCH = Launch(("x",), {}, settings_with())
 
 
 def ever_lasting(losses: list[float]) -> Trouble | None:
@@ -118,7 +118,7 @@ class CourseLab(Lab):
     """A lab in which the loss after the trouble depends on the rate alone."""
 
     def __init__(self, levels: dict[float, float]) -> None:
-        self.levels, self.step, self.settings = levels, 1, {}
+        self.levels, self.step, self.settings = levels, 1, settings_with()
         self.trials, self.unchanged, self.known, self.began = 0, [], {}, 0.0
 
     def _replay(self, change: Change) -> Json:
@@ -140,7 +140,7 @@ class CourseLab(Lab):
 def test_the_rate_is_lowered_until_less_would_not_do_better(levels: dict[float, float], kind: str, factor: float | None) -> None:
     trouble = Trouble("start", 3, 62, 3.7, 5.2, 6.5, True)
     steps = {step: {"samples": [step], "grad_norm": 1.0} for step in range(1, 63)}
-    verdict = investigate_course(CourseLab(levels), trouble, steps, [], 1.0)
+    verdict = investigate_course(CourseLab(levels), trouble, steps)
     assert (verdict.kind, verdict.settings.get("lr_factor")) == (kind, factor)
 
 
@@ -221,7 +221,7 @@ def test_a_run_that_was_spoilt_at_its_start_begins_anew_at_a_lower_rate(config_o
     """From step 2 on the loss is three times as large, until the rate is lower: as if the first update had broken the weights. The run is
     short: where it ends before anybody looks, it is not over."""
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
-    ill = {"setting": {"lr_factor": None}}
+    ill = {"setting": {"lr_factor": 1.0}}
     faults.write_text(json.dumps([{"when": {"step": step, **ill}, "effect": "spike", "factor": 3} for step in range(2, 67)]))
     config = config_of(train={"steps": 66, "effective_batch": 2, "lr": 1e-3}, evaluate={"generate": 0}, run={"standby": False})
     done = holdfast("train", config, "--run", run, "--faults", faults, "--json")

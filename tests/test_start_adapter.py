@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conftest import holdfast, lines
+from conftest import holdfast, lines, settings_with
 
 Write = Callable[..., Path]
 NAME = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
@@ -104,8 +104,8 @@ def tuned_loss(first: Path, run: Path) -> float:
     base = AutoModelForCausalLM.from_pretrained(json.loads((first / "adapter/adapter_config.json").read_text())["base_model_name_or_path"])
     model = PeftModel.from_pretrained(base, str(first / "adapter")).eval()
     samples = lines(run / "steps.jsonl")[0]["samples"]
-    settings = {"own_head": True, "micro_batch_tokens": 10_000}
-    return mean_loss(model, load_tokens(run / "data.safetensors"), samples, settings, torch.device("cpu"))  # type: ignore[arg-type]
+    settings = settings_with(own_head=True, micro_batch_tokens=10_000)
+    return mean_loss(model, load_tokens(run / "data.safetensors"), samples, settings, torch.device("cpu"))
 
 
 def test_the_same_command_goes_on_after_the_adapter_has_changed(config_of: Write, adapter: Path, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from conftest import settings_with
 from holdfast.core.files import Json, read_json, read_lines
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline
+from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.types import Verdict
 from holdfast.mind.course import FROM_THE_START, PATIENCE
 from support.world import STEP_S, USUAL, Ends, FakeWorld, Point, Told, commit, left_behind, new_run, play, verdict
@@ -291,9 +292,9 @@ def test_a_setting_that_helped_holds_from_the_failing_step_on(tmp_path: Path) ->
     script = [crashes(*FIVE), crashes(), finishes(USUAL)]
     seen = told(tmp_path, Story("", script, "finished", lab=[EAGER]))
     assert read_timeline(seen.run.timeline_file)[1:] == [
-        {"from_step": 6, "settings": {"attention": "eager"}, "reason": "step 6 goes through with attention = eager; continuing with that"}
+        Entry(6, {"attention": "eager"}, "step 6 goes through with attention = eager; continuing with that")
     ]
-    assert [launch.settings["attention"] for launch in seen.world.launches] == ["sdpa", "sdpa", "eager"]
+    assert [launch.settings.attention for launch in seen.world.launches] == ["sdpa", "sdpa", "eager"]
     (applied,) = seen.events("remedy_applied")
     assert (applied["step"], applied["remedy"], applied["cause"], applied["evidence"]) == (6, "eager-attention", "native_crash", "seen")
 
@@ -305,7 +306,7 @@ def test_a_variable_that_helped_is_in_the_environment_of_the_next_attempt(tmp_pa
 
 def test_a_row_that_is_left_out_is_on_record_with_the_evidence(tmp_path: Path) -> None:
     seen = told(tmp_path, Story("", [crashes(*FIVE), crashes(), finishes()], "finished", lab=[ROW]))
-    assert read_timeline(seen.run.timeline_file)[-1]["settings"] == {"quarantine": [7]}
+    assert read_timeline(seen.run.timeline_file)[-1].settings == {"quarantine": [7]}
     assert list(read_lines(seen.run.quarantine_file)) == [
         {"file": "rows.jsonl", "line": 8, "reason": "killed by SIGABRT", "evidence": "seen", "step": 6}
     ]
@@ -323,7 +324,7 @@ def test_a_rollback_takes_committed_steps_back_under_the_settings_that_helped(tm
     assert (back["step"], back["to"], back["settings"]) == (len(SPIKE), 0, {"lr_factor": 0.05})
     assert seen.run.committed() == 5
     assert seen.world.trials == ["the course since step 61, from step 0"]
-    assert seen.world.launches[-1].settings["lr_factor"] == 0.05
+    assert seen.world.launches[-1].settings.lr_factor == 0.05
     wreck = read_json(seen.run.attempt(1) / "wreck.json") or {}
     assert wreck["diagnosis"]["cause"] == "divergence" and wreck["verdict"]["kind"] == "setting"
 
@@ -342,8 +343,8 @@ def test_on_the_cpu_the_run_has_the_cpus_settings_from_the_next_step_on(tmp_path
     script = [killed(*FIVE), GONE, finishes()]
     seen = told(tmp_path, Story("", script, "finished", run={"device_s": 0, "allow_cpu": True}))
     entry = read_timeline(seen.run.timeline_file)[-1]
-    assert (entry["from_step"], entry["settings"]["device"]) == (6, "cpu")
-    assert [launch.settings["device"] for launch in seen.world.launches] == ["cuda", "cuda", "cpu"]
+    assert (entry.from_step, entry.settings["device"]) == (6, "cpu")
+    assert [launch.settings.device for launch in seen.world.launches] == ["cuda", "cuda", "cpu"]
     assert "device cuda -> cpu from step 6 on" in seen.events("setting_changed")[0]["what"]
 
 
@@ -413,7 +414,7 @@ def test_a_run_that_was_given_up_or_stopped_begins_with_clean_ledgers(tmp_path: 
 
 def an_earlier_attempt(tmp_path: Path) -> RunFolder:
     run = new_run(tmp_path / "run")
-    left_behind(run, {"committed_before": 0}, {})
+    left_behind(run, {"committed_before": 0}, settings_with())
     commit(run, 1)
     return run
 

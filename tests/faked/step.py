@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from faked.watch import Watch
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.mind.memory import Attends, footprint
 from holdfast.rows.tokens.token_set import TokenSet
@@ -102,18 +103,8 @@ def trace(
     adapter = {"r": rank, "alpha": 2 * rank, "dropout": dropout}
     train = {"attention": changed.get("attention", "sdpa")}
     config = Config.model_validate({"model": str(folder), "data": {"files": "x"}, "adapter": adapter, "train": train})
-    settings = {
-        "attention": "sdpa",
-        "dtype": "bf16",
-        "liger": False,
-        "fused": True,
-        "packing": True,
-        "varlen": True,
-        "own_head": False,
-        "micro_batch_tokens": tokens,
-        "checkpointed_layers": 0,
-        "deterministic": False,
-    } | changed
+    chosen = {"dtype": "bf16", "fused": True, "varlen": True, "micro_batch_tokens": tokens, "deterministic": False}
+    settings = Settings.model_validate({"steps": 1, "samples": 1, "threads": 1} | chosen | changed)
     rows = made_rows(tokens, length)
     with FakeTensorMode(allow_non_fake_inputs=True), Watch() as watch:
         own = transformers.AutoModelForCausalLM.from_config
@@ -130,23 +121,21 @@ def trace(
             phases.append(phase)
             return 1.0
 
-        computed = compute_gradients(task, optimizer, 1, numbers, settings["micro_batch_tokens"], announce)
+        computed = compute_gradients(task, optimizer, 1, numbers, settings.micro_batch_tokens, announce)
         update(optimizer, computed, 1e-3, 0.5)
     model_facts = read_model(str(folder))
-    need = footprint(config, model_facts, settings["dtype"], length, _attends(about, settings), masks_kept=not settings["fused"])
-    largest = max(settings["micro_batch_tokens"], length)
+    need = footprint(config, model_facts, settings.dtype, length, _attends(about, settings), masks_kept=not settings.fused)
+    largest = max(settings.micro_batch_tokens, length)
     plan = need.fixed | {
-        "activations": need.activations(largest, settings["checkpointed_layers"]),
+        "activations": need.activations(largest, settings.checkpointed_layers),
         "logits": need.logits(largest),
     }
     return Traced(watch, need.layers, tokens, phases.count("forward"), fixed, watch.peak, plan)
 
 
-def _attends(about: dict[str, Any], settings: dict[str, Any]) -> Attends:
+def _attends(about: dict[str, Any], settings: Settings) -> Attends:
     """As mind/plan.py says it; but fakes know torch's fused attention as the plain operations it can be made of."""
-    at_once = (
-        settings["varlen"] and settings["dtype"] == "bf16" and settings["attention"] == "sdpa" and not about.get("attn_logit_softcapping")
-    )
+    at_once = settings.varlen and settings.dtype == "bf16" and settings.attention == "sdpa" and not about.get("attn_logit_softcapping")
     return "at once" if at_once else "plainly"
 
 

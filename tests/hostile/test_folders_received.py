@@ -18,7 +18,7 @@ from holdfast.core.files import append_line, read_json, replacing
 from holdfast.core.locks import hold, taken
 from holdfast.core.run.folder import TRUSTED, RunFolder
 from holdfast.core.run.memory_file import MemoryFile, sweep
-from holdfast.core.run.timeline import add_entry
+from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.supervisor.launch import trainer_launch
 from holdfast.world.bundle_parts import read_parts
 
@@ -49,7 +49,7 @@ def test_a_run_folder_is_its_owners_alone(finished: Path) -> None:
 @pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "PATH", "LD_AUDIT", "PYTHONSTARTUP", "HF_HUB_OFFLINE"])
 @pytest.mark.parametrize("verb", [("chat",), ("trial", "--step", "1")])
 def test_a_variable_of_a_received_timeline_is_refused_by_name(run: Path, name: str, verb: tuple[str, ...]) -> None:
-    add_entry(RunFolder(run).timeline_file, 1, {"env": {name: str(run)}}, "because")
+    add_entry(RunFolder(run).timeline_file, Entry(1, {"env": {name: str(run)}}, "because"))
     with pytest.raises(Stop, match=name):
         trainer_launch(RunFolder(run))
     if name == "PYTHONPATH":
@@ -59,7 +59,7 @@ def test_a_variable_of_a_received_timeline_is_refused_by_name(run: Path, name: s
 
 
 def test_a_variable_of_a_remedy_is_taken(run: Path) -> None:
-    add_entry(RunFolder(run).timeline_file, 1, {"env": {"HSA_ENABLE_INTERRUPT": "0"}}, "it helped")
+    add_entry(RunFolder(run).timeline_file, Entry(1, {"env": {"HSA_ENABLE_INTERRUPT": "0"}}, "it helped"))
     assert trainer_launch(RunFolder(run)).env["HSA_ENABLE_INTERRUPT"] == "0"
 
 

@@ -22,12 +22,13 @@ from torch import Tensor, nn
 
 import test_varlen
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.trainer.model import load as model
 from holdfast.trainer.tasks.sft import proof
 from holdfast.trainer.tasks.sft.task import Sft
 from support.architectures import ARCHITECTURES, LENGTHS, tokens_of
 
-SETTINGS: dict[str, Any] = {"attention": "sdpa", "dtype": "bf16", "packing": True, "own_head": False, "checkpointed_layers": 0}
+SETTINGS = Settings(steps=1, samples=1, micro_batch_tokens=64, threads=1, dtype="bf16")
 CHANGES: list[dict[str, Any]] = [
     *({}, {"checkpointed_layers": 99}, {"activations_on_host": True}, {"packing": False}, {"dtype": "fp32"}, {"attention": "eager"}),
     {"varlen": True},
@@ -59,7 +60,7 @@ def computed(folder: str, device: str, **changes: Any) -> tuple[float, Tensor, A
     """Loss, gradients of the adapter in one row, what the proof says, and where the parameters are."""
     model.read_model = lambda _: SimpleNamespace(folder=folder, stored="BF16", config={})  # type: ignore[assignment, return-value]
     config = Config.model_validate({"model": folder, "data": {"files": "x"}, "adapter": {"r": 4, "dropout": 0.2}})
-    task = Sft(config, SETTINGS | changes, tokens_of(), torch.device(device))
+    task = Sft(config, SETTINGS.model_copy(update=changes), tokens_of(), torch.device(device))
     disproof = proof.disproof(task)  # of a fresh adapter, as at a run's start
     torch.manual_seed(1)
     trained = [parameter for _, parameter in sorted(task.model.named_parameters()) if parameter.requires_grad]

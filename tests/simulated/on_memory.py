@@ -17,7 +17,8 @@ import simulated_card as card
 import torch
 
 from holdfast.core.config.config import Config
-from holdfast.core.run.timeline import settings_at
+from holdfast.core.config.settings import Settings
+from holdfast.core.run.timeline import Entry, settings_at
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import OutOfMemory
@@ -30,8 +31,7 @@ from holdfast.trainer.tasks.sft.task import Sft
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64
-SETTINGS = {"attention": "sdpa", "dtype": "bf16", "liger": False, "packing": True, "varlen": False, "own_head": False}
-SETTINGS |= {"micro_batch_tokens": ROWS * LENGTH, "checkpointed_layers": 0, "threads": 1, "deterministic": False, "steps": 0}
+SETTINGS = Settings(steps=1, samples=1, threads=1, micro_batch_tokens=ROWS * LENGTH, dtype="bf16", deterministic=False)
 
 
 class Stage:
@@ -44,7 +44,7 @@ class Stage:
         self.tokens = TokenSet(ids, np.ones(len(ids), np.uint8), starts, np.zeros(ROWS, np.int32), lines, ("r",), 0, 0)
         task = Sft(config, SETTINGS, self.tokens, DEVICE)
         self.told: list[str] = []
-        timeline: list[dict[str, Any]] = [{"from_step": 1, "settings": SETTINGS}]
+        timeline = [Entry(1, SETTINGS.model_dump())]
         job = SimpleNamespace(
             settings=lambda step: settings_at(timeline, step),
             timeline=timeline,
@@ -88,30 +88,30 @@ def splits(stage: Stage) -> None:
 
 def watches(stage: Stage) -> None:
     """A split is no reason to split again; the allocator that starts over in steps without one is, unless it is short of fitting blocks."""
-    budget = stage.bench.job.settings(9)["micro_batch_tokens"]
+    budget = stage.bench.job.settings(9).micro_batch_tokens
     watch = pressure.MemoryWatch(stage.bench, dict)
     assert card.ooms() > 0
     watch.look(16)
-    assert stage.bench.job.settings(17)["micro_batch_tokens"] == budget, "what came before the watch is dealt with"
+    assert stage.bench.job.settings(17).micro_batch_tokens == budget, "what came before the watch is dealt with"
     card.limit(int(stage.rest + 0.1 * stage.need))
     stage.step(18)
     card.limit(card.TOTAL)
-    budget = stage.bench.job.settings(18)["micro_batch_tokens"]
+    budget = stage.bench.job.settings(18).micro_batch_tokens
     watch.look(18)
     watch.look(32)
-    assert stage.bench.job.settings(33)["micro_batch_tokens"] == budget, "the split at step 18 is dealt with"
+    assert stage.bench.job.settings(33).micro_batch_tokens == budget, "the split at step 18 is dealt with"
     _start_over()
     block = torch.empty(1 << 28, dtype=torch.uint8, device=DEVICE)
     del block
     card.reset_peak()
     watch.look(48)
-    assert stage.bench.job.settings(49)["micro_batch_tokens"] == budget and stage.told[-1] == "memory_fragmented"
+    assert stage.bench.job.settings(49).micro_batch_tokens == budget and stage.told[-1] == "memory_fragmented"
     block = torch.empty(1 << 28, dtype=torch.uint8, device=DEVICE)
     del block
     _start_over()
     watch.look(64)
     floor = max(LENGTH, budget // 2)
-    after = stage.bench.job.settings(65)["micro_batch_tokens"]
+    after = stage.bench.job.settings(65).micro_batch_tokens
     assert (after, stage.told[-1]) == ((floor, "setting_changed") if budget > LENGTH else (budget, "memory_low"))
 
 
@@ -128,7 +128,7 @@ def no_micro_batch(stage: Stage) -> None:
     tried: list[int] = []
 
     def work() -> int:
-        tried.append(stage.bench.job.settings(70)["micro_batch_tokens"])
+        tried.append(stage.bench.job.settings(70).micro_batch_tokens)
         if len(tried) == 1:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
         return tried[-1]

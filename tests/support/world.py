@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import yaml
 
+from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import add_entry, read_timeline, settings_of_process
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_of_process
 from holdfast.core.types import Diagnosis, Ending, EndingKind, Launch, Verdict, Wreck
 from holdfast.mind.course import Trouble
 from holdfast.supervisor.supervise import Outcome, View, supervise
@@ -19,7 +20,7 @@ from holdfast.world import process
 from holdfast.world.process import Attempt
 
 Point = Literal["before the start", "in the pause", "while it trains", "at its wreck", "in the lab"]
-SETTINGS = {"steps": 400, "samples": 8, "attention": "sdpa", "device": "cuda"}
+SETTINGS = {"steps": 400, "samples": 8, "micro_batch_tokens": 400, "threads": 1, "attention": "sdpa", "device": "cuda"}
 STEP_S = 10.0
 USUAL = 2.0  # the loss of a step nobody says more about
 
@@ -152,7 +153,7 @@ def new_run(folder: Path, **run: Any) -> RunFolder:
     tree = {"model": "m", "data": {"files": ["f"]}, "run": run}
     made.config_file.write_text(yaml.safe_dump(tree))
     made.write_id("r")
-    add_entry(made.timeline_file, 1, SETTINGS, "the plan")
+    add_entry(made.timeline_file, Entry(1, SETTINGS, "the plan"))
     return made
 
 
@@ -162,18 +163,18 @@ def commit(run: RunFolder, attempt: int, loss: float = USUAL) -> None:
     append_line(run.steps_file, row | {"attempt": attempt, "time": 0.0})
 
 
-def left_behind(run: RunFolder, orders: Json, settings: Json) -> Attempt:
+def left_behind(run: RunFolder, orders: Json, settings: Settings) -> Attempt:
     """An attempt that was written down, whoever watches it."""
     number = max(run.attempts(), default=0) + 1
     folder = run.attempt(number)
     folder.mkdir(parents=True)
-    write_json(folder / "launch.json", {"env": {}, "settings": settings, "started": 0.0, **orders})
+    write_json(folder / "launch.json", {"env": {}, "settings": settings.as_json(), "started": 0.0, **orders})
     return Attempt(number, folder, None)
 
 
 def relaunch(run: RunFolder) -> Launch:
     settings = settings_of_process(read_timeline(run.timeline_file))
-    return Launch(("trainer",), settings.get("env", {}), settings)
+    return Launch(("trainer",), settings.env, settings)
 
 
 def play(run: RunFolder, world: FakeWorld) -> Told:

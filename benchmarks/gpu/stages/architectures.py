@@ -73,14 +73,14 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     import torch
 
     from holdfast.core.config.config import Config
+    from holdfast.core.config.settings import Settings
     from holdfast.trainer.model import load as trainers_model
     from holdfast.trainer.tasks.sft.proof import disproof
     from holdfast.trainer.tasks.sft.task import Sft
     from support.architectures import LENGTHS, tokens_of
 
-    settings: Json = {"attention": "sdpa", "dtype": "bf16", "liger": False, "packing": True, "varlen": False, "own_head": False}
-    settings |= {"micro_batch_tokens": 64, "checkpointed_layers": 0, "threads": 1, "deterministic": False, "memory_limit_bytes": None}
-    settings |= more
+    chosen = {"steps": 1, "samples": 1, "micro_batch_tokens": 64, "threads": 1, "dtype": "bf16", "deterministic": False}
+    settings = Settings.model_validate(chosen | more)
     trainers_model.read_model = lambda _: SimpleNamespace(folder=folder, stored="BF16", config={})  # type: ignore[assignment]
     config = Config.model_validate({"model": folder, "data": {"files": "x"}, "adapter": {"r": 4, "dropout": 0.2}})
     task = Sft(config, settings, tokens_of(), torch.device(device))
@@ -91,7 +91,7 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     disproved: tuple[Json, str] = ({}, "")
     while device != "cpu" and (found := disproof(task))[0]:
         disproved = (disproved[0] | found[0], f"{disproved[1]} {found[1]}".strip())
-        settings |= found[0]
+        settings = settings.model_copy(update=found[0])
         fresh = Sft(config, settings, tokens_of(), torch.device(device))
         fresh.model.load_state_dict(task.model.state_dict())
         task = fresh

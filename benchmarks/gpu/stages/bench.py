@@ -19,7 +19,7 @@ class Stand:
 
     task: Any
     optimizer: Any
-    settings: Json
+    settings: Any
     samples: list[int]
     plan: Json
     device: Any
@@ -29,7 +29,7 @@ class Stand:
         """Gradients and update of one step."""
         from holdfast.trainer.step import compute_gradients, update
 
-        computed = compute_gradients(self.task, self.optimizer, number, self.samples, self.settings["micro_batch_tokens"], announce)
+        computed = compute_gradients(self.task, self.optimizer, number, self.samples, self.settings.micro_batch_tokens, announce)
         update(self.optimizer, computed, 1e-5, 1.0)
         return computed
 
@@ -52,12 +52,12 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
     lengths = {"max": length, "mean": float(length), "rows": count, "step": tokens}
     model = read_model(config.model)
     plan = make_plan(config, model, machine, lengths) | {"steps": 30, "samples": count}
-    settings = settings_of(config, plan, machine, 2) | {"micro_batch_tokens": tokens} | changes
+    settings = settings_of(config, plan, machine, 2).model_copy(update={"micro_batch_tokens": tokens} | changes)
     device, notes = prepare_torch(settings), []
     rows = _rows(count, length, int(model.config["vocab_size"]))
     task = Sft(config, settings, rows, device)
     while found := _disproved(task, notes):
-        settings |= found
+        settings = settings.model_copy(update=found)
         del task
         release()
         task = Sft(config, settings, rows, device)
@@ -128,7 +128,7 @@ def measured(place: Place, size: str, tokens: int = 8192, times: int = 6, **how:
         "allocated": torch.cuda.max_memory_allocated() if on_card else 0,
         "reserved": torch.cuda.max_memory_reserved() if on_card else 0,
         "planned": stand.plan["peak_bytes"],
-        "settings": {name: stand.settings.get(name) for name in ("varlen", "liger", "fused", "deterministic", "checkpointed_layers")},
+        "settings": {name: getattr(stand.settings, name) for name in ("varlen", "liger", "fused", "deterministic", "checkpointed_layers")},
         "notes": stand.notes,
     }
     del stand

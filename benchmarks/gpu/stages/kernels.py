@@ -12,11 +12,11 @@ def run(place: Place) -> None:
     from holdfast.trainer.tasks.sft import proof
 
     stand = bench.build(place, "qwen0.5b", 2048, dropout=0.05)
-    if not hasattr(proof, "fused_differ") or "fused" not in stand.settings:
+    if not hasattr(proof, "fused_differ"):
         for question in ("proven", "loss-apart", "gradients-apart"):
             place.answer(question, None, "no fused layers here")
         return
-    place.answer("proven", bool(stand.settings["fused"]), "; ".join(stand.notes)[:500])
+    place.answer("proven", bool(stand.settings.fused), "; ".join(stand.notes)[:500])
     del stand
     bench.release()
     found: list[Any] = [_loss_and_gradients(place, {"fused": fused}) for fused in (True, False)]
@@ -36,7 +36,7 @@ def _loss_and_gradients(place: Place, changes: Json) -> tuple[float, Any]:
     with torch.no_grad():
         for weights in stand.task.artifact.values():
             weights.copy_(0.02 * torch.randn(weights.shape))
-    computed = compute_gradients(stand.task, stand.optimizer, 1, stand.samples, stand.settings["micro_batch_tokens"], lambda *_: 1.0)
+    computed = compute_gradients(stand.task, stand.optimizer, 1, stand.samples, stand.settings.micro_batch_tokens, lambda *_: 1.0)
     gradients = torch.cat([weights.grad.flatten().float().cpu() for weights in stand.task.artifact.values()])
     del stand
     bench.release()

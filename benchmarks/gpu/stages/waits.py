@@ -12,7 +12,7 @@ def run(place: Place) -> None:
     import torch
 
     stand = bench.build(place, "qwen0.5b", 8192, dropout=0.05)
-    place.answer("layout", stand.settings["varlen"], "; ".join(stand.notes))
+    place.answer("layout", stand.settings.varlen, "; ".join(stand.notes))
     stand.step(1)
     if not torch.cuda.is_available():
         place.answer("waits", None, "no card")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from holdfast.core.config.settings import PartialSettings, Settings
 from holdfast.core.files import Json
 from holdfast.core.killed import killed_by
 
@@ -54,7 +55,7 @@ class Launch:
 
     argv: tuple[str, ...]
     env: dict[str, str | None]
-    settings: dict[str, Any]
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class Verdict:
     remedy: str = "none"
     rows: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: PartialSettings = field(default_factory=dict)
     env: dict[str, str | None] = field(default_factory=dict)
     odds: tuple[int, int] | None = None
     cause: str | None = None

@@ -33,10 +33,10 @@ def span(trouble: Trouble) -> int:
     return min(trouble.step, trouble.onset + _BEYOND)
 
 
-def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quarantine: list[int], factor: float) -> Verdict:
+def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Verdict:
     """What keeps a spike from coming: nothing at all (transient), samples left out (rows), a lower rate (setting); or uncertain.
 
-    `lab` stands at the first step to train again, `steps` are the rows of steps.jsonl by step, `quarantine` and `factor` what is in force.
+    `lab` stands at the first step to train again, `steps` are the rows of steps.jsonl by step.
     """
 
     def level(**settings: Any) -> float:
@@ -48,7 +48,7 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quaran
         return level(**settings) > trouble.limit
 
     def without(rows: list[int]) -> bool:
-        return ill(quarantine=[*quarantine, *rows])
+        return ill(quarantine=[*lab.settings.quarantine, *rows])
 
     seen = f"steps {lab.step} to {span(trouble)} trained again"
     try:
@@ -62,6 +62,7 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any], quaran
             text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
             sources = lab.sources(guilty)
             return lab.verdict("rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
+        factor = lab.settings.lr_factor
         share = _rate_that_holds(lambda share: level(lr_factor=factor * share), trouble.limit)
         if share is not None:
             text = f"{seen}: at {share:g} times the learning rate the loss stays at its level"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.config.settings import PartialSettings
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.killed import killed_by
 from holdfast.core.run.folder import RunFolder
@@ -38,7 +39,7 @@ class Change:
     """What a trial does differently from the run. Nothing at all is a change, too: it asks whether the failure was transient."""
 
     samples: tuple[int, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: PartialSettings = field(default_factory=dict)
     env: dict[str, str | None] = field(default_factory=dict)
     trace: bool = False
     until: int | None = None  # train on through this step, with all samples

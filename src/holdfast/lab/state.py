@@ -64,21 +64,17 @@ def _first_rate(lab: Lab, states: list[int], limit: float = math.inf) -> Verdict
     for to in states:
         if (factor := _rate_that_holds(lab, to, limit)) is not None:
             text = f"trained again from step {to}, step {lab.step} fails as it is and goes through at {factor:g} times the learning rate"
-            rate = {"lr_factor": _in_force(lab) * factor}
+            rate = {"lr_factor": lab.settings.lr_factor * factor}
             return lab.verdict("setting", text, remedy="rollback", settings=rate, cause="divergence", to=to)
     return None
 
 
 def _rate_that_holds(lab: Lab, to: int, limit: float) -> float | None:
     """The largest share of the learning rate at which the step goes through, twice, with a loss near the best of them; None: none does."""
-    tried = {factor: Change(settings={"lr_factor": _in_force(lab) * factor}, since=to + 1, until=lab.step) for factor in RATES}
+    tried = {factor: Change(settings={"lr_factor": lab.settings.lr_factor * factor}, since=to + 1, until=lab.step) for factor in RATES}
     losses = {factor: float(outcome["loss"]) for factor, change in tried.items() if (outcome := lab.outcome(change))["finite"]}
     near = [factor for factor, loss in losses.items() if loss <= min(limit, _NEAR * min(losses.values()))]
     return max(near) if near and not lab.fails(tried[max(near)], anew=True) else None
-
-
-def _in_force(lab: Lab) -> float:
-    return float(lab.settings.get("lr_factor", 1.0))
 
 
 def _words(differs: Json) -> str:

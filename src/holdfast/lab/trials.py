@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json, is_full, read_json, read_lines
 from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run.folder import RunFolder
@@ -43,7 +44,7 @@ class Lab:
         run: RunFolder,
         step: int,
         environment: dict[str, str],
-        settings: dict[str, Any],
+        settings: Settings,
         deadline_s: float,
         tell: Callable[[str], None],
         stop: Callable[[], bool],
@@ -67,7 +68,7 @@ class Lab:
     @property
     def exact(self) -> bool:
         """Whether the same trial gives the same bits: not so with most GPU runs' kernels, which trials use as well."""
-        return bool(self.settings.get("deterministic", True))
+        return self.settings.deterministic
 
     def fails(self, change: Change, anew: bool = False) -> bool:
         """Whether the step fails under `change`; asked once, or again with `anew`.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.config.config import Run
+from holdfast.core.config.settings import PartialSettings, Settings
 from holdfast.core.files import Json
 from holdfast.core.types import Decision, Diagnosis, Launch, Verdict, Wreck
 from holdfast.mind.course import FROM_THE_START, SLOWER, Trouble
@@ -28,7 +29,7 @@ class Past:
     step: int | None
     cause: str
     kind: str
-    settings: tuple[tuple[str, object], ...]
+    settings: Settings | None  # None: they cannot be read any more
     progressed: bool  # it committed a step
     remedied: bool = False  # something was changed after it
     by_chance: bool = False  # the lab saw its step go through as it is
@@ -162,7 +163,7 @@ def decide_course(trouble: Trouble, verdict: Verdict, to: int | None, barren: in
     return Decision(launch, "rollback", f"{trouble.words()}; back to step {to}, {change}", told)
 
 
-def course_settings(verdict: Verdict, quarantine: list[int], factor: float) -> Json:
+def course_settings(verdict: Verdict, quarantine: Sequence[int], factor: float) -> PartialSettings:
     """The settings with which the run goes on after a rollback: what trials showed to help, or half the learning rate."""
     if verdict.kind == "transient":
         return {}

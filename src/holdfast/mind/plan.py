@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.facts.machine import FREEZE_WHEN_FULL
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts
@@ -126,26 +126,26 @@ def _gib(value: float) -> str:
     return f"{value / 2**30:.2f} GiB"
 
 
-def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> dict[str, Any]:
+def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> Settings:
     """The settings a run begins with: the first entry of its timeline. `threads`: CPU threads this process may use."""
     chosen, liger, on_gpu = config.train.deterministic, config.train.liger, bool(training_devices(machine))
-    return {
-        "device": "cuda" if on_gpu else "cpu",
-        "attention": config.train.attention,
-        "dtype": plan["precision"],
-        "liger": on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
-        "fused": on_gpu and bool(read(machine).tritons()),
-        "packing": config.train.packing,
-        "varlen": on_gpu,
-        "own_head": False,
-        "micro_batch_tokens": plan["micro_batch_tokens"],
-        "checkpointed_layers": plan["checkpointed_layers"],
-        "memory_limit_bytes": config.train.memory_limit or _memory_limit(machine),
-        "threads": config.train.threads or threads,
-        "deterministic": not on_gpu if chosen is None else chosen,
-        "steps": plan["steps"],
-        "samples": plan["samples"],
-    }
+    return Settings(
+        device="cuda" if on_gpu else "cpu",
+        attention=config.train.attention,
+        dtype=plan["precision"],
+        liger=on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
+        fused=on_gpu and bool(read(machine).tritons()),
+        packing=config.train.packing,
+        varlen=on_gpu,
+        own_head=False,
+        micro_batch_tokens=plan["micro_batch_tokens"],
+        checkpointed_layers=plan["checkpointed_layers"],
+        memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),
+        threads=config.train.threads or threads,
+        deterministic=not on_gpu if chosen is None else chosen,
+        steps=plan["steps"],
+        samples=plan["samples"],
+    )
 
 
 def _memory_limit(machine: Json) -> int | None:

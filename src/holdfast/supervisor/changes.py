@@ -7,7 +7,7 @@ from holdfast.core.files import read_json
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.memory_file import MemoryFile, memory_places
-from holdfast.core.run.timeline import add_entry
+from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.ui.terminal import Terminal
 
 _FREE = (
@@ -37,7 +37,8 @@ def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal
             return now  # a trainer is alive, which would not hear of it
         step = _next_step(run, old)
         factor = new.train.lr / old.train.lr
-        add_entry(run.timeline_file, step, {"lr_factor": factor}, f"train.lr = {new.train.lr:g} from step {step} on, as asked")
+        reason = f"train.lr = {new.train.lr:g} from step {step} on, as asked"
+        add_entry(run.timeline_file, Entry(step, {"lr_factor": factor}, reason))
         run.event("learning_rate_changed", lr=new.train.lr, before=now.train.lr, from_step=step)
     evaluate = old.evaluate.model_copy(update={key: getattr(new.evaluate, key) for key in ("generate", "max_new_tokens")})
     places = {key: getattr(old.save, key) for key in ("snapshot_dir", "flush_snapshots")}

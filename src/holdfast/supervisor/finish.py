@@ -20,7 +20,7 @@ from holdfast.core.identity import alive
 from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
 from holdfast.core.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.units import counted
@@ -269,7 +269,6 @@ def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkp
 
 def _stopped_early(run: RunFolder) -> Json | None:
     """Why the run ended before its last step, or None when it did not; `steps` is where it would have ended."""
-    timeline = read_timeline(run.timeline_file)
-    settings = settings_at(timeline, timeline[-1]["from_step"])
-    found = stopped_early(read_evaluations(run), run.config().evaluate, settings.get("patience_from", 1))
-    return found | {"steps": settings["steps"]} if found and found["step"] < settings["steps"] else None
+    settings = newest_settings(read_timeline(run.timeline_file))
+    found = stopped_early(read_evaluations(run), run.config().evaluate, settings.patience_from)
+    return found | {"steps": settings.steps} if found and found["step"] < settings.steps else None

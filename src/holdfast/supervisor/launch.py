@@ -22,7 +22,7 @@ def trainer_launch(run: RunFolder) -> Launch:
     """How this run's trainer is started. What changes a kernel's result is in the environment before torch is imported."""
     settings = settings_of_process(read_timeline(run.timeline_file))
     env: dict[str, str | None] = {
-        "OMP_NUM_THREADS": str(settings["threads"]),
+        "OMP_NUM_THREADS": str(settings.threads),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
@@ -38,11 +38,11 @@ def trainer_launch(run: RunFolder) -> Launch:
     # without it torch before 2.10 refuses deterministic products on CUDA, which `holdfast trial` asks for
     env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     env |= _of_nvidia(run)
-    env |= _of_remedies(run, settings.get("env", {}))
+    env |= _of_remedies(run, settings.env)
     return Launch(tuple(trainer_command("train")), env, settings)
 
 
-def _of_remedies(run: RunFolder, env: dict[str, str]) -> dict[str, str]:
+def _of_remedies(run: RunFolder, env: dict[str, str | None]) -> dict[str, str | None]:
     """The variables that were seen to help. Raises Stop(1) for others: a folder that was received could name a library or a path."""
     known = {name for card in cards_of("remedies").values() for name in card.env}
     if others := sorted(set(env) - known):

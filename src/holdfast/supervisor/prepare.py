@@ -17,11 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+from pydantic import ValidationError
 
 from holdfast.book.examine import examine
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.cache import cache_folder
 from holdfast.core.config.config import Config, Train
+from holdfast.core.config.settings import Settings, problems
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json, read_json, replacing, sha256, write_json
@@ -29,7 +31,7 @@ from holdfast.core.identity import myself
 from holdfast.core.order.step_table import learning_rate, run_length
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
-from holdfast.core.run.timeline import add_entry, read_timeline, settings_at
+from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_of_process
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of
@@ -118,6 +120,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     if not run.config_file.exists():
         _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
         return
+    _check_timeline(run, terminal)
     old = run.config()
     changed = differences(take_up_changes(run, old, config, terminal), config)
     old = run.config()
@@ -178,7 +181,8 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     write_json(run.machine_file, machine)
     write_json(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
-    add_entry(run.timeline_file, 1, settings_of(config, plan, machine, usable_threads()), "the config and the plan")
+    settings = settings_of(config, plan, machine, usable_threads()).as_json()
+    add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
     run.write_config(config)
     run.event("run_created", steps=steps, rows=len(training), seconds=round(time.monotonic() - began, 3))
     terminal.say(f"plan: {counted(steps, 'step')} of {counted(min(config.train.effective_batch, samples), 'sample')}; {plan['reasons'][0]}")
@@ -277,31 +281,42 @@ def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
         raise Stop(BLOCKED, "\n".join(finding.message for finding in blocking), "\n  -> ".join(finding.fix for finding in blocking))
 
 
+def _check_timeline(run: RunFolder, terminal: Terminal) -> None:
+    """Tell which settings of another version's run folder are ignored. Raises Stop where one has a value that is none."""
+    try:
+        entries = read_timeline(run.timeline_file)
+        settings_of_process(entries)
+    except ValidationError as error:
+        told = "; ".join(told for _, told in problems(error))
+        raise Stop(BLOCKED, f"{run.timeline_file}: {told}", "give another folder with --run DIR") from None
+    if unknown := sorted({name for entry in entries for name in entry.settings} - Settings.model_fields.keys()):
+        terminal.tell(f"{run.timeline_file}: this version has no setting {', '.join(unknown)}; ignored")
+
+
 def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], terminal: Terminal) -> None:
     """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
     if other := _beside_length(changed):
         listed = "\n".join(f"  {change}" for change in other)
         raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
-    timeline = read_timeline(run.timeline_file)
-    now = settings_at(timeline, timeline[-1]["from_step"])
-    train, behind = new.train, now.get("behind", 0)
-    if run.committed() == now["steps"]:
-        behind = now["steps"] * train.effective_batch - now["samples"]  # what its last step was too small by is drawn next
+    now = newest_settings(read_timeline(run.timeline_file))
+    train, behind = new.train, now.behind
+    if run.committed() == now.steps:
+        behind = now.steps * train.effective_batch - now.samples  # what its last step was too small by is drawn next
     rows = epoch_rows(new.data, run.plan()["rows"]["train"])
     steps, samples = run_length(rows, train.effective_batch, train.epochs, train.steps, behind)
     if steps <= run.committed():
         raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
-    if steps < now["steps"]:
-        text = f"the run is to end after {now['steps']} steps, the config ends at {steps}: --extend lengthens a run, it never shortens one"
+    if steps < now.steps:
+        text = f"the run is to end after {now.steps} steps, the config ends at {steps}: --extend lengthens a run, it never shortens one"
         raise Stop(USAGE, text, f"raise train.steps or train.epochs, or stop it where you want it: holdfast stop {shown(run.path)}")
     early = (read_json(run.summary_file) or {}).get("stopped_early")
-    if (steps, samples) != (now["steps"], now["samples"]) or early:
-        reason = f"extended from {early['step'] if early else now['steps']} steps"
+    if (steps, samples) != (now.steps, now.samples) or early:
+        reason = f"extended from {early['step'] if early else now.steps} steps"
         settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1} | ({"behind": behind} if behind else {})
-        add_entry(run.timeline_file, run.committed() + 1, settings, reason)
-        rates = _rate_jump(old.train, run.committed(), now["steps"], steps)
-        run.event("extended", steps=steps, before=now["steps"], learning_rate=rates)
-        terminal.tell(f"extended from {now['steps']:,} to {steps:,} steps; learning rate {rates}")
+        add_entry(run.timeline_file, Entry(run.committed() + 1, settings, reason))
+        rates = _rate_jump(old.train, run.committed(), now.steps, steps)
+        run.event("extended", steps=steps, before=now.steps, learning_rate=rates)
+        terminal.tell(f"extended from {now.steps:,} to {steps:,} steps; learning rate {rates}")
     run.write_config(old.model_copy(update={"train": new.train.model_copy(update={"lr": old.train.lr})}))
     run.summary_file.unlink(missing_ok=True)
 

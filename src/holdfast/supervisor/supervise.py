@@ -9,11 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
+from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json, append_line, read_json, write_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import add_entry, read_timeline, settings_at, unlearned
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at, unlearned
 from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.course import investigate_course, state_before
 from holdfast.lab.health import HealthWatch
@@ -104,8 +107,7 @@ class RealWorld:
         limit_s = Patience(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
         steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}
         lab = Lab(run, to + 1, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop)
-        quarantine, factor = settings.get("quarantine", []), settings.get("lr_factor", 1.0)
-        return concluded(lab, lambda: investigate_course(lab, trouble, steps, quarantine, factor))
+        return concluded(lab, lambda: investigate_course(lab, trouble, steps))
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def _course(
         view.tell(f"{trouble.words()}; trying the steps around it with one change at a time")
         verdict = hands.investigate_course(launch, run, trouble, to, view)
     settings = settings_at(read_timeline(run.timeline_file), trouble.step)
-    factor, quarantine = settings.get("lr_factor", 1.0), settings.get("quarantine", [])
+    factor = settings.lr_factor
     earlier = [facts for _, facts in rollbacks(run)]
     barren = barren_rollbacks([*earlier, {"from": trouble.step}]) - 1
     diagnosis = Diagnosis.plain("divergence", 0.9, trouble.words())
@@ -221,7 +223,7 @@ def _course(
     _record(run, wreck, diagnosis, decision, verdict)
     if decision.remedy == "rollback" and to is not None:
         quarantined = _entries(verdict, f"the loss left its level at step {trouble.onset}", to + 1)
-        roll_back(run, places, to, course_settings(verdict, quarantine, factor), quarantined, decision.reason)
+        roll_back(run, places, to, course_settings(verdict, settings.quarantine, factor), quarantined, decision.reason)
     return decision
 
 
@@ -238,15 +240,15 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, d
     assert wreck.step is not None
     timeline = read_timeline(run.timeline_file)
     before = settings_at(timeline, wreck.step)
-    settings: dict[str, Any] = dict(verdict.settings)
+    settings = dict(verdict.settings)
     if verdict.kind == "rows":
-        settings = unlearned(timeline, wreck.step) | {"quarantine": [*before.get("quarantine", []), *verdict.rows]}
+        settings = unlearned(timeline, wreck.step) | {"quarantine": [*before.quarantine, *verdict.rows]}
         for entry in _entries(verdict, wreck.ending.words(), wreck.step):
             append_line(run.quarantine_file, entry, durable=True)
     if verdict.env:
-        settings["env"] = before.get("env", {}) | verdict.env
+        settings["env"] = before.env | verdict.env
     first = wreck.step if verdict.kind == "rows" else min(wreck.step, wreck.committed_after + 1)  # the next process has it from its start
-    add_entry(run.timeline_file, first, settings, decision.reason)
+    add_entry(run.timeline_file, Entry(first, settings, decision.reason))
     run.event("remedy_applied", step=wreck.step, remedy=decision.remedy, cause=diagnosis.cause, evidence=verdict.evidence)
     return True
 
@@ -254,8 +256,8 @@ def _apply(run: RunFolder, wreck: Wreck, verdict: Verdict, decision: Decision, d
 def _leave_the_gpu(run: RunFolder, decision: Decision, relaunch: Callable[[RunFolder], Launch]) -> Launch:
     """Put the CPU on the timeline, from the next step on; how the trainer is started then."""
     card, step = cards_of("remedies")["cpu"], run.committed() + 1
-    env = settings_at(read_timeline(run.timeline_file), step).get("env", {}) | card.env
-    add_entry(run.timeline_file, step, card.settings | {"env": env}, decision.reason)
+    env = settings_at(read_timeline(run.timeline_file), step).env | card.env
+    add_entry(run.timeline_file, Entry(step, card.settings | {"env": env}, decision.reason))
     run.event("setting_changed", what=f"device cuda -> cpu from step {step} on", reason=decision.reason)
     return relaunch(run)
 
@@ -298,12 +300,12 @@ def read_history(run: RunFolder) -> list[Past]:
         if not wreck.get("decision", {}).get("go_on"):
             history.clear()
             continue
-        settings = (read_json(run.attempt(number) / "launch.json") or {}).get("settings", {})
+        settings = _settings_of((read_json(run.attempt(number) / "launch.json") or {}).get("settings", {}))
         progressed = wreck["committed_after"] > wreck["committed_before"]
         remedied = wreck["decision"]["remedy"] not in ("resume", "none", "wait")
         ending, verdict = ending_of(wreck["ending"]), wreck.get("verdict")
         seen = _by_chance(verdict), ending.from_outside, bool(verdict and verdict.get("trials"))
-        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], ending.kind, _frozen(settings), progressed, remedied, *seen))
+        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], ending.kind, settings, progressed, remedied, *seen))
     return history
 
 
@@ -323,9 +325,12 @@ def _failures_so_far(run: RunFolder) -> Json:
 
 def _past(wreck: Wreck, diagnosis: Diagnosis, launch: Launch) -> Past:
     progressed = wreck.committed_after > wreck.committed_before
-    settings, outside = _frozen(launch.settings), wreck.ending.from_outside
-    return Past(wreck.step, diagnosis.cause, wreck.ending.kind, settings, progressed, from_outside=outside)
+    outside = wreck.ending.from_outside
+    return Past(wreck.step, diagnosis.cause, wreck.ending.kind, launch.settings, progressed, from_outside=outside)
 
 
-def _frozen(settings: dict[str, Any]) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted((name, str(value)) for name, value in settings.items()))
+def _settings_of(launched: Json) -> Settings | None:
+    try:
+        return Settings.model_validate(launched)
+    except ValidationError:
+        return None

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import torch
 
+from holdfast.core.config.settings import Settings
 from holdfast.core.errors import DeviceGone, told
-from holdfast.core.run.timeline import Settings
 from holdfast.trainer.exhausted import is_out_of_memory
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.1
@@ -19,8 +19,8 @@ _GPU = torch.device("cuda:0")
 
 def prepare_torch(settings: Settings) -> torch.device:
     """Fix threads and determinism, find the device of the plan. Runs before any other torch call. Raises DeviceGone."""
-    torch.set_num_threads(settings["threads"])
-    torch.use_deterministic_algorithms(settings["deterministic"])
+    torch.set_num_threads(settings.threads)
+    torch.use_deterministic_algorithms(settings.deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
     if os.environ.get("TORCH_BLAS_PREFER_HIPBLASLT") == "0":  # torch 2.7 to 2.11 read only its 1 (aten/src/ATen/Context.h)
         torch.backends.cuda.preferred_blas_library("cublas")  # on ROCm: hipBLAS
@@ -43,7 +43,7 @@ def planned_device(settings: Settings) -> torch.device:
 
     Run folders from before there was such a setting take what there is.
     """
-    wanted = settings.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+    wanted = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if wanted == "cuda" and (absence := _absence()):
         raise DeviceGone(f"torch finds no GPU ({absence})")
     return _GPU if wanted == "cuda" else torch.device("cpu")

@@ -40,14 +40,14 @@ class HeldOut:
             if not self._settle(step):
                 return False
             known = [row for row in self.rows if row["step"] <= step]
-            if stopped_early(known, self.config, settings.get("patience_from", 1)):
+            if stopped_early(known, self.config, settings.patience_from):
                 return True
-        return bool(step >= settings["steps"])
+        return bool(step >= settings.steps)
 
     def due(self, step: int) -> bool:
         """Whether `step` is evaluated."""
         every = self.config.every
-        return every is not None and step > 0 and (step % every == 0 or step == self.bench.job.settings(step)["steps"])
+        return every is not None and step > 0 and (step % every == 0 or step == self.bench.job.settings(step).steps)
 
     def _settle(self, step: int) -> bool:
         """Measure and journal `step` unless that was done, and have its state kept if it is the best; False where asked to stop."""
@@ -88,7 +88,7 @@ class HeldOut:
     def _loss(self, step: int) -> tuple[float, int] | None:
         """(sum of the losses, number of label tokens) over the held-out rows, in the next step's micro-batches."""
         job, task = self.bench.job, self.bench.task
-        budget = job.settings(step + 1)["micro_batch_tokens"]
+        budget = job.settings(step + 1).micro_batch_tokens
         total, labels = 0.0, 0
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
             for start in range(0, len(self.samples), _CHUNK):

@@ -16,10 +16,11 @@ from typing import Any
 from holdfast.core.config.config import Config
 from holdfast.core.config.faults import Fault, Moment, fires
 from holdfast.core.config.load import load_faults
+from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import myself
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Settings, read_timeline, settings_at
+from holdfast.core.run.timeline import Entry, read_timeline, settings_at
 
 
 class Stopping:
@@ -45,7 +46,7 @@ class Job:
     folder: Path
     config: Config
     plan: Json
-    timeline: list[dict[str, Any]]
+    timeline: list[Entry]
     faults: list[Fault]
     orders: Json = field(default_factory=dict)
     stopping: Stopping = field(default_factory=Stopping)

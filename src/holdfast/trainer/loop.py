@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from holdfast.core.config.settings import PartialSettings
 from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.run.timeline import Settings, add_entry, settings_of_process
+from holdfast.core.run.timeline import Entry, add_entry, settings_of_process
 from holdfast.core.types import (
     EXIT_DAMAGED,
     EXIT_DEVICE_GONE,
@@ -53,7 +54,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
         committed = job.run.committed()
         if found.snapshot is None and committed:
             return _no_state(job, committed, found)
-        cap_memory(job.settings(1)["memory_limit_bytes"], shared=_on_main_memory(job))
+        cap_memory(job.settings(1).memory_limit_bytes, shared=_on_main_memory(job))
         if found.snapshot is None:
             _settle(job)
         settings = settings_of_process(job.timeline)
@@ -103,10 +104,10 @@ def _proven(bench: Bench) -> bool:
     return not changes
 
 
-def _change(job: Job, changes: Settings, reason: str) -> None:
+def _change(job: Job, changes: PartialSettings, reason: str) -> None:
     """Put what the start of a run found on the timeline, from its first step on."""
     if changes:
-        job.timeline.append(add_entry(job.run.timeline_file, 1, changes, reason))
+        job.timeline.append(add_entry(job.run.timeline_file, Entry(1, changes, reason)))
         what = ", ".join(f"{name} -> {value}" for name, value in changes.items())
         job.event("setting_changed", what=what, reason=reason)
 
@@ -123,7 +124,7 @@ def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
     if found.snapshot:
         step = found.snapshot.step
     job.event("restored", step=step, state=found.place, **bench.task.facts)
-    last = job.settings(step + 1)["steps"]
+    last = job.settings(step + 1).steps
     announcer = Announcer(job, snapshots.memory, publish=True)
     saving = Saving(job, snapshots.memory, step)
     if step == 0:

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import torch
 
+from holdfast.core.config.settings import PartialSettings
 from holdfast.core.facts.host_memory import host_memory
-from holdfast.core.run.timeline import Settings, add_entry
+from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.trainer.device import release
 from holdfast.trainer.exhausted import OutOfMemory, naming
 from holdfast.trainer.setup import Bench
@@ -88,20 +89,20 @@ def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
         raise full
 
 
-def change(settings: Settings, bench: Bench, step: int, reason: str) -> None:
+def change(settings: PartialSettings, bench: Bench, step: int, reason: str) -> None:
     """Put changed settings on the timeline, from `step` on, and tell."""
     job, before = bench.job, bench.job.settings(step)
-    job.timeline.append(add_entry(job.run.timeline_file, step, settings, reason))
-    what = ", ".join(f"{name} {before[name]} -> {value}" for name, value in settings.items())
+    job.timeline.append(add_entry(job.run.timeline_file, Entry(step, settings, reason)))
+    what = ", ".join(f"{name} {getattr(before, name)} -> {value}" for name, value in settings.items())
     job.event("setting_changed", what=f"{what} from step {step} on", reason=reason)
 
 
 def rehearse(bench: Bench, announce: Announce) -> None:
     """Try the run's largest step first, so that too little memory shows in its first seconds. Moves no weight."""
     settings, data = bench.job.settings(1), bench.task.data
-    step, _ = data.table.largest_step(data.sizes, settings["samples"])
-    samples = data.table.samples(step, settings["samples"])
-    batches = bench.task.batches(samples, settings["micro_batch_tokens"])
+    step, _ = data.table.largest_step(data.sizes, settings.samples)
+    samples = data.table.samples(step, settings.samples)
+    batches = bench.task.batches(samples, settings.micro_batch_tokens)
     largest = max(batches, key=lambda batch: batch.tokens)
     compute_within_memory(bench, 1, list(largest.numbers), announce)
     bench.optimizer.clear()
@@ -127,7 +128,7 @@ class MemoryWatch:
             self.learned, self.retries = len(self.bench.job.timeline), self._allocator().get("num_alloc_retries", 0)
         if step % _LOOK_EVERY == 0 and (reason := self._reason(step)):
             release()
-            budget, floor = self.bench.job.settings(step + 1)["micro_batch_tokens"], self.bench.longest
+            budget, floor = self.bench.job.settings(step + 1).micro_batch_tokens, self.bench.longest
             if budget > floor:
                 change({"micro_batch_tokens": max(floor, budget // 2)}, self.bench, step + 1, reason)
             else:

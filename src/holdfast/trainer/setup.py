@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from holdfast.core.config.settings import Settings
 from holdfast.core.order.step_table import learning_rate
 from holdfast.core.run.memory_file import Snapshot
-from holdfast.core.run.timeline import Settings
 from holdfast.trainer.device import free_bytes, prepare_torch, wait_for_memory
 from holdfast.trainer.images import Image
 from holdfast.trainer.job import Job
@@ -40,13 +40,13 @@ class Bench:
     def samples(self, step: int) -> list[int]:
         """The rows of a step, less those in quarantine: a hole, which shifts no other row."""
         settings, table = self.job.settings(step), self.task.data.table
-        hole = settings.get("quarantine", ())
-        numbers = table.samples(step, settings["samples"], settings.get("behind", 0))
+        hole = settings.quarantine
+        numbers = table.samples(step, settings.samples, settings.behind)
         return [number for number in numbers if number not in hole]
 
     def compute(self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing) -> Gradients:
         """Compute the gradients of `samples` at `step`, in training and in every replay. Raises OutOfMemory."""
-        budget = self.job.settings(step)["micro_batch_tokens"]
+        budget = self.job.settings(step).micro_batch_tokens
         return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile)
 
     def apply(self, step: int, computed: Gradients) -> bool:
@@ -58,8 +58,8 @@ class Bench:
     def prepare(self, step: int) -> None:
         """Lay the samples of `step` out while a card is busy with the step before; without one it would only be another order."""
         settings = self.job.settings(step)
-        if self.device.type == "cuda" and step <= settings["steps"] and (samples := self.samples(step)):
-            self.task.prepare(samples, settings["micro_batch_tokens"])
+        if self.device.type == "cuda" and step <= settings.steps and (samples := self.samples(step)):
+            self.task.prepare(samples, settings.micro_batch_tokens)
 
     @property
     def longest(self) -> int:
@@ -69,8 +69,7 @@ class Bench:
 
     def learning_rate(self, step: int) -> float:
         train, settings = self.job.config.train, self.job.settings(step)
-        factor: float = settings.get("lr_factor", 1.0)
-        return factor * learning_rate(step, settings["steps"], train.lr, train.schedule, train.warmup)
+        return settings.lr_factor * learning_rate(step, settings.steps, train.lr, train.schedule, train.warmup)
 
 
 def build(job: Job, settings: Settings) -> Bench:

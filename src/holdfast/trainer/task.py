@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import PartialSettings, Settings
 from holdfast.core.files import Json
 from holdfast.core.order.shuffle import Rows
 from holdfast.core.order.step_table import StepTable
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Settings
 
 # is told how many rows a model was just asked for; 0: it has computed one more token
 Asked = Callable[[int], None]
@@ -74,7 +74,7 @@ class Task(Protocol[OneBatch]):
     adapter_config: Json
 
     @classmethod
-    def settle(cls, config: Config, settings: Settings) -> tuple[Settings, str]:
+    def settle(cls, config: Config, settings: Settings) -> tuple[PartialSettings, str]:
         """Name settings this machine is better off with, and why, before anything is built; none where they are right."""
         ...
 
@@ -97,7 +97,7 @@ class Task(Protocol[OneBatch]):
         """Give (kind, facts) of the events an attempt begins with. fresh: no step was trained before."""
         ...
 
-    def prove(self) -> tuple[Settings, str]:
+    def prove(self) -> tuple[PartialSettings, str]:
         """Name settings that have to change, and why: what they ask for computes something else here. Moves no weight."""
         ...
 
@@ -121,11 +121,11 @@ class Task(Protocol[OneBatch]):
         """Sum the losses of a micro-batch's labels, a scalar that can be differentiated; and count those predicted right."""
         ...
 
-    def lighter(self, settings: Settings) -> Settings:
+    def lighter(self, settings: Settings) -> PartialSettings:
         """Name settings under which a sample alone needs less memory; none where nothing is left."""
         ...
 
-    def adopt(self, settings: Settings) -> None:
+    def adopt(self, settings: PartialSettings) -> None:
         """Compute from now on under settings that `lighter` named."""
         ...
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from holdfast.book.knowledge import attention_kernels, has_fused_attention
 from holdfast.book.profile import confirmed
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
@@ -33,12 +33,12 @@ def paths(facts: Json) -> dict[str, str]:
     capacity = plan["capacity_bytes"]
     told = {
         "device": _named(gpus[0]) if gpus else "the CPU",
-        "precision": settings["dtype"],
+        "precision": settings.dtype,
         "attention": _attention(facts, gpus, settings),
-        "Liger": "yes, once proven" if settings["liger"] else "no: " + ("liger-kernel is not installed" if gpus else "no GPU"),
-        "deterministic kernels": "yes" if settings["deterministic"] else "no, unless train.deterministic is true",
+        "Liger": "yes, once proven" if settings.liger else "no: " + ("liger-kernel is not installed" if gpus else "no GPU"),
+        "deterministic kernels": "yes" if settings.deterministic else "no, unless train.deterministic is true",
         "memory planned with": "unknown" if capacity is None else f"{USABLE_SHARE:.0%} of {capacity / 2**30:.1f} GiB",
-        "memory limit": _limit(settings["memory_limit_bytes"], capacity),
+        "memory limit": _limit(settings.memory_limit_bytes, capacity),
         "standby": {"model": "the model built", "imports": "imports alone", "off": "none"}[standby_mode(config, plan, facts)],
         "set for the trainer": ", ".join(f"{advice.name}={advice.value}" for advice in confirmed(facts)) or "nothing",
     }
@@ -72,7 +72,7 @@ def _named(gpu: Json) -> str:
     return f"{name} ({arch})" if arch else str(name)
 
 
-def _attention(facts: Json, gpus: list[Json], settings: dict[str, Any]) -> str:
+def _attention(facts: Json, gpus: list[Json], settings: Settings) -> str:
     """How packed samples attend: all at once, or one by one; what kernel that is on an AMD card."""
     alone = "each sample by itself"
     if not gpus:
@@ -82,7 +82,7 @@ def _attention(facts: Json, gpus: list[Json], settings: dict[str, Any]) -> str:
     rocm = torch is not None and torch.backend == "rocm"
     found = attention_kernels(machine, gpus[0].get("arch"))
     kind = alone
-    if torch is not None and settings["varlen"] and settings["dtype"] == "bf16" and found == "stable" and within(torch.version, AT_ONCE):
+    if torch is not None and settings.varlen and settings.dtype == "bf16" and found == "stable" and within(torch.version, AT_ONCE):
         kind = f"all samples at once where that is proven, else {alone}"
     return f"{kind}; {_KERNELS[found]}" if rocm else kind
 

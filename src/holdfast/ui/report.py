@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
 from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline
+from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
@@ -225,5 +226,5 @@ def _machine(run: RunFolder) -> list[tuple[str, str]]:
     return facts + [(name, version) for name, version in (machine.get("packages") or {}).items() if version and name != "torch"]
 
 
-def _timeline_entry(entry: Json) -> Json:
-    return entry | {"settings": ", ".join(f"{key}={value}" for key, value in entry["settings"].items())}
+def _timeline_entry(entry: Entry) -> Json:
+    return asdict(entry) | {"settings": ", ".join(f"{key}={value}" for key, value in entry.settings.items())}

@@ -21,7 +21,7 @@ from rich.table import Table
 from holdfast.core.config.config import Config
 from holdfast.core.files import Json, Tail, last_line
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy
@@ -104,8 +104,7 @@ class Terminal:
         """Start to show progress of `run`. Who is `looking_on` hears from the journal what its supervisor says itself."""
         self._run, self._looking_on = run, looking_on
         self._events = Tail(run.events_file, from_end=True)
-        timeline = read_timeline(run.timeline_file)
-        self._steps = settings_at(timeline, timeline[-1]["from_step"])["steps"]
+        self._steps = newest_settings(read_timeline(run.timeline_file)).steps
         self.say(f"run: {run.path}  ({config.model}, LoRA r={config.adapter.r}, {counted(self._steps, 'step')})")
         if self.quiet or not self.console.is_terminal:
             return

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import yaml
 
+from holdfast.core.config.settings import PartialSettings, Settings, checked
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
-from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.lab.replay import START_S, Change, replay
 from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.ui.terminal import Terminal
@@ -20,28 +21,15 @@ from holdfast.world.patience import Patience
 from holdfast.world.room import has_room
 
 EXAMPLE = "holdfast trial runs/quickstart --step 12 --set attention=eager"
-_CHANGEABLE: dict[str, tuple[object, ...] | None] = {
-    "attention": ("eager", "sdpa"),
-    "dtype": ("fp32", "bf16"),
-    "liger": (True, False),
-    "fused": (True, False),
-    "packing": (True, False),
-    "varlen": (True, False),
-    "own_head": (True, False),
-    "micro_batch_tokens": None,
-    "checkpointed_layers": None,
-    "activations_on_host": (True, False),
-    "threads": None,
-    "device": ("cuda", "cpu"),
-    "deterministic": (True, False),
-}
+# which samples a step has and what it runs in is --samples' and --env's to say
+_CHANGEABLE = Settings.model_fields.keys() - {"steps", "samples", "behind", "patience_from", "quarantine", "env", "memory_limit_bytes"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--step", type=int, required=True, metavar="K", help="the step to replay, from the state before it")
     parser.add_argument("--samples", metavar="N,N,..", help="only these samples of the step (numbers as in steps.jsonl)")
-    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="key=value", help=f"one of {', '.join(_CHANGEABLE)}")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="key=value", help=f"one of {_listed()}")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable for the trial")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
@@ -51,8 +39,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     folder.refuse_foreign()
-    timeline = read_timeline(folder.timeline_file)
-    last = settings_at(timeline, timeline[-1]["from_step"])["steps"]
+    last = newest_settings(read_timeline(folder.timeline_file)).steps
     if not 1 <= arguments.step <= last:
         raise Stop(USAGE, f"step {arguments.step}: the run has steps 1 to {last}", "give one of them with --step")
     samples = _samples(arguments.samples)
@@ -83,18 +70,22 @@ def _samples(text: str | None) -> tuple[int, ...]:
         raise Stop(USAGE, f"--samples {text}: numbers are needed", "for example --samples 17,204") from None
 
 
-def _settings(pairs: list[str]) -> dict[str, object]:
-    settings: dict[str, object] = {}
+def _settings(pairs: list[str]) -> PartialSettings:
+    settings: PartialSettings = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
         key = {"precision": "dtype"}.get(key.removeprefix("train."), key.removeprefix("train."))
-        if not sign or key not in _CHANGEABLE:
-            raise Stop(USAGE, f"--set {pair}: what can be changed is {', '.join(_CHANGEABLE)}", "for example --set attention=eager")
-        value, allowed = yaml.safe_load(text), _CHANGEABLE[key]
-        if (allowed and value not in allowed) or (allowed is None and (not isinstance(value, int) or value < 1)):
-            raise Stop(USAGE, f"--set {pair}: {key} takes {' or '.join(map(str, allowed)) if allowed else 'a whole number from 1 on'}")
-        settings[key] = value
+        if not sign or (key not in _CHANGEABLE and key in Settings.model_fields):
+            raise Stop(USAGE, f"--set {pair}: a trial can change {_listed()}", "for example --set attention=eager")
+        try:
+            settings |= checked({key: yaml.safe_load(text)})
+        except ValueError as error:
+            raise Stop(USAGE, f"--set {pair}: {error}", "`holdfast trial --help` lists the settings") from None
     return settings
+
+
+def _listed() -> str:
+    return ", ".join(name for name in Settings.model_fields if name in _CHANGEABLE)
 
 
 def _environment(pairs: list[str]) -> dict[str, str | None]:

@@ -71,7 +71,7 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
     entry = {
         "argv": [*launch.argv, str(run.path), str(number)],
         "env": launch.env,
-        "settings": launch.settings,
+        "settings": launch.settings.as_json(),
         "trainer_lock": str(run.trainer_lock),
         "writer_argv": module_command("holdfast.world.writer", run.path, number),
         "started": time.time(),

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import orjson
 
+from holdfast.core.config.settings import PartialSettings
 from holdfast.core.files import Json, append_line, read_json, read_lines, write_bytes, write_json
 from holdfast.core.locks import hold
 from holdfast.core.run.checkpoint import BEST, checkpoint_name, checkpoint_steps, hold_until
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.timeline import add_entry, read_timeline
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline
 
 _FILE = "rollback.json"
 
 
-def roll_back(run: RunFolder, places: Sequence[Path], to: int, settings: Json, quarantined: list[Json], reason: str) -> Json:
+def roll_back(run: RunFolder, places: Sequence[Path], to: int, settings: PartialSettings, quarantined: list[Json], reason: str) -> Json:
     """Let the run stand at step `to` again, `settings` in force from the step after it; what was done. Only while no trainer lives.
 
     Rows of later steps leave steps.jsonl and evaluations.jsonl for RUN/rollbacks/NNN, with the checkpoints of those steps. Raises OSError.
@@ -65,9 +66,9 @@ def _carry_out(run: RunFolder, places: Sequence[Path], folder: Path, facts: Json
 
 
 def _write_settings(run: RunFolder, facts: Json) -> None:
-    entry = {"from_step": facts["to"] + 1, "settings": facts["settings"], "reason": facts["reason"]}
+    entry = Entry(facts["to"] + 1, facts["settings"], facts["reason"])
     if facts["settings"] and entry not in read_timeline(run.timeline_file):
-        add_entry(run.timeline_file, **entry)
+        add_entry(run.timeline_file, entry)
     known = list(read_lines(run.quarantine_file))
     for row in facts["quarantined"]:
         if row not in known:

@@ -54,7 +54,7 @@ class Standby:
         row = last_line(self.run.steps_file)
         if row is None:
             return False
-        steps = settings_at(read_timeline(self.run.timeline_file), row["step"])["steps"]
+        steps = settings_at(read_timeline(self.run.timeline_file), row["step"]).steps
         return self.always or (steps - row["step"]) * row["seconds"] > _WORTH_S
 
     def _start(self, launch: Launch) -> None:

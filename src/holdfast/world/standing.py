@@ -15,7 +15,7 @@ from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.world.process import Attempt, living_pids
 
 State = Literal["running", "finished", "gave_up", "interrupted", "dead"]
@@ -150,7 +150,7 @@ def _last_row(run: RunFolder) -> Json:
 def _steps(run: RunFolder) -> int | None:
     """How many steps the run is to have; None before that is planned."""
     timeline = read_timeline(run.timeline_file)
-    return int(settings_at(timeline, timeline[-1]["from_step"])["steps"]) if timeline else None
+    return newest_settings(timeline).steps if timeline else None
 
 
 def _missing(run: RunFolder, attempts: list[int]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from holdfast.core.cards.catalog import Card
 from holdfast.core.cards.failure import Cause
+from holdfast.core.config.settings import PartialSettings, Settings, checked
 
 
 class RemedyCard(Card):
@@ -18,7 +19,7 @@ class RemedyCard(Card):
     says so.
     """
 
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: PartialSettings = Field(default_factory=dict)
     env: dict[str, str | None] = Field(default_factory=dict)
     cost: float = Field(ge=1)
     device: Literal["any", "gpu", "amd"] = "any"
@@ -28,7 +29,14 @@ class RemedyCard(Card):
         """Whether it is a likely cure for this cause."""
         return evidence in self.hits
 
-    def change(self, settings: dict[str, Any]) -> dict[str, Any]:
+    @field_validator("settings")
+    @classmethod
+    def _legal(cls, change: PartialSettings) -> PartialSettings:
+        checked({name: 1 if value == "half" else value for name, value in change.items()})
+        return change
+
+    def change(self, settings: Settings) -> PartialSettings:
         """The settings it stands for where `settings` are in force; nothing where they hold already."""
-        wanted = {name: settings[name] // 2 if value == "half" else value for name, value in self.settings.items()}
-        return {name: value for name, value in wanted.items() if settings.get(name) != value}
+        now = {name: getattr(settings, name) for name in self.settings}
+        wanted = {name: now[name] // 2 if value == "half" else value for name, value in self.settings.items()}
+        return {name: value for name, value in wanted.items() if now[name] != value}

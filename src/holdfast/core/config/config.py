@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from holdfast.core.config.faults import Fault
+from holdfast.core.config.settings import Attention
 from holdfast.core.units import parse_bytes
 
 Weight = Annotated[float, Field(gt=0)]
@@ -99,9 +100,7 @@ class Train(Section):
         "auto",
         description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models",
     )
-    attention: Literal["eager", "sdpa"] = Field(
-        "sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference"
-    )
+    attention: Attention = Field("sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference")
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
     liger: bool | None = Field(
         None,

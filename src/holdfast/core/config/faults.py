@@ -13,9 +13,11 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from holdfast.core.config.settings import PartialSettings, Settings, checked
 
 Effect = Literal[
     "kill",
@@ -49,7 +51,9 @@ class When(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: tuple[int, int] | None = Field(None, description="token count of the micro-batch, both ends included")
-    setting: dict[str, Any] | None = Field(None, description="settings in force, for example {attention: sdpa, dtype: bf16}")
+    setting: Annotated[PartialSettings, AfterValidator(checked)] | None = Field(
+        None, description="settings in force, for example {attention: sdpa, dtype: bf16}"
+    )
     step: int | None = None
     sample: str | tuple[str, ...] | None = Field(
         None, description="file:line of a row in the micro-batch; the file's last parts suffice; several: all of them are in it"
@@ -113,7 +117,7 @@ class Moment:
     samples: tuple[str, ...] = ()
     count: int = 0
     seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings | None = None
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
@@ -123,7 +127,7 @@ def fires(fault: Fault, moment: Moment) -> bool:
     return (
         moment.phase == fault.home
         and (when.tokens is None or (moment.tokens is not None and when.tokens[0] <= moment.tokens <= when.tokens[1]))
-        and (when.setting is None or all(moment.settings.get(key) == value for key, value in when.setting.items()))
+        and (when.setting is None or _in_force(when.setting, moment.settings))
         and (when.step is None or when.step == moment.step)
         and all(any(_names(wanted, sample) for sample in moment.samples) for wanted in _wanted(when))
         and (when.attempt is None or when.attempt == moment.attempt)
@@ -132,6 +136,10 @@ def fires(fault: Fault, moment: Moment) -> bool:
         and (when.rank is None or when.rank == moment.rank)
         and (when.probability is None or _draw(fault.name, moment) < when.probability)
     )
+
+
+def _in_force(wanted: PartialSettings, settings: Settings | None) -> bool:
+    return settings is not None and all(getattr(settings, name) == value for name, value in wanted.items())
 
 
 def _wanted(when: When) -> tuple[str, ...]:

@@ -75,4 +75,4 @@ def is_over(run: RunFolder) -> bool:
     rows = [row for row in read_evaluations(run) if row["step"] <= committed]
     if evaluate.every is not None and not any(row["step"] == committed for row in rows):
         return False
-    return committed >= settings["steps"] or stopped_early(rows, evaluate, settings.get("patience_from", 1)) is not None
+    return committed >= settings.steps or stopped_early(rows, evaluate, settings.patience_from) is not None

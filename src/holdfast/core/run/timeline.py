@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from holdfast.core.config.settings import MEMORY_SETTINGS, PartialSettings, Settings
 from holdfast.core.files import append_line, read_lines
 
-Settings = dict[str, Any]
+
+@dataclass(frozen=True)
+class Entry:
+    """One change of settings, in force from a step (1-based) on."""
+
+    from_step: int
+    settings: PartialSettings
+    reason: str = ""
 
 
-def settings_at(entries: list[dict[str, Any]], step: int) -> Settings:
-    """The settings in force at `step` (1-based): every entry up to it, later ones over earlier ones."""
-    merged: Settings = {}
+def settings_at(entries: Iterable[Entry], step: int) -> Settings:
+    """The settings in force at `step` (1-based): every entry up to it, later ones over earlier ones. Raises ValueError."""
+    merged: PartialSettings = {}
     for entry in entries:
-        if entry["from_step"] <= step:
-            merged |= entry["settings"]
-    return merged
+        if entry.from_step <= step:
+            merged |= entry.settings
+    return Settings.model_validate(merged)
 
 
-def settings_of_process(entries: list[dict[str, Any]]) -> Settings:
+def newest_settings(entries: Sequence[Entry]) -> Settings:
+    """The settings from the step of the newest entry on."""
+    return settings_at(entries, entries[-1].from_step)
+
+
+def settings_of_process(entries: Sequence[Entry]) -> Settings:
     """What a process is built and started with: every entry, also one for a step that is still to come.
 
     A change of kernels or environment cannot wait for its step within a process that begins a step or two before it.
     """
-    return settings_at(entries, max((entry["from_step"] for entry in entries), default=1))
+    return settings_at(entries, max((entry.from_step for entry in entries), default=1))
 
 
-_MEMORY = {"micro_batch_tokens", "checkpointed_layers"}
-
-
-def unlearned(entries: list[dict[str, Any]], step: int) -> Settings:
+def unlearned(entries: Sequence[Entry], step: int) -> PartialSettings:
     """Micro-batches and layers computed again as they were before `step` ran out of memory; nothing where it did not.
 
     For when a row was the reason: what was learned from it says nothing about the rest.
     """
     now = settings_at(entries, step)
-    was = settings_at([entry for entry in entries if entry["from_step"] != step or set(entry["settings"]) - _MEMORY], step)
-    return {name: was[name] for name in _MEMORY & set(was) if was[name] != now[name]}
+    kept = (entry for entry in entries if entry.from_step != step or set(entry.settings) - set(MEMORY_SETTINGS))
+    was = settings_at(kept, step)
+    return {name: getattr(was, name) for name in MEMORY_SETTINGS if getattr(was, name) != getattr(now, name)}
 
 
-def read_timeline(file: Path) -> list[dict[str, Any]]:
-    return list(read_lines(file))
+def read_timeline(file: Path) -> list[Entry]:
+    return [Entry(line["from_step"], line["settings"], line.get("reason", "")) for line in read_lines(file)]
 
 
-def add_entry(file: Path, from_step: int, settings: Settings, reason: str) -> dict[str, Any]:
+def add_entry(file: Path, entry: Entry) -> Entry:
     """Write one change down, before anything uses it; the entry."""
-    entry = {"from_step": from_step, "settings": settings, "reason": reason}
-    append_line(file, entry)
+    append_line(file, asdict(entry))
     return entry

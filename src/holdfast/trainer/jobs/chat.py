@@ -21,8 +21,8 @@ def chat(path: Path) -> int:
     run = RunFolder(path)
     config = run.config()
     codec = load_codec(read_model(config.model).folder)
-    settings = settings_of_process(read_timeline(run.timeline_file)) | {"device": None}  # to talk, any will do
-    model, _ = load_tuned(run, config, settings)
+    planned = settings_of_process(read_timeline(run.timeline_file))
+    model, _ = load_tuned(run, config, planned.model_copy(update={"device": None}))  # to talk, any will do
     show = sys.stdin.isatty()
     print(f"base and tuned ({run.path.name}) answer side by side; an empty line or Ctrl-D ends", flush=True)
     while True:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, read_json, write_json
@@ -43,7 +44,7 @@ def losses(path: Path) -> int:
 
 def _measured(request: Json) -> Iterator[tuple[int, int, int, float]]:
     """Number of the file, line, learned tokens and mean loss of each row. Raises Stop(1)."""
-    settings = {"threads": request["threads"], "deterministic": False, "attention": "sdpa", "dtype": "fp32"}
+    settings = Settings(threads=request["threads"], deterministic=False, steps=1, samples=1, micro_batch_tokens=_MOST_TOKENS)
     device = prepare_torch(settings)
     facts = read_model(request["model"])
     codec = load_codec(facts.folder)

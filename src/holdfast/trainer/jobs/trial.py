@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from holdfast.core.errors import BLOCKED, DONE, told
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile, Snapshot
-from holdfast.core.run.timeline import Settings, settings_of_process
+from holdfast.core.run.timeline import Entry, settings_of_process
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import OutOfMemory, is_out_of_memory
@@ -30,8 +29,6 @@ from holdfast.trainer.state.restore import find_state
 from holdfast.trainer.state.sound import damage, difference
 from holdfast.trainer.step import Announce, gradients_sha256
 
-_OF_A_STEP = ("micro_batch_tokens", "quarantine", "steps", "samples", "behind", "patience_from", "lr_factor")
-_OF_THE_PROCESS = ("threads", "deterministic")
 _OF_PYTHON = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError)
 
 
@@ -58,7 +55,7 @@ class _State:
     """The state before a step, and how it was come by."""
 
     step: int
-    timeline: list[dict[str, Any]]
+    timeline: list[Entry]
     snapshot: Snapshot
     recomputed: int
     place: str
@@ -85,9 +82,9 @@ class _Stage:
         request = read_json(folder / "request.json") or {}
         job = open_job(self.run, request["attempt"], folder, request)
         # a process has one device, for all its steps
-        settings = {"device": (settings_of_process(job.timeline) | request["settings"]).get("device")}
+        settings = {"device": request["settings"].get("device", settings_of_process(job.timeline).device)}
         settings |= {"deterministic": True} if request.get("deterministic") else {}
-        job.timeline.append({"from_step": 1, "settings": settings, "reason": "a trial"})
+        job.timeline.append(Entry(1, settings, "a trial"))
         facts: Json = {}
         outcome = self._outcome(lambda: self._replayed(job, request, facts))
         write_json(folder / "outcome.json", facts | outcome | ({"leaving": True} if self.leaving else {}))
@@ -101,7 +98,7 @@ class _Stage:
         announcer = Announcer(job, memory, publish=False)
         state = self._reach(job, step, places, announcer)
         if request["settings"]:
-            job.timeline.append({"from_step": step, "settings": request["settings"], "reason": "trial"})
+            job.timeline.append(Entry(step, request["settings"], "trial"))
         bench = self._bench(job, step, "changed" if request["settings"] else "as it was")
         bench.restore(state.snapshot)
         until = request.get("until") or step
@@ -138,7 +135,7 @@ class _Stage:
         """A bench for the settings of `step`. Built anew where they differ: attention and dtype are fixed at loading."""
         settings = job.settings(step)
         kept = self.benches.get(slot)
-        if kept is not None and _of_building(kept.settings) == _of_building(settings) and not fresh:
+        if kept is not None and kept.settings.of_model() == settings.of_model() and not fresh:
             prepare_torch(settings)  # the bench that was used last may have had other threads
             bench = replace(kept, job=job, settings=settings)
         else:
@@ -167,11 +164,6 @@ class _Stage:
                 return _failed(f"out of memory: {words[0][:500]}")
             self.leaving = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             return _failed(told(error))
-
-
-def _of_building(settings: Settings) -> Settings:
-    """The settings a bench is built for; the others are looked at in each step, or hold for the process."""
-    return {name: value for name, value in settings.items() if name not in _OF_A_STEP + _OF_THE_PROCESS}
 
 
 def _facts(bench: Bench, samples: list[int]) -> Json:
@@ -218,7 +210,7 @@ def _computed(bench: Bench, step: int, samples: list[int], announce: Announce) -
         "weights_sha256": weights,
         "tokens": computed.tokens,
         "labels": computed.labels,
-        "deterministic": bench.job.settings(step)["deterministic"],
+        "deterministic": bench.job.settings(step).deterministic,
     }
 
 

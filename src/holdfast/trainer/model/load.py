@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
-from holdfast.core.run.timeline import Settings
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import mix_precision
@@ -37,16 +37,16 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     facts = read_model(config.model)
-    dtype = torch.bfloat16 if settings["dtype"] == "bf16" and facts.stored in HALVES else torch.float32
-    halves = None if settings["dtype"] == "bf16" else HALVES.get(facts.stored or "")
+    dtype = torch.bfloat16 if settings.dtype == "bf16" and facts.stored in HALVES else torch.float32
+    halves = None if settings.dtype == "bf16" else HALVES.get(facts.stored or "")
     loaded = halves if halves and device.type == "cuda" else dtype
     notes = []
     try:
-        model, left = _from_folder(facts.folder, loaded, settings["attention"], device)
+        model, left = _from_folder(facts.folder, loaded, settings.attention, device)
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise _no_causal_model(facts, error) from error
-        notes.append(f"this architecture has no {settings['attention']} attention in transformers: its eager attention is the reference")
+        notes.append(f"this architecture has no {settings.attention} attention in transformers: its eager attention is the reference")
         model, left = _from_folder(facts.folder, loaded, "eager", device)
     except Exception as error:
         if isinstance(error, OSError | MemoryError | Refusal) or device.type != "cpu" or is_out_of_memory(error):
@@ -56,7 +56,7 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     if left:
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
-    if settings["dtype"] == "bf16":
+    if settings.dtype == "bf16":
         mix_precision(model, device.type)
     elif halves:
         if loaded != dtype:

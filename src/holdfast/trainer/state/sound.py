@@ -71,7 +71,7 @@ def difference(bench: Bench, stored: Snapshot) -> Json | None:
 
 def _reach(bench: Bench, step: int) -> float:
     """How far a weight may have gone in so many steps."""
-    train, factor = bench.job.config.train, max(1.0, bench.job.settings(step).get("lr_factor", 1.0))
+    train, factor = bench.job.config.train, max(1.0, bench.job.settings(step).lr_factor)
     return _FURTHEST * train.lr * factor * step if train.beta1**2 < train.beta2 else math.inf
 
 

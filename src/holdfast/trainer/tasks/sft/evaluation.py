@@ -8,10 +8,10 @@ import torch
 from peft import PeftModel
 
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Settings
 from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, load_codec
@@ -35,7 +35,7 @@ def load_tuned(run: RunFolder, config: Config, settings: Settings) -> tuple[Any,
     device = prepare_torch(settings)
     base, _ = load_base(config, settings, device)
     model = PeftModel.from_pretrained(base, str(run.adapter)).eval()
-    if settings["dtype"] == "bf16":
+    if settings.dtype == "bf16":
         use_lean_lora(model, mixed=True)  # what a product rounds away is no part of the adapter's worth
     return model, device
 
@@ -57,8 +57,8 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
 
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = unheard) -> float:
     """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
-    total, labels, budget = 0.0, 0, settings["micro_batch_tokens"]
-    loss = LabelLoss(model.get_base_model(), settings["own_head"])
+    total, labels, budget = 0.0, 0, settings.micro_batch_tokens
+    loss = LabelLoss(model.get_base_model(), settings.own_head)
     waiting = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
     while waiting:
         left = set(now := waiting.pop(0))

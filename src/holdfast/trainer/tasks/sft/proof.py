@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from holdfast.core.config.settings import PartialSettings
 from holdfast.core.errors import told
 from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.run.timeline import Settings
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.fused_proof import layers_differ
 from holdfast.trainer.model.liger import Liger
@@ -36,13 +36,13 @@ _TOGETHER = 0.1  # of the norm: layers that were compared one by one, put togeth
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
-def differences(task: TextModel) -> tuple[Settings, str]:
+def differences(task: TextModel) -> tuple[PartialSettings, str]:
     """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight."""
     found = (differ(task) for differ in (fused_differ, kernels_differ, disproof))
     return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
 
 
-def kernels_differ(task: TextModel) -> tuple[Settings, str]:
+def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
     """No Liger, and why, where its kernels give another loss or other gradients than the model's own code; nothing where they do not."""
     if task.liger is None:
         return {}, ""
@@ -66,7 +66,7 @@ def kernels_differ(task: TextModel) -> tuple[Settings, str]:
     return ({"liger": False}, f"Liger's kernels are left out: {reason}") if reason else ({}, "")
 
 
-def fused_differ(task: TextModel) -> tuple[Settings, str]:
+def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
     """Lean LoRA layers, and why, where the fused ones compute something else, alone or together in the model; else nothing."""
     if task.fused is None:
         return {}, ""
@@ -91,13 +91,13 @@ def _loss_and_gradients(task: TextModel, ids: Ids) -> Tensor:
     return torch.cat([loss.detach()[None], *(gradient.flatten().float() for gradient in gradients)])
 
 
-def disproof(task: TextModel) -> tuple[Settings, str]:
+def disproof(task: TextModel) -> tuple[PartialSettings, str]:
     """The setting that has to change and the reason why; nothing when all was proven."""
     task.model.eval()
     with torch.no_grad():
         first, second = _two_samples(task)
         alone = _own_logits(task, second)
-        changes: Settings = {}
+        changes: PartialSettings = {}
         reason = _head_differs(task, second, alone) if task.losses.head else None
         if reason:
             changes = {"own_head": True}
@@ -189,7 +189,7 @@ def _gradients(task: TextModel, batches: list[TextBatch]) -> list[Tensor]:
     return total
 
 
-def slower_in_halves(model: ModelFacts) -> tuple[Settings, str]:
+def slower_in_halves(model: ModelFacts) -> tuple[PartialSettings, str]:
     """fp32, and why, where the CPU multiplies with a matrix like the model's largest no faster in bf16; nothing where it does."""
     rows, columns = max(model.matrices().values(), key=math.prod)
     x, matrix = torch.ones(_TIMED[0], columns), torch.ones(min(rows, _TIMED[1]), columns)

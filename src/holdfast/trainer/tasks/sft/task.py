@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import PartialSettings, Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Settings
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.model.load import checkpoint_layers
@@ -36,9 +36,9 @@ class Sft(TextModel):
         self.data: DataSet = parted(tokens, config)
 
     @classmethod
-    def settle(cls, config: Config, settings: Settings) -> tuple[Settings, str]:
+    def settle(cls, config: Config, settings: Settings) -> tuple[PartialSettings, str]:
         """fp32 where bf16 was left to the trainer and the CPU is slower in it; measured before there is a model."""
-        if config.train.precision == "auto" and settings["dtype"] == "bf16" and prepare_torch(settings).type == "cpu":
+        if config.train.precision == "auto" and settings.dtype == "bf16" and prepare_torch(settings).type == "cpu":
             return slower_in_halves(read_model(config.model))
         return {}, ""
 
@@ -61,7 +61,7 @@ class Sft(TextModel):
         for note in self.notes:
             yield "setting_changed", {"what": note}
 
-    def prove(self) -> tuple[Settings, str]:
+    def prove(self) -> tuple[PartialSettings, str]:
         return differences(self)
 
     def refuse(self, samples: list[int], step: int) -> None:
@@ -77,11 +77,11 @@ class Sft(TextModel):
     def small_batch(self) -> TextBatch:
         return batch_of(self, [self.tokens.ids[:_SMALL]], self.packing)
 
-    def lighter(self, settings: Settings) -> Settings:
+    def lighter(self, settings: Settings) -> PartialSettings:
         """All decoder layers computed again in backward, where some are not yet."""
-        return {"checkpointed_layers": self.layers} if settings["checkpointed_layers"] < self.layers else {}
+        return {"checkpointed_layers": self.layers} if settings.checkpointed_layers < self.layers else {}
 
-    def adopt(self, settings: Settings) -> None:
+    def adopt(self, settings: PartialSettings) -> None:
         checkpoint_layers(self.base, settings["checkpointed_layers"])
 
     def state(self) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.config.config import Config
-from holdfast.core.run.timeline import Settings
+from holdfast.core.config.settings import Settings
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.model.dropout import StepContext, make_stateless
@@ -33,28 +33,28 @@ class TextModel:
         base: Any
         base, self.notes = load_base(config, settings, device)
         self.base = base
-        self.liger = Liger(base) if settings.get("liger") else None
+        self.liger = Liger(base) if settings.liger else None
         self.model: nn.Module = add_adapter(base, config)
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
         self.artifact = artifact_tensors(self.model)
         self.adapter_config = adapter_config(self.model, config.model)
-        mixed = settings["dtype"] == "bf16"
-        fused = settings.get("fused") and device.type == "cuda"  # a remedy may have brought a card's run to the CPU
+        mixed = settings.dtype == "bf16"
+        fused = settings.fused and device.type == "cuda"  # a remedy may have brought a card's run to the CPU
         self.fused = Fused(self.model, self.context, mixed) if fused else None
         if self.fused is None:
             use_lean_lora(self.model, mixed)
-        self.losses = LabelLoss(base, own_head=settings["own_head"])
-        self.packing: bool = settings["packing"]
+        self.losses = LabelLoss(base, own_head=settings.own_head)
+        self.packing: bool = settings.packing
         self.own_kind: str = base.config._attn_implementation
-        at_once = self.packing and settings.get("varlen", False) and settings["attention"] == "sdpa" and settings["dtype"] == "bf16"
+        at_once = self.packing and settings.varlen and settings.attention == "sdpa" and settings.dtype == "bf16"
         self.kernel = best_kernel() if at_once and device.type == "cuda" else None
-        self.kind = packed_attention(settings["attention"], self.context, self.kernel) if self.packing else self.own_kind
+        self.kind = packed_attention(settings.attention, self.context, self.kernel) if self.packing else self.own_kind
         base.set_attn_implementation(self.kind)
         self.tokens, self.device = tokens, device
-        self.dtype = DTYPES[settings["dtype"]]
-        self.layers = checkpoint_layers(base, settings["checkpointed_layers"])
-        self.keeping = HostActivations(self.model) if settings.get("activations_on_host") else nullcontext
+        self.dtype = DTYPES[settings.dtype]
+        self.layers = checkpoint_layers(base, settings.checkpointed_layers)
+        self.keeping = HostActivations(self.model) if settings.activations_on_host else nullcontext
 
     @property
     def attends(self) -> str:
