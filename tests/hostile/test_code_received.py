@@ -44,7 +44,9 @@ def folder(tmp_path: Path) -> Path:
 
 def in_it(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast", *arguments]
-    return subprocess.run(command, cwd=folder, input=given, capture_output=True, text=True, check=False, env=dict(os.environ))
+    return subprocess.run(
+        command, cwd=folder, input=given, capture_output=True, text=True, check=False, env=os.environ | {"HOLDFAST_TESTS_EXEC": "1"}
+    )
 
 
 def test_no_command_imports_what_lies_in_the_current_folder(folder: Path) -> None:

@@ -66,9 +66,10 @@ class Stem:
 
     def suits(self, args: list[str], environment: dict[str, str]) -> bool:
         """Whether a fork is what an exec of `args` would be."""
-        if len(args) < 3 or args[:2] != [sys.executable, "-m"] or args[2].partition(".")[0] != "holdfast" or EXEC in environment:
+        module = next(iter(_module(args)), "")
+        if args[:1] != [sys.executable] or module.partition(".")[0] != "holdfast" or EXEC in environment:
             return False
-        if args[2] != "holdfast.trainer":
+        if module != "holdfast.trainer":
             return _of(environment, _READ_BY_PYTHON) == _of(self.born_with, _READ_BY_PYTHON)
         read = _READ_BY_PYTHON + _READ_BY_TORCH
         return _of(LOADED_WITH | environment, read) == _of(self.born_with, read)
@@ -86,6 +87,12 @@ class Stem:
                         return pid
             finally:
                 _libc.prctl(_SUBREAPER, 0, 0, 0, 0)
+
+
+def _module(args: list[str]) -> list[str]:
+    """The module and its arguments of `python -m ...` or `python -P -m ...`; nothing of another command."""
+    rest = args[2:] if args[1:2] == ["-P"] else args[1:]
+    return rest[1:] if rest[:1] == ["-m"] else []
 
 
 def _of(environment: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, str]:
@@ -152,7 +159,7 @@ def _serve(channel: socket.socket, born_with: dict[str, str]) -> None:
 
 def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_with: dict[str, str]) -> None:
     """Be the process that is ordered, to its end."""
-    module = order["args"][2]
+    module, *arguments = _module(order["args"])
     stem = None if module in _CHILDLESS else _another(channel, files, born_with)
     if order["new_session"]:
         os.setsid()
@@ -174,7 +181,7 @@ def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_wi
         _use(stem)
     else:
         subprocess._fork_exec = _exec  # type: ignore[attr-defined]
-    code = _run(module, order["args"][3:])
+    code = _run(module, arguments, safely=order["args"][1] == "-P")
     if stem is not None:
         stem.channel.close()
         with contextlib.suppress(ChildProcessError):
@@ -227,9 +234,12 @@ def _name(args: list[str]) -> None:
     ctypes.memmove(begin, shown, len(shown))
 
 
-def _run(module: str, arguments: list[str]) -> int:
-    """`python -m module`; its exit code."""
-    sys.path[0] = str(Path.cwd())
+def _run(module: str, arguments: list[str], safely: bool) -> int:
+    """`python -m module`, or `python -P -m module`; its exit code."""
+    if safely:
+        del sys.path[0]
+    else:
+        sys.path[0] = str(Path.cwd())
     sys.argv = ["-m", *arguments]
     try:
         with warnings.catch_warnings():
