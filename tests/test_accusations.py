@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.lab.investigate import ACCIDENT, by_accident, in_order, investigate
 from holdfast.lab.replay import Change
-from holdfast.lab.trials import Lab, Spent, trials_left
+from holdfast.lab.trials import Lab, trials_left
 
 SETTINGS = settings_with(micro_batch_tokens=200, threads=2)
 CARDS = in_order(cards_of("remedies").values(), "unknown", {}, set(), allow_cpu=False)
@@ -46,33 +46,24 @@ class Fault:
     remedies: set[str] = field(default_factory=set)
 
 
-class SimulatedLab(Lab):
-    """The lab with trials that are computed here instead of in a child."""
+def lab_of(fault: Fault, lengths: list[int], chance: random.Random, **settings: Any) -> Lab:
+    """A lab whose trials are computed here, for a step of a run without any files."""
+    in_force, count = SETTINGS.model_copy(update=settings), itertools.count(1)
 
-    def __init__(self, fault: Fault, lengths: list[int], chance: random.Random) -> None:
-        self.fault, self.lengths, self.chance = fault, lengths, chance
-        self.step, self.settings, self.environment = 5, SETTINGS, {}
-        self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
-        self.began, self.goes_back = time.monotonic(), True
-
-    def losses(self) -> list[tuple[int, float]]:
-        return []
-
-    def _replay(self, change: Change) -> Json:
-        if self.trials >= self.most_trials:
-            raise Spent
-        self.trials += 1
-        samples = list(change.samples) or list(range(len(self.lengths)))
-        settings = self.settings.model_copy(update=change.settings)
-        batches = packed(samples, self.lengths, settings.micro_batch_tokens)
-        tokens = [sum(self.lengths[one] for one in batch) for batch in batches]
-        failed = self.fault.fails(Try(batches, tokens, settings, change.env, self.trials, self.chance))
+    def replay(change: Change) -> Json:
+        samples = list(change.samples) or list(range(len(lengths)))
+        changed = in_force.model_copy(update=change.settings)
+        batches = packed(samples, lengths, changed.micro_batch_tokens)
+        tokens = [sum(lengths[one] for one in batch) for batch in batches]
+        failed = fault.fails(Try(batches, tokens, changed, change.env, next(count), chance))
         facts = {
             "samples": samples,
-            "lengths": [self.lengths[one] for one in samples],
+            "lengths": [lengths[one] for one in samples],
             "sources": [f"rows.jsonl:{one + 1}" for one in samples],
         }
-        return facts | {"ending": "killed by SIGABRT" if failed else "finished", "finite": not failed}
+        return facts | {"begun": True, "ending": "killed by SIGABRT" if failed else "finished", "finite": not failed}
+
+    return Lab(RunFolder(Path("/nowhere")), 5, in_force, replay, 60)
 
 
 def packed(samples: Sequence[int], lengths: list[int], budget: int) -> list[list[int]]:
@@ -89,7 +80,7 @@ def packed(samples: Sequence[int], lengths: list[int], budget: int) -> list[list
 
 def tried(fault: Fault, lengths: list[int], chance: random.Random) -> Verdict:
     """The verdict on a step that died twice before."""
-    return investigate(SimulatedLab(fault, lengths, chance), (), 2, CARDS)
+    return investigate(lab_of(fault, lengths, chance), (), 2, CARDS)
 
 
 def is_false(verdict: Verdict, fault: Fault) -> bool:
@@ -194,8 +185,7 @@ def test_an_accident_is_counted_as_fisher_did() -> None:
 
 @pytest.mark.parametrize(("deterministic", "odds"), [(True, (1, 1)), (False, (1, 3))])
 def test_one_failure_is_a_rule_only_where_the_same_trial_gives_the_same_bits(deterministic: bool, odds: tuple[int, int]) -> None:
-    lab = SimulatedLab(Fault(lambda seen: seen.count == 1), [20] * 8, random.Random(1))
-    lab.settings = lab.settings.model_copy(update={"deterministic": deterministic})
+    lab = lab_of(Fault(lambda seen: seen.count == 1), [20] * 8, random.Random(1), deterministic=deterministic)
     verdict = investigate(lab, (), 2, [])
     assert (verdict.kind, verdict.odds) == ("uncertain", odds)
 

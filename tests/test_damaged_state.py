@@ -23,6 +23,7 @@ from safetensors.torch import load, save
 from conftest import events, holdfast, kill, lines, processes_of, settings_with, start, wait_until
 from holdfast.core.config.config import Train
 from holdfast.core.files import Json
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile, memory_places
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.investigate import investigate
@@ -249,20 +250,16 @@ def test_a_snapshot_with_an_absurd_value_never_counts() -> None:
 class StubLab(Lab):
     """A lab whose trials are answered here. Step 8 failed from the state after step 7; states of 6 and 3 are there, and the beginning."""
 
-    def __init__(self, answer: Callable[[Change], Json]) -> None:
-        self.answer, self.step, self.settings = answer, 8, settings_with()
-        self.trials, self.unchanged, self.known, self.began, self.goes_back = 0, [True], {}, 0.0, True
+    def __init__(self, answer: Callable[[Change], Json], **more: Any) -> None:
+        def replay(change: Change) -> Json:
+            return {"begun": True, "ending": "finished"} | answer(change)
+
+        super().__init__(RunFolder(Path("/nowhere")), 8, settings_with(), replay, 60, **more)
+        self.unchanged = [True]
 
     def older_states(self, at: int) -> list[int]:
         assert at == 7
         return [6, 3, 0]
-
-    def losses(self) -> list[tuple[int, float]]:
-        return []
-
-    def _replay(self, change: Change) -> Json:
-        self.trials += 1
-        return self.answer(change)
 
 
 FAILED: Json = {"ending": "finished", "finite": False, "recomputed": 0}
@@ -322,8 +319,8 @@ def test_a_course_that_has_left_its_level_is_seen_early(losses: list[float], fou
 class SpoiltLab(StubLab):
     """Step 8 fails with row 3 alone; the loss has been far above its level since step 3 at every rate, and rows are out already."""
 
-    def __init__(self, accused: int) -> None:
-        super().__init__(self._fails)
+    def __init__(self, accused: int, **more: Any) -> None:
+        super().__init__(self._fails, **more)
         self.quarantined = accused
 
     def _fails(self, change: Change) -> Json:
@@ -343,8 +340,7 @@ def test_rows_are_accused_no_more_where_the_loss_has_left_its_level() -> None:
     verdict = investigate(SpoiltLab(2), [], 2, [])
     assert (verdict.kind, verdict.rows, verdict.cause) == ("uncertain", (), "divergence")
     assert "above 2.73 since step 3" in verdict.evidence
-    forbidden = SpoiltLab(2)
-    forbidden.goes_back = False
+    forbidden = SpoiltLab(2, goes_back=False)
     assert investigate(forbidden, [], 2, []).kind == "rows", "run.rollback is off"
 
 

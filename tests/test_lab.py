@@ -6,7 +6,6 @@ import json
 import math
 import random
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +20,11 @@ from holdfast.book import cards_of
 from holdfast.core.files import write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.lab.hosts import Host, Hosts
 from holdfast.lab.investigate import in_order
-from holdfast.lab.replay import Change, Host
+from holdfast.lab.replay import Change, Spent
 from holdfast.lab.search import guilty, smallest_failing, twins
-from holdfast.lab.trials import Lab, Spent, concluded
+from holdfast.lab.trials import Lab, concluded
 from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, refuted, wants_experiments
 
 Write = Callable[..., Path]
@@ -116,14 +116,16 @@ def test_twins_have_about_as_many_tokens(lengths: list[int]) -> None:
 # ---- a full disk
 
 
-class LabOnDisk(Lab):
+class HostsOnDisk(Hosts):
     """Trials whose processes are played here: they write as the real ones do, and fail where they cannot."""
 
-    def __init__(self, path: Path, tell: Callable[[str], None], stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         path.mkdir()
-        self.run, self.step, self.settings, self.environment = RunFolder(path), 5, settings_with(), {}
-        self.trials, self.most_trials, self.unchanged, self.known, self.hosts = 0, 60, [], {}, {}
-        self.began, self.tell, self.stop, self.deadline_s = time.monotonic(), tell, stop, 1.0
+        super().__init__(RunFolder(path), 5, {}, 1.0, tell, lambda: False)
+
+    @property
+    def lab(self) -> Lab:
+        return Lab(self.run, self.step, settings_with(), self.replay, 60)
 
     def _asked(self, folder: Path, change: Change, deadline_s: float) -> str:
         try:
@@ -159,8 +161,8 @@ def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_th
             fillers.append(fill(small_disk))
         return folder
 
-    monkeypatch.setattr("holdfast.lab.trials.new_trial", new_trial)
-    lab = LabOnDisk(small_disk / "run", tell)
+    monkeypatch.setattr("holdfast.lab.hosts.new_trial", new_trial)
+    lab = HostsOnDisk(small_disk / "run", tell).lab
     if at_once:
         fillers.append(fill(small_disk))
     assert not lab.fails(Change((3,)))
@@ -171,9 +173,9 @@ def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_th
 
 def test_a_disk_that_stays_full_ends_no_trial_as_evidence(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.world.room.MOST_S", 0.0)
-    monkeypatch.setattr("holdfast.lab.trials.new_trial", no_trial_of_a_real_run)
+    monkeypatch.setattr("holdfast.lab.hosts.new_trial", no_trial_of_a_real_run)
     said: list[str] = []
-    lab = LabOnDisk(small_disk / "run", said.append)
+    lab = HostsOnDisk(small_disk / "run", said.append).lab
     filler = fill(small_disk)
     with pytest.raises(OSError, match="no room for trials"):
         lab.fails(Change((3,)))
@@ -185,12 +187,12 @@ def test_a_disk_that_stays_full_ends_no_trial_as_evidence(small_disk: Path, monk
 
 
 def test_a_trial_that_fails_on_a_disk_with_room_is_evidence(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = LabOnDisk(small_disk / "run", lambda _: None)
-    failed = {"ending": "killed by SIGABRT", "finite": None, "begun": True, "loss": None}
-    monkeypatch.setattr(lab, "_asked", lambda *_: "killed by SIGABRT")
-    monkeypatch.setattr("holdfast.lab.trials.new_trial", no_trial_of_a_real_run)
-    monkeypatch.setattr("holdfast.lab.trials.conclude", lambda *_: failed)
-    assert lab.fails(Change((3,)))
+    hosts = HostsOnDisk(small_disk / "run", lambda _: None)
+    failed = {"ending": "killed by SIGABRT", "finite": None, "begun": True, "loss": None, "folder": "001"}
+    monkeypatch.setattr(hosts, "_asked", lambda *_: "killed by SIGABRT")
+    monkeypatch.setattr("holdfast.lab.hosts.new_trial", no_trial_of_a_real_run)
+    monkeypatch.setattr("holdfast.lab.hosts.conclude", lambda *_: failed)
+    assert hosts.lab.fails(Change((3,)))
 
 
 # ---- the decision
@@ -322,11 +324,13 @@ class Unkillable:
 
 
 def test_a_trial_that_cannot_be_ended_ends_the_run_with_the_reason(tmp_path: Path) -> None:
-    lab: Any = object.__new__(Lab)
     host: Any = object.__new__(Host)
-    lab.trials, lab.began, lab.unchanged, host.child = 7, time.monotonic(), [True], Unkillable()
-    lab.hosts = {"": host}
-    verdict = concluded(lab, lambda: Verdict("setting", 7, 1.0, "seen"))
+    host.child = Unkillable()
+    hosts = Hosts(RunFolder(tmp_path), 5, {}, 60.0, print, lambda: False)
+    hosts.living = {"": host}
+    lab = Lab(hosts.run, 5, settings_with(), hosts.replay, 60)
+    lab.trials = 7
+    verdict = concluded(lab, hosts, lambda: Verdict("setting", 7, 1.0, "seen"))
     assert (verdict.kind, verdict.trials) == ("stuck", 7)
     before = decide(wreck_of(), Diagnosis("native_crash", 0.5), [past(True), past(False)], LAUNCH)
     decision = decide_after(verdict, wreck_of(), before, LAUNCH)

@@ -9,7 +9,8 @@ import random
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_rows
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.lab.hosts import Hosts
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import Change, new_trial
 from holdfast.lab.trials import Lab
@@ -280,21 +282,24 @@ def test_a_run_extended_behind_a_small_last_step_leaves_no_row_out(config_of: Ca
 # ---- the processes of trials
 
 
-def lab_of(run: Path, step: int) -> Lab:
+@contextmanager
+def lab_of(run: Path, step: int) -> Iterator[tuple[Lab, Hosts]]:
     folder = RunFolder(run)
     settings = settings_at(read_timeline(folder.timeline_file), step)
-    return Lab(folder, step, child_environment(trainer_launch(folder).env), settings, 60.0, print, lambda: False)
+    environment = child_environment(trainer_launch(folder).env)
+    with Hosts(folder, step, environment, 60.0, print, lambda: False) as hosts:
+        yield Lab(folder, step, settings, hosts.replay, 60), hosts
 
 
 def test_a_trial_whose_process_dies_before_it_begins_is_asked_again(finished: Path) -> None:
     """The process is gone between two trials, or dies with the next one already in its pipe: neither is a failure of the step."""
-    with lab_of(finished, 5) as lab:
+    with lab_of(finished, 5) as (lab, hosts):
         assert not lab.fails(Change())
-        [idle] = lab.hosts.values()
+        [idle] = hosts.living.values()
         kill(idle.child.pid)
         idle.child.wait()
         assert not lab.fails(Change(), anew=True)
-        [asked] = lab.hosts.values()
+        [asked] = hosts.living.values()
         os.kill(asked.child.pid, signal.SIGSTOP)
         threading.Timer(0.5, lambda: kill(asked.child.pid)).start()
         assert not lab.fails(Change(), anew=True)
@@ -311,7 +316,7 @@ def test_a_step_that_cannot_be_reached_is_no_failure_of_its_rows(finished: Path,
     (copy / "f.yaml").write_text(json.dumps([{"when": {"step": 4}, "effect": "nan_loss"}]))
     launch = copy / "attempts" / "001" / "launch.json"
     launch.write_text(json.dumps(json.loads(launch.read_text()) | {"faults": str(copy / "f.yaml")}))
-    with lab_of(copy, 5) as lab:
+    with lab_of(copy, 5) as (lab, _):
         verdict = investigate(lab, (), 2, [])
     assert (verdict.kind, verdict.trials) == ("uncertain", 1)
     assert verdict.evidence == "a trial could not be begun: not reached: step 4, before it, is not finite"

@@ -114,17 +114,14 @@ def test_the_decision_names_what_was_seen() -> None:
     assert decide_course(start, Verdict("uncertain", 0, 0.0, "no trials"), 0, 0, 1.0, LAUNCH).remedy == "rollback"
 
 
-class CourseLab(Lab):
+def course_lab(levels: dict[float, float]) -> Lab:
     """A lab in which the loss after the trouble depends on the rate alone."""
 
-    def __init__(self, levels: dict[float, float]) -> None:
-        self.levels, self.step, self.settings = levels, 1, settings_with()
-        self.trials, self.unchanged, self.known, self.began = 0, [], {}, 0.0
+    def replay(change: Change) -> Json:
+        loss = levels.get(round(change.settings.get("lr_factor", 1.0), 5), 9.0)
+        return {"begun": True, "ending": "finished", "finite": loss < 9.5, "losses": [3.7, 4.1] + [loss] * 14}
 
-    def _replay(self, change: Change) -> Json:
-        self.trials += 1
-        loss = self.levels.get(round(change.settings.get("lr_factor", 1.0), 5), 9.0)
-        return {"finite": loss < 9.5, "losses": [3.7, 4.1] + [loss] * 14}
+    return Lab(RunFolder(Path("/nowhere")), 1, settings_with(), replay, 60)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,7 @@ class CourseLab(Lab):
 def test_the_rate_is_lowered_until_less_would_not_do_better(levels: dict[float, float], kind: str, factor: float | None) -> None:
     trouble = Trouble("start", 3, 62, 3.7, 5.2, 6.5, True)
     steps = {step: {"samples": [step], "grad_norm": 1.0} for step in range(1, 63)}
-    verdict = investigate_course(CourseLab(levels), trouble, steps)
+    verdict = investigate_course(course_lab(levels), trouble, steps, [], 1.0)
     assert (verdict.kind, verdict.settings.get("lr_factor")) == (kind, factor)
 
 

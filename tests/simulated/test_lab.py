@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,8 @@ from holdfast.book import cards_of
 from holdfast.core.files import read_json, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.lab.hosts import Hosts
 from holdfast.lab.investigate import investigate
-from holdfast.lab.replay import with_env
 from holdfast.lab.trials import Lab
 from holdfast.supervisor.launch import child_environment, trainer_launch
 from simulated import card
@@ -58,7 +59,8 @@ def on(device: str, **options: Any) -> dict[str, str]:
     return card.environment(**options) if device == "card" else {}
 
 
-def lab_of(run: RunFolder, fault: dict[str, Any] | None, environment: dict[str, str]) -> Lab:
+@contextmanager
+def lab_of(run: RunFolder, fault: dict[str, Any] | None, environment: dict[str, str]) -> Iterator[Lab]:
     """A lab for a step of a prepared run; `fault` meets its trials as it would have met the run."""
     shutil.rmtree(run.trials, ignore_errors=True)
     launch = run.attempt(run.attempts()[-1]) / "launch.json"
@@ -67,7 +69,8 @@ def lab_of(run: RunFolder, fault: dict[str, Any] | None, environment: dict[str, 
     write_json(launch, (read_json(launch) or {}) | {"faults": str(faults) if fault else None})
     settings = settings_at(read_timeline(run.timeline_file), STEP)
     all_of_it = child_environment(trainer_launch(run).env) | environment
-    return Lab(run, STEP, with_env(all_of_it, {}), settings, 60.0, print, lambda: False)
+    with Hosts(run, STEP, all_of_it, 60.0, print, lambda: False) as hosts:
+        yield Lab(run, STEP, settings, hosts.replay, 60)
 
 
 def poisoned(run: RunFolder) -> tuple[int, dict[str, Any]]:
@@ -129,8 +132,8 @@ def test_the_verdict_is_the_same_everywhere(prepared: Prepared, kind: str, place
 
 def test_one_model_is_on_the_card_and_too_little_memory_is_an_outcome(prepared: Prepared) -> None:
     run = prepared("card")
-    lab_of(run, None, {})
-    done = card.run(Path(__file__).parent / "on_card_trials.py", run.path)
+    with lab_of(run, None, {}):
+        done = card.run(Path(__file__).parent / "on_card_trials.py", run.path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "all of it" in done.stdout
 

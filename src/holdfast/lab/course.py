@@ -10,9 +10,9 @@ from typing import Any
 from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
-from holdfast.lab.replay import Change
+from holdfast.lab.replay import Change, Spent
 from holdfast.lab.search import smallest_failing
-from holdfast.lab.trials import Lab, NoAnswer, Spent
+from holdfast.lab.trials import Lab, NoAnswer
 from holdfast.mind.course import BEFORE, FROM_THE_START, RATES, Trouble
 
 _BEYOND = 14  # steps from the onset on that are trained again

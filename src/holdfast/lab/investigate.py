@@ -8,10 +8,10 @@ from math import comb, isfinite
 from holdfast.core.cards.remedy import RemedyCard
 from holdfast.core.files import Json
 from holdfast.core.types import Verdict
-from holdfast.lab.replay import Change
+from holdfast.lab.replay import Change, Spent, failure
 from holdfast.lab.search import guilty, smallest_failing, twins
 from holdfast.lab.state import blame_the_rate, blame_the_state
-from holdfast.lab.trials import Lab, NoAnswer, Spent, failure
+from holdfast.lab.trials import Lab, NoAnswer
 from holdfast.mind.course import left_level
 
 _CULPRITS = 4  # rows of one step that are searched for in any case

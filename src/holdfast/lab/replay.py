@@ -6,7 +6,6 @@ has to compute first, running.json when it begins, outcome.json at its end.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import shutil
 import signal
@@ -32,6 +31,10 @@ START_S = 900.0  # until a child computes, or has computed another step on its w
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.02
 DEVICE_GONE = "the GPU is gone"
+
+
+class Spent(Exception):
+    """The budget of trials is used up, or the user wants to stop."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str
     with open_log(folder / "output.log") as output:
         child = start_child(trainer_command("trial", run.path, folder), with_env(environment, change.env), output, subprocess.DEVNULL)
         try:
-            ending = _ending(child, folder, START_S, deadline_s)
+            ending = ending_of_child(child, folder, START_S, deadline_s)
         finally:
             end(child, "the trial")
     return conclude(folder, step, change, ending, time.monotonic() - began)
@@ -111,47 +114,7 @@ def conclude(folder: Path, step: int, change: Change, ending: str, seconds: floa
     return result
 
 
-class Host:
-    """A child that serves many trials with one loaded model. After a crash, a hang or an error on a GPU it is gone."""
-
-    def __init__(self, run: RunFolder, environment: dict[str, str]) -> None:
-        run.trials.mkdir(exist_ok=True)
-        self.log = run.trials / "host.log"
-        with open_log(self.log) as output:
-            self.child = start_child(trainer_command("trials", run.path), environment, output, subprocess.PIPE)
-
-    def alive(self) -> bool:
-        return self.child.poll() is None
-
-    def ask(self, folder: Path, start_s: float, deadline_s: float) -> str:
-        """Have one trial done; how it ended. Raises Stuck.
-
-        `start_s`: patience until it computes, `deadline_s`: until it is done.
-        """
-        said = self.log.stat().st_size
-        assert self.child.stdin is not None
-        try:
-            self.child.stdin.write(f"{folder}\n".encode())
-            self.child.stdin.flush()
-            ending = _ending(self.child, folder, start_s, deadline_s)
-        except OSError:
-            ending = "the trial's process could not be asked"
-        if ending != "finished" or (read_json(folder / "outcome.json") or {}).get("leaving"):
-            self.close()  # and wait: the next one needs the memory that this one has on the device
-        with self.log.open("rb") as handle, open_log(folder / "output.log") as own:
-            handle.seek(said)
-            own.write(handle.read())
-        return ending
-
-    def close(self) -> None:
-        """Raises Stuck."""
-        end(self.child, "a trial's process")
-        if self.child.stdin is not None:
-            with contextlib.suppress(OSError):  # what it was asked last may lie there still
-                self.child.stdin.close()
-
-
-def _ending(child: subprocess.Popen[bytes], folder: Path, start_s: float, deadline_s: float) -> str:
+def ending_of_child(child: subprocess.Popen[bytes], folder: Path, start_s: float, deadline_s: float) -> str:
     """How a trial ended, once it has, or that it takes too long."""
     since, sign = time.monotonic(), (False, 0)
     while not (folder / "outcome.json").exists():
@@ -192,6 +155,13 @@ def ending_of(code: int) -> str:
     if code == EXIT_DEVICE_GONE:
         return DEVICE_GONE
     return killed_by(code) if code < 0 else f"error, exit code {code}"
+
+
+def failure(outcome: Json) -> str:
+    """How a trial failed, in words."""
+    if outcome["ending"] == "finished":
+        return f"not finite: {outcome.get('damaged') or 'loss {loss}, gradient norm {grad_norm}'.format(**outcome)}"
+    return str(outcome["ending"])
 
 
 def _new_folder(run: RunFolder) -> Path:

@@ -20,6 +20,7 @@ from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings
 from holdfast.core.types import Decision, Diagnosis, Ending, Launch, Verdict, Wreck
 from holdfast.lab.course import investigate_course, state_before
 from holdfast.lab.health import HealthWatch
+from holdfast.lab.hosts import Hosts
 from holdfast.lab.investigate import in_order, investigate
 from holdfast.lab.trials import Lab, concluded, trials_left
 from holdfast.mind.course import Trouble
@@ -98,16 +99,19 @@ class RealWorld:
         cards, allow_cpu = cards_of("remedies").values(), run.config().run.allow_cpu
         remedies = in_order(cards, diagnosis.cause, machine, out | set(refuted(applied)), allow_cpu)
         suspects = wreck.samples if wreck.phase == "rehearsal" else ()
-        lab = Lab(run, wreck.step, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop)
-        return concluded(lab, lambda: investigate(lab, suspects, deaths, remedies))
+        hosts = Hosts(run, wreck.step, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
+        left, goes_back = trials_left(run, wreck.step), run.config().run.rollback
+        lab = Lab(run, wreck.step, settings, hosts.replay, left, view.stop, goes_back)
+        return concluded(lab, hosts, lambda: investigate(lab, suspects, deaths, remedies))
 
     def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
         """Experiments with the steps in which the loss left its level."""
         settings = settings_at(read_timeline(run.timeline_file), to + 1)
         limit_s = Patience(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
         steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}
-        lab = Lab(run, to + 1, with_env(os.environ, launch.env), settings, limit_s, view.tell, view.stop)
-        return concluded(lab, lambda: investigate_course(lab, trouble, steps))
+        hosts = Hosts(run, to + 1, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
+        lab = Lab(run, to + 1, settings, hosts.replay, trials_left(run, to + 1), view.stop)
+        return concluded(lab, hosts, lambda: investigate_course(lab, trouble, steps))
 
 
 @dataclass(frozen=True)
