@@ -25,23 +25,24 @@ from holdfast.core.config.config import Train
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile, memory_places
-from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.core.types import Diagnosis, Ending, Verdict, Wreck
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import Change
 from holdfast.lab.state import blame_the_rate, blame_the_state
 from holdfast.lab.trials import Lab
 from holdfast.mind.course import FROM_THE_START, left_level
-from holdfast.mind.decide import ROLLBACKS, Past, decide, decide_after
+from holdfast.mind.ledgers import Past
+from holdfast.mind.moves import RollBack
+from holdfast.mind.next_move import ROLLBACKS, of_death, of_verdict
 from holdfast.trainer.images import Image
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.state.sound import damage
+from support.known import known
 
 STEPS, STOOD = 10, 7
-LAUNCH = Launch(("x",), {}, settings_with())
 Write = Callable[..., Path]
 ADAPTER, STATE = "adapter_model.safetensors", "state.safetensors"
 pytestmark = pytest.mark.usefixtures("no_leftovers")
-
 
 # ---- real runs
 
@@ -377,22 +378,22 @@ def wreck(step: int, sound: int) -> Wreck:
 
 def test_the_decision_goes_back_and_comes_to_an_end() -> None:
     seen, past = Diagnosis("hardware_fault", 0.8), [Past(7, "hardware_fault", "damaged", None, False)]
-    back = decide(wreck(7, 6), seen, past, LAUNCH)
-    assert (back.launch, back.remedy, back.to) == (LAUNCH, "rollback", 6) and "t holds nan" in back.reason
-    assert decide(wreck(7, 0), seen, past, LAUNCH).to == 0
-    lost = decide(wreck(FROM_THE_START + 1, 0), seen, past, LAUNCH)
-    assert lost.launch is None and "t holds nan" in lost.reason and "no sound state is left" in lost.reason
-    again = decide(wreck(7, 6), seen, past, LAUNCH, ROLLBACKS)
-    assert again.launch is None and "memory and disk" in again.reason
+    back = of_death(known(wreck(7, 6), past, seen))
+    assert isinstance(back, RollBack) and back.to == 6 and "t holds nan" in back.reason
+    assert of_death(known(wreck(7, 0), past, seen)).to == 0
+    lost = of_death(known(wreck(FROM_THE_START + 1, 0), past, seen))
+    assert not lost.goes_on and "t holds nan" in lost.reason and "no sound state is left" in lost.reason
+    again = of_death(known(wreck(7, 6), past, seen, rolled=ROLLBACKS))
+    assert not again.goes_on and "memory and disk" in again.reason
 
 
 def test_what_the_lab_saw_is_gone_back_to_until_it_came_to_nothing_too_often() -> None:
     verdict = Verdict("state", 5, 9.0, "the state is damaged: t", remedy="rollback", to=3)
-    before = decide(wreck(7, 6), Diagnosis("x", 0.5), [Past(7, "x", "error", None, False)], LAUNCH)
-    assert decide_after(verdict, wreck(7, 6), before, LAUNCH).to == 3
-    assert decide_after(verdict, wreck(7, 6), before, LAUNCH, ROLLBACKS).remedy != "rollback"
-    base = decide_after(Verdict("weights", 5, 9.0, "absurd: q"), wreck(7, 6), before, LAUNCH)
-    assert base.launch is None and "absurd: q; download the model again" in base.reason
+    before = of_death(known(wreck(7, 6), [Past(7, "x", "error", None, False)], "x"))
+    assert of_verdict(known(wreck(7, 6)), verdict, before).to == 3
+    assert of_verdict(known(wreck(7, 6), rolled=ROLLBACKS), verdict, before).remedy != "rollback"
+    base = of_verdict(known(wreck(7, 6)), Verdict("weights", 5, 9.0, "absurd: q"), before)
+    assert not base.goes_on and "absurd: q; download the model again" in base.reason
 
 
 def test_absurd_base_weights_are_named_where_nothing_helps() -> None:

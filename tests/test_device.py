@@ -20,15 +20,16 @@ from holdfast.core.config.config import Run
 from holdfast.core.files import write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry, add_entry
-from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
-from holdfast.mind.decide import REPEATS, Past, decide, decide_gone
+from holdfast.core.types import Ending, Wreck
 from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.mind.ledgers import Past
+from holdfast.mind.next_move import REPEATS, of_death, of_gpu
 from holdfast.supervisor.launch import trainer_launch
 from holdfast.trainer.jobs import torch_facts
 from holdfast.world.pauses import Pauses
+from support.known import known
 from support.world import Clock, new_run
 
-LAUNCH = Launch(("python",), {}, settings_with(device="cuda"))
 FINDS_NONE = "torch finds no GPU (RuntimeError: No CUDA GPUs are available)"
 
 
@@ -138,17 +139,17 @@ def test_segments_may_grow_on_nvidias_cards_where_the_user_says_nothing_else(
 
 def test_it_is_looked_for_until_its_time_is_over() -> None:
     asked = Run(device_s=60)
-    assert [decide_gone(wreck(), LAUNCH, away, asked).remedy for away in (0.0, 59.0, 60.0)] == ["wait", "wait", "none"]
-    assert decide_gone(wreck(), LAUNCH, 61.0, Run(device_s=60, allow_cpu=True)).remedy == "cpu"
+    assert [of_gpu(known(wreck(), asked=asked), away).remedy for away in (0.0, 59.0, 60.0)] == ["wait", "wait", "none"]
+    assert of_gpu(known(wreck(), asked=Run(device_s=60, allow_cpu=True)), 61.0).remedy == "cpu"
 
 
 def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
     away, failed = Past(None, "device_access_denied", "device_gone", None, False), Past(5, "gpu_kernel_fault", "error", None, False)
     history = [failed, *[away] * 40, failed]
     error = Wreck(3, Ending("error", 1), 5, "step", (1,), (), 4, 4, 0.0, None, None)
-    assert decide(error, Diagnosis("gpu_kernel_fault", 0.5), history, LAUNCH).launch is LAUNCH
-    last = decide(error, Diagnosis("gpu_kernel_fault", 0.5), [failed] * (REPEATS - 1) + history[1:], LAUNCH)
-    assert last.launch is None, "nor does it hide that one failure repeats"
+    assert of_death(known(error, history, "gpu_kernel_fault")).goes_on
+    last = of_death(known(error, [failed] * (REPEATS - 1) + history[1:], "gpu_kernel_fault"))
+    assert not last.goes_on, "nor does it hide that one failure repeats"
 
 
 @pytest.mark.parametrize(

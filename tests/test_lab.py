@@ -19,17 +19,19 @@ from conftest import events, fill, holdfast, lines, run_with_timeline_of, settin
 from holdfast.book import cards_of
 from holdfast.core.files import write_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.core.types import Diagnosis, Ending, Verdict, Wreck
 from holdfast.lab.hosts import Host, Hosts
 from holdfast.lab.investigate import in_order
 from holdfast.lab.replay import Change, Spent
 from holdfast.lab.search import guilty, smallest_failing, twins
 from holdfast.lab.trials import Lab, concluded
-from holdfast.mind.decide import Past, deaths_in_step, decide, decide_after, refuted, wants_experiments
+from holdfast.mind.ledgers import Past, deaths_in_step
+from holdfast.mind.next_move import of_death, of_verdict, wants_experiments
+from holdfast.mind.remedies import refuted
+from support.known import known
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
-
 
 # ---- the search
 
@@ -198,7 +200,6 @@ def test_a_trial_that_fails_on_a_disk_with_room_is_evidence(small_disk: Path, mo
 # ---- the decision
 
 KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])
-LAUNCH = Launch(("x",), {}, settings_with())
 
 
 def past(progressed: bool, kind: str = "error", remedied: bool = False, step: int | None = 5) -> Past:
@@ -226,9 +227,9 @@ def test_experiments_begin_at_the_second_death_in_a_step_and_not_at_the_first() 
 def test_a_remedy_starts_the_count_anew() -> None:
     history = [past(True), past(False, remedied=True), past(False)]
     assert deaths_in_step(history) == 1
-    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), history * 1, LAUNCH).launch is not None
+    assert of_death(known(wreck_of(), history * 1, "native_crash")).goes_on
     alike = [past(True), past(False), past(False), past(False)]
-    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is None
+    assert not of_death(known(wreck_of(), alike, "native_crash")).goes_on
 
 
 @given(
@@ -244,13 +245,13 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
         barren = 0 if progressed else barren + 1
         pasts.append(Past(5, "native_crash" if other else "unknown", "error", None, progressed))
         diagnosis, wreck = Diagnosis(pasts[-1].cause, 0.5), wreck_of()
-        decision = decide(wreck, diagnosis, pasts, LAUNCH)
-        if decision.launch is None or wants_experiments(wreck, pasts):
-            decision = decide_after(Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), wreck, decision, LAUNCH)
+        decision = of_death(known(wreck, pasts, diagnosis))
+        if not decision.goes_on or wants_experiments(wreck, pasts):
+            decision = of_verdict(known(wreck), Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), decision)
         remedied = decision.remedy not in ("resume", "none")
         pasts[-1] = Past(5, pasts[-1].cause, "error", None, progressed, remedied)
         assert barren <= 20 + sum(one.remedied for one in pasts)
-        if decision.launch is None:
+        if not decision.goes_on:
             return
         if barren > 0 and not any(one.remedied for one in pasts):
             assert barren < 20
@@ -259,10 +260,10 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
 def test_a_step_that_fails_now_and_then_is_given_more_starts() -> None:
     seen = Past(5, "native_crash", "error", None, False, by_chance=True)
     alike = [past(True), seen, *[past(False)] * 2]
-    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is LAUNCH
+    assert of_death(known(wreck_of(), alike, "native_crash")).goes_on
     assert not wants_experiments(wreck_of(), alike), "the odds are known"
     alike += [past(False)] * 5
-    assert decide(wreck_of(), Diagnosis("native_crash", 0.5), alike, LAUNCH).launch is None
+    assert not of_death(known(wreck_of(), alike, "native_crash")).goes_on
 
 
 REMEDIES = list(cards_of("remedies").values())
@@ -332,9 +333,9 @@ def test_a_trial_that_cannot_be_ended_ends_the_run_with_the_reason(tmp_path: Pat
     lab.trials = 7
     verdict = concluded(lab, hosts, lambda: Verdict("setting", 7, 1.0, "seen"))
     assert (verdict.kind, verdict.trials) == ("stuck", 7)
-    before = decide(wreck_of(), Diagnosis("native_crash", 0.5), [past(True), past(False)], LAUNCH)
-    decision = decide_after(verdict, wreck_of(), before, LAUNCH)
-    assert decision.launch is None
+    before = of_death(known(wreck_of(), [past(True), past(False)], "native_crash"))
+    decision = of_verdict(known(wreck_of()), verdict, before)
+    assert not decision.goes_on
     assert decision.reason == "a trial's process (process 4711) is stuck in the kernel: it is still there 30 s after SIGKILL"
 
 

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import settings_with
 from holdfast.book import cards_of
 from holdfast.book.examine import examine
 from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
-from holdfast.core.types import Diagnosis, Ending, Launch, Wreck
+from holdfast.core.types import Diagnosis, Ending, Wreck
 from holdfast.core.versions import version
-from holdfast.mind.decide import BARREN, REPEATS, REPEATS_FROM_OUTSIDE, Past, decide, wants_experiments
 from holdfast.mind.diagnose import diagnose_wreck
+from holdfast.mind.ledgers import Past
+from holdfast.mind.moves import GiveUp
+from holdfast.mind.next_move import BARREN, REPEATS, REPEATS_FROM_OUTSIDE, of_death, wants_experiments
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.summarise import summarise, wall_seconds
-
-LAUNCH = Launch(("python",), {}, settings_with())
+from support.known import known
 
 
 def wreck(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = (), **changes: Any) -> Wreck:
@@ -38,7 +38,7 @@ def wreck(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = 
 def outcome_of(pasts: list[Past]) -> bool:
     """Whether the run goes on after this history."""
     ended = wreck(pasts[-1].kind, -9 if pasts[-1].from_outside else -11 if pasts[-1].kind == "killed" else 1)
-    return decide(ended, Diagnosis(pasts[-1].cause, 0.5), pasts, LAUNCH).launch is not None
+    return of_death(known(ended, pasts, Diagnosis(pasts[-1].cause, 0.5))).goes_on
 
 
 def test_a_hundred_deaths_with_progress_do_not_stop_a_run() -> None:
@@ -73,7 +73,7 @@ def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outsi
     ending = Ending(kind, code)  # type: ignore[arg-type]
     assert ending.from_outside == outside
     died = Past(5, "unknown", kind, None, False, from_outside=ending.from_outside)
-    goes_on = decide(wreck(kind, code), Diagnosis("unknown", 0.0), [died] * REPEATS, LAUNCH).launch is not None
+    goes_on = of_death(known(wreck(kind, code), [died] * REPEATS, "unknown")).goes_on
     assert goes_on == outside, "the program's own deaths are tried three times, others eight times"
     if kind != "never_started":
         assert [wants_experiments(wreck(kind, code), [died] * deaths) for deaths in (1, 2, 3)] == [False, not outside, True]
@@ -99,18 +99,18 @@ def test_words_about_a_full_disk_end_no_run_whose_disk_takes_bytes() -> None:
     diagnosis = diagnose_wreck(said, cards_of("failures"))
     assert "77.0 GB free" in " ".join(diagnosis.words()) and diagnosis.confidence < 0.7
     past = Past(3, diagnosis.cause, "killed", None, False)
-    assert decide(said, diagnosis, [past], LAUNCH).launch is LAUNCH
+    assert of_death(known(said, [past], diagnosis)).goes_on
     assert wants_experiments(said, [past] * 2)
     measured = replace(said, disk_free_bytes=0)
-    assert decide(measured, diagnose_wreck(measured, {}), [past], LAUNCH).launch is None
+    assert not of_death(known(measured, [past], diagnose_wreck(measured, {}))).goes_on
 
 
 def test_words_about_an_unreadable_checkpoint_end_no_run_either() -> None:
     said = wreck("error", 1, ("safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",))
     found = Diagnosis("checkpoint_unreadable", 0.9)
-    assert decide(said, found, [Past(3, found.cause, "error", None, False)], LAUNCH).launch is LAUNCH
+    assert of_death(known(said, [Past(3, found.cause, "error", None, False)], found)).goes_on
     told = wreck("no_state", 65)
-    assert decide(told, found, [Past(3, found.cause, "no_state", None, False)], LAUNCH).launch is None
+    assert not of_death(known(told, [Past(3, found.cause, "no_state", None, False)], found)).goes_on
 
 
 def test_what_the_trainer_refuses_is_not_tried_again() -> None:
@@ -118,8 +118,8 @@ def test_what_the_trainer_refuses_is_not_tried_again() -> None:
     ended = replace(ended, ending=Ending("refused", 68, None, {"cause": "no_learning_signal", "reason": "nothing to learn"}))
     diagnosis = diagnose_wreck(ended, {})
     assert diagnosis.cause == "no_learning_signal"
-    decision = decide(ended, diagnosis, [Past(5, diagnosis.cause, "refused", None, True)], LAUNCH)
-    assert (decision.launch, decision.reason) == (None, "nothing to learn")
+    decision = of_death(known(ended, [Past(5, diagnosis.cause, "refused", None, True)], diagnosis))
+    assert decision == GiveUp("nothing to learn")
 
 
 def test_alternating_causes_without_progress_end_too() -> None:

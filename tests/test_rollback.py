@@ -17,17 +17,20 @@ from holdfast.core.cards.sign import rows
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.types import Launch, Verdict
+from holdfast.core.types import Verdict
 from holdfast.lab.course import investigate_course
 from holdfast.lab.replay import Change
 from holdfast.lab.trials import Lab
 from holdfast.mind.course import PATIENCE, Trouble, trouble
-from holdfast.mind.decide import ROLLBACKS, barren_rollbacks, course_settings, decide_course, helped, refuted
+from holdfast.mind.ledgers import barren_rollbacks
+from holdfast.mind.moves import Accept
+from holdfast.mind.next_move import ROLLBACKS, course_settings, of_course
+from holdfast.mind.remedies import helped, refuted
 from holdfast.world.rollback import roll_back, take_up
+from support.known import a_wreck, known
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
-LAUNCH = Launch(("x",), {}, settings_with())
 
 
 def ever_lasting(losses: list[float]) -> Trouble | None:
@@ -98,20 +101,20 @@ TROUBLE = Trouble("spike", 101, 160, 2.0, 2.8, 5.0, True)
 
 def test_the_decision_names_what_was_seen() -> None:
     seen = Verdict("rows", 5, 9.0, "seen", rows=(7,), sources=("rows.jsonl:8",))
-    assert "without rows.jsonl:8" in decide_course(TROUBLE, seen, 90, 0, 1.0, LAUNCH).reason
-    assert course_settings(seen, [3], 1.0) == {"quarantine": [3, 7]}
-    assert course_settings(Verdict("uncertain", 0, 0, ""), [], 0.5) == {"lr_factor": 0.25}
-    assert course_settings(Verdict("transient", 0, 0, ""), [], 0.5) == {}
-    nothing_left = decide_course(TROUBLE, seen, None, 0, 1.0, LAUNCH)
-    assert nothing_left.launch is LAUNCH and nothing_left.remedy == "none"
-    assert decide_course(TROUBLE, seen, 90, ROLLBACKS, 1.0, LAUNCH).launch is None
+    assert "without rows.jsonl:8" in of_course(known(a_wreck(), back_to=90), TROUBLE, seen).reason
+    assert course_settings(seen, settings_with(quarantine=[3])) == {"quarantine": [3, 7]}
+    assert course_settings(Verdict("uncertain", 0, 0, ""), settings_with(lr_factor=0.5)) == {"lr_factor": 0.25}
+    assert course_settings(Verdict("transient", 0, 0, ""), settings_with(lr_factor=0.5)) == {}
+    nothing_left = of_course(known(a_wreck(), back_to=None), TROUBLE, seen)
+    assert isinstance(nothing_left, Accept)
+    assert not of_course(known(a_wreck(), rolled=ROLLBACKS, back_to=90), TROUBLE, seen).goes_on
     rate = Verdict("setting", 5, 9.0, "seen", settings={"lr_factor": 0.05})
-    assert course_settings(rate, [], 1.0) == {"lr_factor": 0.05}
+    assert course_settings(rate, settings_with()) == {"lr_factor": 0.05}
     start = replace(TROUBLE, kind="start")
-    assert "0.05 times" in decide_course(start, rate, 0, 0, 1.0, LAUNCH).reason
-    as_hard = decide_course(start, Verdict("uncertain", 5, 9.0, "seen"), 0, 0, 1.0, LAUNCH)
-    assert (as_hard.launch, as_hard.remedy) == (LAUNCH, "none"), "the first step was an easy one"
-    assert decide_course(start, Verdict("uncertain", 0, 0.0, "no trials"), 0, 0, 1.0, LAUNCH).remedy == "rollback"
+    assert "0.05 times" in of_course(known(a_wreck(), back_to=0), start, rate).reason
+    as_hard = of_course(known(a_wreck(), back_to=0), start, Verdict("uncertain", 5, 9.0, "seen"))
+    assert isinstance(as_hard, Accept), "the first step was an easy one"
+    assert of_course(known(a_wreck(), back_to=0), start, Verdict("uncertain", 0, 0.0, "no trials")).remedy == "rollback"
 
 
 def course_lab(levels: dict[float, float]) -> Lab:
@@ -137,7 +140,7 @@ def course_lab(levels: dict[float, float]) -> Lab:
 def test_the_rate_is_lowered_until_less_would_not_do_better(levels: dict[float, float], kind: str, factor: float | None) -> None:
     trouble = Trouble("start", 3, 62, 3.7, 5.2, 6.5, True)
     steps = {step: {"samples": [step], "grad_norm": 1.0} for step in range(1, 63)}
-    verdict = investigate_course(course_lab(levels), trouble, steps, [], 1.0)
+    verdict = investigate_course(course_lab(levels), trouble, steps)
     assert (verdict.kind, verdict.settings.get("lr_factor")) == (kind, factor)
 
 
@@ -153,9 +156,9 @@ def test_rollbacks_without_progress_come_to_an_end(moves: list[tuple[int, int]])
         stuck = 0 if not done or at > furthest + 20 else stuck + 1
         furthest = max(furthest, at)
         barren = barren_rollbacks([*done, {"from": at}]) - 1
-        decision = decide_course(TROUBLE, Verdict("uncertain", 0, 0, ""), 1, barren, 1.0, LAUNCH)
-        assert (decision.launch is None) == (stuck >= ROLLBACKS)
-        if decision.launch is None:
+        decision = of_course(known(a_wreck(), rolled=barren, back_to=1), TROUBLE, Verdict("uncertain", 0, 0, ""))
+        assert (not decision.goes_on) == (stuck >= ROLLBACKS)
+        if not decision.goes_on:
             return
         done.append({"from": at})
 

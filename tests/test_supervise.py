@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from conftest import settings_with
 from holdfast.core.files import Json, read_json, read_lines
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.types import Verdict
 from holdfast.mind.course import FROM_THE_START, PATIENCE
-from support.world import STEP_S, USUAL, Ends, FakeWorld, Point, Told, commit, left_behind, new_run, play, verdict
+from support.world import STEP_S, USUAL, Ends, FakeWorld, Point, Told, commit, left_behind, new_run, play, relaunch, verdict
 
 # ---- how an attempt ends
 
@@ -414,7 +413,7 @@ def test_a_run_that_was_given_up_or_stopped_begins_with_clean_ledgers(tmp_path: 
 
 def an_earlier_attempt(tmp_path: Path) -> RunFolder:
     run = new_run(tmp_path / "run")
-    left_behind(run, {"committed_before": 0}, settings_with())
+    left_behind(run, {"committed_before": 0}, relaunch(run).settings)
     commit(run, 1)
     return run
 

@@ -15,7 +15,8 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_of_process
 from holdfast.core.types import Diagnosis, Ending, EndingKind, Launch, Verdict, Wreck
 from holdfast.mind.course import Trouble
-from holdfast.supervisor.supervise import Outcome, View, supervise
+from holdfast.supervisor.hands import View
+from holdfast.supervisor.supervise import Outcome, supervise
 from holdfast.world import process
 from holdfast.world.process import Attempt
 
@@ -134,7 +135,7 @@ class Told:
         """finished, stopped or gave up, as the command line concludes."""
         if self.outcome.ending.kind == "finished":
             return "finished"
-        return "stopped" if self.outcome.decision is None else "gave up"
+        return "stopped" if self.outcome.move is None else "gave up"
 
     @property
     def remedies(self) -> list[str | None]:

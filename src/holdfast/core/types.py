@@ -183,17 +183,3 @@ class Verdict:
     cause: str | None = None
     to: int | None = None
     processes: int = 0
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What to do next: `launch` again, or give up (None); with the reason and, where it was seen, the evidence.
-
-    to: the step whose state to go back to before that, on record.
-    """
-
-    launch: Launch | None
-    remedy: str
-    reason: str
-    evidence: str = ""
-    to: int | None = None

@@ -9,8 +9,8 @@ from holdfast.core.files import Json, Tail
 from holdfast.core.run.checkpoint import hold_until
 from holdfast.core.run.folder import RunFolder
 from holdfast.mind.course import BEFORE, Trouble, trouble
-from holdfast.mind.decide import OF_REMEDIES, WATCHED, helped, refuted
 from holdfast.mind.health import FIRST_WORD_AT, first_word, odd
+from holdfast.mind.remedies import OF_REMEDIES, WATCHED, helped, refuted
 from holdfast.world.pauses import Clock
 
 _LOOK_EVERY_S = 2.0

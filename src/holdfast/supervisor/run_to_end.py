@@ -18,9 +18,10 @@ from holdfast.mind.explain import answer
 from holdfast.mind.standby import standby_mode
 from holdfast.supervisor.diagnose_run import diagnose_run
 from holdfast.supervisor.finish import finish, keep_newest, summary_of, write_summary
+from holdfast.supervisor.hands import RealWorld, View
 from holdfast.supervisor.launch import advised, trainer_launch
 from holdfast.supervisor.signals import StopSignals
-from holdfast.supervisor.supervise import Outcome, RealWorld, View, supervise
+from holdfast.supervisor.supervise import Outcome, supervise
 from holdfast.supervisor.trackers import tracked
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
@@ -80,22 +81,22 @@ def _conclude(
         summary = finish(run, config, places, terminal, stop)
         return DONE, summary
     saved = keep_newest(run, places, config)
-    if outcome.decision is None:
+    if outcome.move is None:
         summary = write_summary(run, "interrupted", None)
         run.event("interrupted", step=run.committed(), saved=saved)
         where = f"after step {run.committed()}" if run.committed() else "before the first step"
         terminal.tell(f"stopped {where}; rerun the same command to resume")
         return INTERRUPTED, summary
-    run.event("gave_up", step=run.committed(), reason=outcome.decision.reason, saved=saved)
-    summary = write_summary(run, "gave_up", outcome.decision.reason)
+    run.event("gave_up", step=run.committed(), reason=outcome.move.reason, saved=saved)
+    summary = write_summary(run, "gave_up", outcome.move.reason)
     wreck = outcome.wreck
     if outcome.ending.kind == "refused":
-        raise Stop(BLOCKED, outcome.decision.reason, str(outcome.ending.facts.get("hint", "")), summary)
+        raise Stop(BLOCKED, outcome.move.reason, str(outcome.ending.facts.get("hint", "")), summary)
     terminal.summary(summary, run)
     last = [*diagnosed(run), *(f"| {line}" for line in [line for line in wreck.lines if line.strip()][-3:])] if wreck else []
     log = run.attempt(run.attempts()[-1]) / "output.log"
     kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
-    text = f"gave up: {outcome.decision.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)
+    text = f"gave up: {outcome.move.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)
     raise Stop(GAVE_UP, text, f"read {log}; fix the cause, then rerun the same command to resume", summary)
 
 

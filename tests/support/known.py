@@ -1,0 +1,26 @@
+"""What is known of an ended attempt, as tests of the next move write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.config.config import Run
+from holdfast.core.run.timeline import Entry
+from holdfast.core.types import Diagnosis, Ending, EndingKind, Wreck
+from holdfast.mind.ledgers import Past
+from holdfast.mind.next_move import Known
+from support.world import SETTINGS
+
+TIMELINE = [Entry(1, SETTINGS, "the plan")]
+
+
+def a_wreck(kind: EndingKind = "error", code: int | None = 1, step: int | None = 5) -> Wreck:
+    """An attempt that ended in a step, the one after the last committed."""
+    return Wreck(1, Ending(kind, code), step, "step", (1, 2), (), 4, 4, 0.0, None, None)
+
+
+def known(wreck: Wreck, history: Sequence[Past] = (), cause: str | Diagnosis = "unknown", **more: Any) -> Known:
+    """An attempt that ended in this wreck, the last one in `history`."""
+    diagnosis = cause if isinstance(cause, Diagnosis) else Diagnosis(cause, 0.5)
+    return Known(wreck, diagnosis, **{"history": list(history), "timeline": TIMELINE, "asked": Run()} | more)
