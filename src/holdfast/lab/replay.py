@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.core.config.settings import PartialSettings
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.killed import killed_by
+from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import memory_places
 from holdfast.core.safe_open import open_log
@@ -182,5 +183,5 @@ def _die_with_parent() -> None:
 
 def _faults(run: RunFolder) -> str | None:
     newest = run.attempts()
-    launch = read_json(run.attempt(newest[-1]) / "launch.json") if newest else None
-    return launch.get("faults") if launch else None
+    orders = orders_of(run.attempt(newest[-1])) if newest else None
+    return str(orders.faults) if orders and orders.faults else None

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.config.settings import Settings
-from holdfast.core.files import Json, read_json, read_lines
+from holdfast.core.files import Json, read_lines
+from holdfast.core.run.attempt import closed_attempts
 from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
@@ -133,10 +134,9 @@ def concluded(lab: Lab, hosts: Hosts, experiments: Callable[[], Verdict]) -> Ver
 def trials_left(run: RunFolder, step: int) -> int:
     """What is left of the trials of a step, which all its investigations share since the run was last given up or stopped."""
     spent = 0
-    for number in run.attempts():
-        wreck = read_json(run.attempt(number) / "wreck.json") or {}
-        if wreck and not wreck.get("decision", {}).get("go_on"):
+    for _, end in closed_attempts(run):
+        if not end.goes_on:
             spent = 0
-        elif wreck.get("step") == step:
-            spent += (wreck.get("verdict") or {}).get("trials", 0)
+        elif end.step == step:
+            spent += end.trials
     return max(0, run.config().run.trials - spent)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
 
 from holdfast.core.cards.failure import Failure
 from holdfast.core.files import Json
-from holdfast.core.types import Diagnosis, Ending, Wreck
+from holdfast.core.types import Diagnosis
 
 REMEDIES = 6
 GUESSED = 0.5  # at most this sure is who goes by the words alone
@@ -40,15 +38,3 @@ def _explanation(found: Diagnosis, chosen: list[Failure], guessed: bool) -> str:
     if chosen:
         return f"{chosen[0].title}. {chosen[0].why}"
     return _GUESSED.format(found.cause) if guessed else _UNKNOWN
-
-
-def wreck_of(tree: Json) -> Wreck:
-    """A wreck from its wreck.json."""
-    values: dict[str, Any] = {field.name: tree.get(field.name) for field in fields(Wreck)}
-    lists = {name: tuple(tree.get(name) or ()) for name in ("lines", "samples")}
-    return Wreck(**(values | lists | {"ending": ending_of(tree["ending"])}))
-
-
-def ending_of(tree: Json) -> Ending:
-    """An ending from its place in a wreck.json."""
-    return Ending(**{field.name: tree[field.name] for field in fields(Ending) if field.name in tree})

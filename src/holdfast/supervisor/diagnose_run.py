@@ -9,10 +9,10 @@ from holdfast.core.cards.failure import Failure
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.core.logtext import Evidence, Line
+from holdfast.core.run.attempt import closed, is_closed
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Clue, Diagnosis
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
-from holdfast.mind.explain import wreck_of
 from holdfast.mind.health import ills
 from holdfast.rows.files.stream import open_stream, read_head
 from holdfast.world.log_file import read_log
@@ -35,14 +35,14 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
     """What is wrong with a run now, and what ended each of its attempts."""
     attempts: list[tuple[Json, Diagnosis]] = []
     for number in folder.attempts():
-        wreck = read_json(folder.attempt(number) / "wreck.json") or {}
+        end = closed(folder.attempt(number))
+        wreck = end.wreck if end else None
         log = folder.attempt(number) / "output.log"
         lines = read_lines_of(str(log)) if log.exists() else ()
-        kind = wreck.get("ending", {}).get("kind")
-        if kind in ("finished", "interrupted", None) or "attempt" not in wreck:
+        if wreck is None or wreck.ending.kind in ("finished", "interrupted"):
             continue
-        found = diagnose_wreck(wreck_of(wreck), cards, lines)
-        attempts.append(({"attempt": number, "ending": wreck["words"]}, found))
+        found = diagnose_wreck(wreck, cards, lines)
+        attempts.append(({"attempt": number, "ending": wreck.ending.words()}, found))
     told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
     now = look(folder)
     if now.state == "finished":
@@ -50,7 +50,7 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
     if now.state in ("running", "interrupted"):
         return _unfinished(now), told
     newest = now.attempt
-    if newest is None or (newest.folder / "wreck.json").exists():
+    if newest is None or is_closed(newest.folder):
         return (attempts[-1][1] if attempts else _unfinished(now)), told
     log = newest.folder / "output.log"
     found = diagnose(Evidence(read_lines_of(str(log)) if log.exists() else (), _ended_with(newest.folder)), cards)

@@ -17,6 +17,7 @@ from holdfast.core.errors import GAVE_UP, Stop
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
 from holdfast.core.identity import alive
+from holdfast.core.run.attempt import close, closed_attempts, orders_of
 from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
 from holdfast.core.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.core.run.folder import RunFolder
@@ -73,7 +74,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
 
 def _close(run: RunFolder) -> None:
     """Mark the newest attempt as dealt with: the next command starts another instead of taking up this one."""
-    write_json(run.attempt(run.attempts()[-1]) / "wreck.json", {"ending": {"kind": "finished"}})
+    close(run.attempt(run.attempts()[-1]), {"ending": {"kind": "finished"}})
 
 
 def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Terminal) -> Checkpoint:
@@ -244,8 +245,9 @@ def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Che
 
 def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
     """The content of summary.json, for when it cannot be written, too."""
-    wrecks = [wreck for number in run.attempts() if (wreck := read_json(run.attempt(number) / "wreck.json"))]
-    launches = {number: read_json(run.attempt(number) / "launch.json") or {} for number in run.attempts()}
+    wrecks = [end.facts for _, end in closed_attempts(run)]
+    starts = {number: orders_of(run.attempt(number)) for number in run.attempts()}
+    launches = {number: orders.facts if orders else {} for number, orders in starts.items()}
     endings = {number: read_json(run.attempt(number) / "ending.json") or {} for number in run.attempts()}
     steps, events = list(run.steps()), list(run.events())
     signs = [event for event in events if event["event"] == "sign"]

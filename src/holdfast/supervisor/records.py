@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.core.config.settings import Settings
-from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.files import Json
+from holdfast.core.run.attempt import close, closed_attempts, orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Diagnosis, Launch, Verdict, Wreck
-from holdfast.mind.explain import ending_of
 from holdfast.mind.ledgers import Past
 from holdfast.mind.moves import Move, Stop
 
@@ -23,40 +23,28 @@ def record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, move: Move | Stop
         entry["decision"] = {"remedy": move.remedy, "reason": move.reason, "go_on": move.goes_on, "evidence": move.evidence}
         entry |= {"verdict": asdict(verdict)} if verdict is not None else {}
     run.event("attempt_ended", attempt=wreck.attempt, ending=wreck.ending.words(), step=wreck.step, **entry)
-    write_json(run.attempt(wreck.attempt) / "wreck.json", wreck.as_json() | entry)
+    close(run.attempt(wreck.attempt), wreck.as_json() | entry)
 
 
 def read_history(run: RunFolder) -> list[Past]:
     """Ended attempts since the run was last given up or stopped by its user, oldest first."""
     history: list[Past] = []
-    for number in run.attempts():
-        wreck = read_json(run.attempt(number) / "wreck.json")
-        if wreck is None:
-            continue
-        if not wreck.get("decision", {}).get("go_on"):
+    for number, end in closed_attempts(run):
+        if not end.goes_on:
             history.clear()
             continue
-        settings = _settings_of((read_json(run.attempt(number) / "launch.json") or {}).get("settings", {}))
-        progressed = wreck["committed_after"] > wreck["committed_before"]
-        remedied = wreck["decision"]["remedy"] not in ("resume", "none", "wait")
-        ending, verdict = ending_of(wreck["ending"]), wreck.get("verdict")
-        seen = _by_chance(verdict), ending.from_outside, bool(verdict and verdict.get("trials"))
-        history.append(Past(wreck["step"], wreck["diagnosis"]["cause"], ending.kind, settings, progressed, remedied, *seen))
+        orders, remedied = orders_of(run.attempt(number)), end.remedy not in ("resume", "none", "wait")
+        settings = _settings_of(orders.settings if orders else {})
+        seen = end.by_chance, end.ending.from_outside, end.trials > 0
+        history.append(Past(end.step, end.cause, end.ending.kind, settings, end.progressed, remedied, *seen))
     return history
-
-
-def _by_chance(verdict: Json | None) -> bool:
-    """Whether the lab saw the step go through as it is."""
-    odds = verdict.get("odds") if verdict else None
-    return odds is not None and odds[0] < odds[1]
 
 
 def failures_so_far(run: RunFolder) -> Json:
     """Attempts that died, and seconds in which attempts ran: what the checkpoint interval goes by."""
-    wrecks = [wreck for number in run.attempts() if (wreck := read_json(run.attempt(number) / "wreck.json"))]
-    endings = [wreck["ending"] for wreck in wrecks]
-    failures = sum(ending["kind"] not in ("finished", "interrupted", "device_gone") for ending in endings)
-    return {"failures": failures, "running_s": sum(ending.get("seconds") or 0.0 for ending in endings)}
+    endings = [end.ending for _, end in closed_attempts(run)]
+    failures = sum(ending.kind not in ("finished", "interrupted", "device_gone") for ending in endings)
+    return {"failures": failures, "running_s": sum(ending.seconds or 0.0 for ending in endings)}
 
 
 def past(wreck: Wreck, diagnosis: Diagnosis, launch: Launch) -> Past:

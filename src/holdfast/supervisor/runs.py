@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.files import Json, read_json
+from holdfast.core.files import Json
+from holdfast.core.run.attempt import closed
 from holdfast.core.run.folder import RunFolder
 from holdfast.mind.summarise import incidents
 from holdfast.ui.words import shown
@@ -79,7 +80,7 @@ def entry(standing: Standing) -> Json:
 def last_incident(run: RunFolder) -> Json | None:
     """The newest incident, as the run's summary tells it."""
     for number in reversed(run.attempts()):
-        wreck = read_json(run.attempt(number) / "wreck.json")
-        if wreck and "decision" in wreck:
-            return incidents(list(run.steps()), list(run.events()), [wreck])[0]
+        end = closed(run.attempt(number))
+        if end is not None and end.decided:
+            return incidents(list(run.steps()), list(run.events()), [end.facts])[0]
     return None

@@ -17,8 +17,9 @@ from holdfast.core.config.config import Config
 from holdfast.core.config.faults import Fault, Moment, fires
 from holdfast.core.config.load import load_faults
 from holdfast.core.config.settings import Settings
-from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.files import Json, write_json
 from holdfast.core.identity import myself
+from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry, read_timeline, settings_at
 
@@ -126,7 +127,8 @@ def register(path: Path, number: int) -> Job:
     stopping.listen()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     write_json(folder / "rank0.json", {"identity": myself(), "rank": 0, "argv": sys.argv}, durable=False)
-    orders = read_json(folder / "launch.json") or {}
+    written = orders_of(folder)
+    orders = written.facts if written else {}
     job = open_job(run, number, folder, orders)
     job.stopping = stopping
     job.point("start")

@@ -16,6 +16,7 @@ from holdfast import __version__
 from holdfast.book import cards_of
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json, read_json
+from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.scrub import Person, Scrubber
 from holdfast.mind.explain import answer
@@ -112,7 +113,8 @@ def _person(folder: RunFolder, parts: list[Part], environment: Mapping[str, str]
     holder = read_json(folder.supervisor_lock) or {}
     paths = {}
     for number in folder.attempts():
-        lock = (read_json(folder.attempt(number) / "launch.json") or {}).get("trainer_lock")
+        orders = orders_of(folder.attempt(number))
+        lock = orders.trainer_lock if orders else None
         if isinstance(lock, str):
             paths[str(Path(lock).parent)] = "RUN"
     paths |= {str(holder.get("folder") or Path.cwd()): "FOLDER", str(folder.path): "RUN"}

@@ -13,8 +13,9 @@ import orjson
 from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
 from holdfast.core.errors import DONE, USAGE, Stop
-from holdfast.core.files import Json, read_json
+from holdfast.core.files import Json
 from holdfast.core.logtext import Evidence
+from holdfast.core.run.attempt import closed
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
@@ -85,9 +86,10 @@ def read_machine_file(file: Path) -> Json:
 
 def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
     """What a run's last attempt said itself where it refused to begin: no card knows better."""
-    ending = (read_json(folder.attempt(max(folder.attempts(), default=0)) / "wreck.json") or {}).get("ending", {})
-    facts = ending.get("facts", {})
-    if ending.get("kind") != "refused" or found.cause != facts.get("cause"):
+    end = closed(folder.attempt(max(folder.attempts(), default=0)))
+    wreck = end.wreck if end else None
+    facts = wreck.ending.facts if wreck and wreck.ending.kind == "refused" else {}
+    if not facts or found.cause != facts.get("cause"):
         return {}
     hint = {"id": "as-told", "what": facts.get("hint", ""), "patch": {}, "command": "", "standing": "confirmed", "source": ""}
     return {"explanation": facts.get("reason", ""), "remedies": [hint] if facts.get("hint") else []}

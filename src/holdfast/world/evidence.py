@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast.core.facts.host_memory import host_memory
 from holdfast.core.files import Json, read_json
+from holdfast.core.run.attempt import Orders, orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import FULL_DISK_BYTES, Ending, Wreck
 from holdfast.world.kernel import kernel_messages, oom_kills
@@ -24,10 +25,10 @@ _WINDOW_BYTES = 1 << 16
 def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
     """The wreck of an attempt. The step in flight comes from the trainer's pulse, or from its own account where it gave one."""
     pulse = attempt.pulse() or {}
-    launch = read_json(attempt.folder / "launch.json") or {}
+    orders = orders_of(attempt.folder) or Orders({})
     seen = read_json(attempt.folder / "ending.json") or {}
     memory = host_memory()
-    before, now = launch.get("oom_kills"), oom_kills(Place())
+    before, now = orders.oom_kills, oom_kills(Place())
     step = ending.facts.get("step", pulse.get("step"))
     samples = ending.facts.get("samples") or pulse.get("samples") or ()
     return Wreck(
@@ -37,7 +38,7 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         phase=pulse.get("phase"),
         samples=tuple(samples),
         lines=tail(attempt.folder / "output.log"),
-        committed_before=launch.get("committed_before", 0),
+        committed_before=orders.committed_before,
         committed_after=run.committed(),
         died=seen.get("ended") or time.time(),
         memory_available_bytes=memory.get("MemAvailable"),
@@ -46,7 +47,7 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         memory_total_bytes=memory.get("MemTotal"),
         swap_free_bytes=memory.get("SwapFree"),
         oom_kills=None if before is None or now is None else now - before,
-        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(launch.get("started", time.time())),
+        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or time.time()),
         machine=_machine(run),
     )
 

@@ -6,7 +6,8 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from holdfast.core.files import Json, last_line, read_json
+from holdfast.core.files import Json, last_line
+from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.evaluations import read_evaluations
 from holdfast.core.run.folder import RunFolder
 
@@ -95,8 +96,8 @@ class Silence:
 
 def _start_s(run: RunFolder, number: int) -> float | None:
     """Seconds from the start of an attempt to its first pulse, as far as files tell."""
-    launch, ready = read_json(run.attempt(number) / "launch.json"), run.attempt(number) / "ready.json"
-    return ready.stat().st_mtime - launch["started"] if launch and ready.exists() else None
+    orders, ready = orders_of(run.attempt(number)), run.attempt(number) / "ready.json"
+    return ready.stat().st_mtime - orders.started if orders and orders.started and ready.exists() else None
 
 
 def _first_step_s(run: RunFolder, number: int, committed: float) -> float | None:

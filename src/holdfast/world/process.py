@@ -14,6 +14,7 @@ from pathlib import Path
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import hold
+from holdfast.core.run.attempt import is_closed, write_orders
 from holdfast.core.run.evaluations import is_over
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
@@ -68,17 +69,16 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
     number = max(run.attempts(), default=0) + 1
     folder = run.attempt(number)
     folder.mkdir(parents=True)
-    entry = {
-        "argv": [*launch.argv, str(run.path), str(number)],
-        "env": launch.env,
-        "settings": launch.settings.as_json(),
-        "trainer_lock": str(run.trainer_lock),
-        "writer_argv": module_command("holdfast.world.writer", run.path, number),
-        "started": time.time(),
-        "oom_kills": oom_kills(Place()),
+    write_orders(
+        folder,
+        launch,
+        [*launch.argv, str(run.path), str(number)],
+        trainer_lock=str(run.trainer_lock),
+        writer_argv=module_command("holdfast.world.writer", run.path, number),
+        started=time.time(),
+        oom_kills=oom_kills(Place()),
         **orders,
-    }
-    write_json(folder / "launch.json", entry)
+    )
     waiting = standby.take_over(folder, launch)
     return Attempt(number, folder, waiting or _spawn_nurse(folder), stood_by=waiting is not None)
 
@@ -97,7 +97,7 @@ def _spawn_nurse(folder: Path) -> subprocess.Popen[bytes]:
 def adopt(run: RunFolder) -> Attempt | None:
     """The newest attempt whose end was not dealt with yet (no wreck.json), dead or alive; None when there is none."""
     numbers = run.attempts()
-    if not numbers or (run.attempt(numbers[-1]) / "wreck.json").exists():
+    if not numbers or is_closed(run.attempt(numbers[-1])):
         return None
     return Attempt(numbers[-1], run.attempt(numbers[-1]), nurse=None)
 

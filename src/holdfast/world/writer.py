@@ -24,6 +24,7 @@ from holdfast.core.config.load import load_faults
 from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import hold
+from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.bell import hang_up, silence
 from holdfast.core.run.checkpoint import (
     ADAPTER_CONFIG,
@@ -47,8 +48,8 @@ _LOOK_S, _BELL_S = 0.02, 0.5  # between two looks: without and with a bell
 def main(run: RunFolder, attempt: int) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    launch = read_json(run.attempt(attempt) / "launch.json") or {}
-    faults = load_faults(Path(launch["faults"])) if launch.get("faults") else []
+    orders = orders_of(run.attempt(attempt))
+    faults = load_faults(orders.faults) if orders and orders.faults else []
     keep = run.config().save
     with hold(run.writer_lock, wait=True):
         clear_staging(run)
