@@ -16,7 +16,7 @@ from holdfast.core.logtext import Evidence, clean_lines
 from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
 from holdfast.mind.explain import answer
-from holdfast.mind.fitting import fitted
+from holdfast.mind.fitting import elsewhere, fitted
 from holdfast.verbs.diagnose import exit_code
 from holdfast.world.log_file import read_log
 from support.harmless import HARMLESS, HEALTHY, SURVIVED
@@ -360,8 +360,7 @@ def test_remedies_fit_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_remedies_are_told_in_the_words_of_the_program_whose_log_it_is() -> None:
     remedy = {"id": "fp32", "what": "Compute in fp32", "patch": {"train.precision": "fp32"}, "command": ""}
-    (theirs,) = fitted([remedy], "NaN in layer 3", of_holdfast=False)
-    assert theirs["elsewhere"] == ["bf16: false, fp16: false"] and theirs["patch"] == remedy["patch"]
+    assert elsewhere(remedy["patch"]) == ["bf16: false, fp16: false"]
     assert fitted([remedy], "NaN in layer 3", of_holdfast=True) == [remedy]
     assert fitted([remedy], "torch_dtype=torch.float32\nNaN", of_holdfast=False) == [], "it computes in fp32 already"
     assert fitted([remedy], "torch_dtype=torch.float32, bf16=True\nNaN", of_holdfast=False)
@@ -388,3 +387,23 @@ def test_a_clue_is_the_error_and_not_the_bar_before_it(bar: str) -> None:
     found = diagnose(Evidence(tuple(clean_lines(f"{bar}{error}\n")), 1), cards_of("failures"))
     assert error in [clue.text for clue in found.clues]
     assert not any("it/s" in clue.text for clue in found.clues)
+
+
+@pytest.mark.parametrize(
+    ("frame", "says", "never"),
+    [
+        (
+            '  File "/x/site-packages/transformers/trainer.py", line 3, in train\n',
+            "per_device_train_batch_size",
+            "train.micro_batch_tokens",
+        ),
+        ('  File "/x/site-packages/holdfast/trainer/step.py", line 3, in step\n', "train.micro_batch_tokens=1024", "per_device_train"),
+    ],
+)
+def test_settings_have_the_names_of_the_program_whose_log_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], frame: str, says: str, never: str
+) -> None:
+    (tmp_path / "train.log").write_text(f"Traceback (most recent call last):\n{frame}{OOM}\n")
+    assert main(["diagnose", str(tmp_path / "train.log")]) == 0
+    told = capsys.readouterr().out
+    assert says in told and never not in told, told

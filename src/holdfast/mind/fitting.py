@@ -42,6 +42,9 @@ _OF_A_RUN = re.compile(r"(?i)checkpoint-\d+|step[-_]\d+|resum|optimizer\.(?:pt|b
 _OF_A_BASE = re.compile(
     r"from_pretrained|models--|model-\d{5}-of-\d{5}|pytorch_model(?:-\d+-of-\d+)?\.bin|/model\.safetensors|vllm|llama-server"
 )
+_OF_A_PROGRAM = re.compile(
+    r"(?i)Traceback \(most|site-packages|transformers|axolotl|llama_?factory|unsloth|deepspeed|accelerate|torchrun|lightning"
+)
 _GO_BACK = ("one-before", "other-checkpoint", "newest-whole")
 _DOWNLOAD = {
     "id": "download-again",
@@ -52,7 +55,7 @@ _DOWNLOAD = {
 
 
 def fitted(remedies: list[Json], text: str, of_holdfast: bool) -> list[Json]:
-    """The remedies as they fit a log of this text; `of_holdfast`: of a run of ours. `elsewhere`: a patch in other programs' words."""
+    """The remedies as they fit a log of this text; `of_holdfast`: of a run of ours."""
     found = []
     for remedy in remedies:
         if remedy["patch"] == {"train.precision": "fp32"} and _IS_FP32.search(text) and not _IS_HALF.search(text):
@@ -75,12 +78,19 @@ def package_in(text: str) -> str:
 
 
 def _of_another(remedy: Json) -> Json:
-    """A remedy for a program that is not ours: no command of ours, and its own keys where it has some."""
+    """A remedy for a program that is not ours: no command of ours."""
     if remedy["command"].startswith("holdfast train"):
         what = re.sub(r"[;,][^;,]*\bholdfast\b[^;,]*", "", remedy["what"])
         remedy = remedy | {"what": what, "command": ""}
-    elsewhere = []
-    for key, value in remedy["patch"].items():
-        said = _ELSEWHERE.get(key, "")
-        elsewhere.append(said if isinstance(said, str) else said.get(str(value), ""))
-    return remedy | {"elsewhere": [said for said in elsewhere if said]}
+    return remedy
+
+
+def elsewhere(patch: Json) -> list[str]:
+    """What other programs call what a patch of ours sets; nothing where they have no such setting."""
+    said = [(_ELSEWHERE.get(key, ""), value) for key, value in patch.items()]
+    return [found for one, value in said if (found := one if isinstance(one, str) else one.get(str(value), ""))]
+
+
+def program_of(text: str) -> str:
+    """Whose log this is: "ours", "another's", or "" where neither shows."""
+    return "ours" if "holdfast" in text else "another's" if _OF_A_PROGRAM.search(text) else ""

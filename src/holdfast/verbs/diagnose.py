@@ -20,12 +20,10 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
 from holdfast.mind.explain import answer
-from holdfast.mind.fitting import fitted
+from holdfast.mind.fitting import elsewhere, fitted, program_of
 from holdfast.supervisor.diagnose_run import diagnose_run, read_lines_of
 
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
-
-_OURS = "holdfast"  # stands in the frames and words of a run of ours
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit code 0 whatever the cause: the diagnosis is the result."""
     cards: dict[str, Failure] = cards_of("failures", arguments.book)
+    whose = "ours"
     code = exit_code(arguments.exit_code) if arguments.exit_code is not None else None
     machine = read_machine_file(arguments.machine) if arguments.machine else {}
     path = Path(arguments.log)
@@ -56,9 +55,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             found = Diagnosis.plain("unknown", 0.0, "the log is empty: tell how the program ended with --exit-code N")
         result = answer(found, cards)
         text = "\n".join(line.text for line in lines)
-        result["remedies"] = fitted(result["remedies"], text, of_holdfast=_OURS in text)
+        whose = program_of(text)
+        result["remedies"] = fitted(result["remedies"], text, of_holdfast=whose == "ours")
     if not arguments.json:
-        print("\n".join(_told(result)))
+        print("\n".join(_told(result, whose)))
     return DONE, result
 
 
@@ -95,8 +95,8 @@ def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
     return {"explanation": facts.get("reason", ""), "remedies": [hint] if facts.get("hint") else []}
 
 
-def _told(result: Json) -> list[str]:
-    """The answer for people."""
+def _told(result: Json, whose: str) -> list[str]:
+    """The answer for people. whose: the log is a run's of ours, another program's, or it does not show."""
     lines = [f"{result['cause']} ({result['confidence']:.0%})" if result["cause"] != "unknown" else "unknown"]
     lines += [f"  line {clue['line']}: {clue['text']}" if clue["line"] else f"  {clue['text']}" for clue in result["clues"]]
     lines += ["", result["explanation"]]
@@ -104,10 +104,10 @@ def _told(result: Json) -> list[str]:
         lines += ["", "What to do:"]
     for number, remedy in enumerate(result["remedies"], 1):
         lines.append(f"  {number}. {remedy['what']} ({remedy['standing']})")
-        ours = [f"{key}={value}" for key, value in remedy["patch"].items()]
-        lines += [f"     {said}" for said in remedy.get("elsewhere", ours)]
+        lines += [f"     {said}" for said in elsewhere(remedy["patch"])] if whose != "ours" else []
+        lines += [f"     {key}={value}" for key, value in remedy["patch"].items()] if whose != "another's" else []
         lines += [f"     {remedy['command']}"] if remedy["command"] else []
-    if any(remedy["patch"] and "elsewhere" not in remedy for remedy in result["remedies"]):
+    if whose != "another's" and any(remedy["patch"] for remedy in result["remedies"]):
         lines.append("  (KEY=VALUE are settings of `holdfast train CONFIG KEY=VALUE`)")
     if result["also"]:
         could = "It could also be" if result["cause"] != "unknown" else "If something failed, it could be"
