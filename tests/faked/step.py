@@ -168,7 +168,8 @@ def write_model(about: dict[str, Any], folder: Path) -> None:
 
 def _without_weights(folder: Path, dtype: torch.dtype, attn_implementation: str, **_loading: Any) -> Any:
     about = transformers.AutoConfig.from_pretrained(folder)
-    return transformers.AutoModelForCausalLM.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
+    model = transformers.AutoModelForCausalLM.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
+    return model, {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
 
 
 def facts(traced: Traced) -> dict[str, Any]:
