@@ -21,7 +21,6 @@ from conftest import events, holdfast, kill, lines, make_rows, processes_of, sta
 
 STEPS = 100
 TRAINER_POINTS = ("start", "forward", "backward", "optimizer", "snapshot", "commit")
-KILLS_PER_POINT = 5
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -64,9 +63,10 @@ def write_faults(file: Path, faults: list[dict[str, Any]]) -> Path:
     return file
 
 
-def test_the_trainer_killed_at_every_named_point(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
-    """Thirty kills in a row, the points in turn, each a step or two further on."""
-    points = list(TRAINER_POINTS) * KILLS_PER_POINT
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_the_trainer_killed_at_every_named_point(undisturbed: SimpleNamespace, tmp_path: Path, rounds: int) -> None:
+    """Kills in a row, the points in turn, each a step or two further on."""
+    points = list(TRAINER_POINTS) * rounds
     faults = [{"name": f"{at}-{point}", "when": {"attempt": at, "phase": point}, "effect": "kill"} for at, point in enumerate(points, 1)]
     for at, fault in enumerate(faults):
         if fault["when"]["phase"] != "start":
@@ -106,14 +106,14 @@ main(sys.argv[1:])
 
 
 def test_the_supervisor_killed_between_writing_and_starting_an_attempt(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    for _ in range(KILLS_PER_POINT):
+    run, kills = tmp_path / "run", 2
+    for _ in range(kills):
         command = [sys.executable, "-c", SUPERVISOR_THAT_DIES, "train", str(undisturbed.config), "--run", str(run)]
         assert subprocess.run(command, capture_output=True, check=False).returncode == -9
     assert not processes_of(run)
     done = holdfast("train", undisturbed.config, "--run", run)
     assert done.returncode == 0, done.stderr
-    assert len(events(run, "attempt_ended")) == KILLS_PER_POINT
+    assert len(events(run, "attempt_ended")) == kills
     check(run, undisturbed)
 
 
@@ -178,8 +178,9 @@ def kill_through_runs(undisturbed: SimpleNamespace, folder: Path, wanted: int, s
     return hits
 
 
-def test_any_process_killed_at_random_times(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
-    assert kill_through_runs(undisturbed, tmp_path, wanted=15, seed=1).total() == 15
+@pytest.mark.parametrize("kills", [5, pytest.param(15, marks=pytest.mark.long)])
+def test_any_process_killed_at_random_times(undisturbed: SimpleNamespace, tmp_path: Path, kills: int) -> None:
+    assert kill_through_runs(undisturbed, tmp_path, wanted=kills, seed=1).total() == kills
 
 
 @pytest.mark.long
