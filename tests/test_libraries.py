@@ -35,10 +35,13 @@ def test_the_libraries_are_the_same_and_their_models_are_read_once() -> None:
 
 def test_a_transformers_that_names_its_models_another_way_is_imported_as_it_is() -> None:
     child = (
+        "import gc\n"
         "from transformers.utils import import_utils\n"
         "del import_utils.create_import_structure_from_path\n"
         "from holdfast.trainer.libraries import libraries\n"
         "with libraries():\n"
-        "    pass\n"
+        "    inside = gc.isenabled()\n"
+        "print(inside, gc.isenabled(), hasattr(import_utils, 'create_import_structure_from_path'))\n"
     )
-    subprocess.run([sys.executable, "-c", child], check=True)
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False)
+    assert done.stdout == "False True False\n", done.stderr
