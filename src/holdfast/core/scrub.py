@@ -24,22 +24,22 @@ KEY_FORMS = re.compile(
 ADDRESS_FORM = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
 _PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?(?:-----END (?:[A-Z]+ )?PRIVATE KEY-----|\Z)", re.S)
 _LOOSE_FORMS = re.compile(
-    r"\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|sk|pk|rk)[_-](?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{16,}"
+    r"\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|sk|pk|rk)[_-](?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{16,}"
 )  # cut or newer ones
 _SECRET_NAME = (
-    r"(?:[\w.-]*(?:password|passwd|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)"
-    r"|[\w.-]*(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9_]+_(?:TOKEN|KEY|PASS|PWD))|[\w-]*authorization)"
+    r"[\w.-]*(?:password|passwd|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|authorization"
+    r"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9]_(?:TOKEN|KEY|PASS|PWD)))"
 )
 _VALUE = r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}\]]+)"""
-_NAMED = re.compile(rf"""(["']?\b{_SECRET_NAME}["']?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
+_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}["']?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
 _BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
-_OPTION = re.compile(rf"(--(?=[\w-]*(?:password|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
+_OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:password|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
 _ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)
 _BEARER = re.compile(r"(\b(?:Bearer|Basic) )([A-Za-z0-9._~+/=-]{12,})")
-_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://)([^\s/@:\"']*:[^\s/@\"']+|[A-Za-z0-9_-]{16,})(?=@)")
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@:\"']*:[^\s/@\"']+|[A-Za-z0-9_-]{16,})(?=@)")
 _QUERY = re.compile(r"([?&](?:[\w-]*(?:token|key|signature|secret|sig|credential|password))=)([^\s&\"']+)", re.I)
 _NOTHING = re.compile(r"""["']?(?:null|none|true|false|unset|not set|\d{1,3}|\[secret\]|\*+|<[\w ]*>|)["']?""", re.I)
-_EMAIL = re.compile(r"\b[\w.+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b")
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b")
 _ADDRESS = re.compile(
     r"(?<![\d.])(?:192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?![\d.]*\d)"
     r"|(?<=[<\[@/(])10\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|(?<![\d.=])10\.\d{1,3}\.\d{1,3}\.\d{1,3}(?=[:<])"

@@ -21,7 +21,7 @@ _NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)[
 _RATE = re.compile(r"(?<![\w/])(?:learning[ _]rate|lr)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
 _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
-_COLUMN = re.compile(r"\s*\|\s*|\t+| {2,}|,(?=\S)")
+_COLUMN = re.compile(r"(?<!\s)\s*\|\s*|\t+| {2,}|,(?=\S)")
 _HEAD = re.compile(r"(?:train(?:ing)?[ _/])?loss", re.I)
 _NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large

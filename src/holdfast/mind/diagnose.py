@@ -33,13 +33,13 @@ _ADVICE = re.compile(  # up to the end of the line: advice follows the fact, unl
 _EXCEPTION = re.compile(
     r"^\W*(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Expired|Found|Exit)\b|^terminate called|what\(\):|^\S*: fatal"
 )
-_BOXED = re.compile(r"^[│|\s]*(\S+\.py):(\d+) in (\S*)[│|\s]*$")  # a frame as rich draws it
-_SOURCE = re.compile(r"^│ +(?:❱ *)?\d+ │[ │]*(.*?)[ │]*$")  # and a line of its source
+_BOXED = re.compile(r"^[│|\s]*([^│|\s]\S*\.py):(\d+) in ([^│|\s]*)[│|\s]*$")  # a frame as rich draws it
+_SOURCE = re.compile(r"^│ +(?:❱ *)?\d+ │[ │]*(.*[^ │])?[ │]*$")  # and a line of its source
 _TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
 _SIGNS = re.compile(  # of a failure, in a log that is nothing but a piece of one
-    r"traceback|^\s*File \"|❱|invalid|not found|no such|missing|unsupported|undefined|refused|illegal|mismatch|\bhang|stuck|lost|crash"
+    r"traceback|^[ \t]*File \"|❱|invalid|not found|no such|missing|unsupported|undefined|refused|illegal|mismatch|\bhang|stuck|lost|crash"
     r"|\bstall|panick|dumped|corrupt|insufficient|non-?finite|disagree|unresolv"
-    r"|assert|^[^\w\n]*#\d+ +0x[0-9a-f]+ in |is_available\(\)\S*\s+False",
+    r"|assert|^[^\w\n]*#\d+ +0x[0-9a-f]+ in |is_available\(\)\S{0,80}\s+False",
     re.I | re.M,
 )
 _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)

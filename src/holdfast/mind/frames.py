@@ -10,18 +10,18 @@ from holdfast.core.logtext import Line
 
 _FRAMES = (
     re.compile(  # Python, IPython; also with the start of the line cut off
-        r'(?:\bFile "?|^(?=[\w./~-]+"))(?P<file>[^"\n]+?\.py|<[\w ]+>)"?(?:, line |:)\d+,? in (?P<name>[\w.<>]+)'
+        r'(?:\bFile "?|^(?=[\w./~-]+"))(?P<file>[^"\n]{1,400}?\.py|<[\w ]+>)"?(?:, line |:)\d+,? in (?P<name>[\w.<>]+)'
     ),
-    re.compile(r"^\W*(?P<file>[\w./~-]+\.py)\]?(?:\([^)]*\))? in (?P<name>[\w.<>]+)\("),  # notebooks
+    re.compile(r"^\W*(?P<file>\w[\w./~-]*\.py)\]?(?:\([^)]*\))? in (?P<name>[\w.<>]+)\("),  # notebooks
     re.compile(r"^[│|] (?P<file>/\S+\.py):\d+ in (?P<name>[\w.<>]+)"),  # rich
 )
-_SHOWN = re.compile(r"^\s*(?:-+>|[│|] ❱)\s*\d+\s+(?P<code>\S.*?)[\s│]*$")  # the line of code that notebooks and rich point at
+_SHOWN = re.compile(r"^\s*(?:-+>|[│|] ❱)\s*\d+\s+(?P<code>\S(?:.*[^\s│])?)[\s│]*$")  # the line of code that notebooks and rich point at
 _MESSAGE = re.compile(
     r"^\W*(?:E +)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Warning|Found)\b|^.*\b[Aa]ssertion .*failed"
 )
 _NO_CODE = re.compile(r"^\s*[\^~│\-─╭╰|]*\s*$")
 _WRAPPERS = re.compile(r"nn/modules/module\.py|_contextlib\.py|accelerate/hooks\.py|_dynamo/eval_frame\.py|nn/parallel/distributed\.py")
-_COMMENT = re.compile(r"(?:^|\s+)#\s.*$")
+_COMMENT = re.compile(r"(?:^|(?<!\s)\s+)#\s.*$")
 AFTER = 4  # lines that may follow the last frame: its code, markers, what surrounds it in a notebook
 PARTS = 3  # of the file's path
 _ANY_NAME = re.compile(r"^[\s|+]*(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: |$)")

@@ -32,7 +32,7 @@ _NOUGHT = re.compile(  # counts of nothing, rates, settings, and words that only
     r"\b(?:0|no|zero) (?:errors?|failures?|failed|timeouts?|nans?|crashes)\b"
     r"|\b(?:errors?|fail(?:ures|ed)?|timeouts?|ooms?|nan|inf|killed|lost|missing|invalid)(?: \w+)?\s*[:=]?\s*0\b(?![.x])"
     r"|\berror rate\b|\b(?:on_|max_)?(?:errors?|timeout\w*)\s*=\s*\w+|\bdefault\w*"
-    r"|^[^\w\n]*(?:\[[^\]\n]*\][^\w\n]*)?INFO\b.*$",
+    r"|^[^\w\n]*(?:\[[^\]\n]{0,80}\][^\w\n]{0,20})?INFO\b.*$",
     re.I | re.M,
 )
 

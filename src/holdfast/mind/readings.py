@@ -30,14 +30,14 @@ _ENDINGS = (
     (re.compile(r"\bterminated with signal (SIG(?:KILL|SEGV|BUS|ABRT|ILL))\b"), "name"),  # torch.multiprocessing.spawn
     (re.compile(r"^\W*(?:killed by |--- )(SIG(?:SEGV|BUS|ABRT|ILL|FPE|KILL))\b"), "name"),  # strace
     (re.compile(r"^\[\d+\] +[-+]? *\d+ (segmentation fault|killed|bus error|abort|illegal hardware instruction)\b"), "name"),  # zsh
-    (re.compile(rf"(?:it/s|s/it|\?it)[^\]\n]*\]\W*{_DEATH}\b"), "name"),  # behind a bar
+    (re.compile(rf"(?:it/s|s/it|\?it)[^\]\n]{{0,400}}\]\W{{0,80}}{_DEATH}\b"), "name"),  # behind a bar
     (re.compile(r"killed by signal: (Killed|Bus error|Aborted|Segmentation fault)", re.I), "name"),
-    (re.compile(rf"^\W*(?:\S+: (?:line \d+: )?(?:\d+ )?)?{_DEATH}\b[^:]*$", re.I), "name"),
+    (re.compile(rf"^\W*(?:\w\S*: (?:line \d+: )?(?:\d+ )?)?{_DEATH}\b[^:]*$", re.I), "name"),
 )
 _NAMES = {"killed": 9, "bus error": 7, "segmentation fault": 11, "aborted": 6, "abort": 6}
 _NAMES |= {"illegal instruction": 4, "illegal hardware instruction": 4}
 _NAMES |= {name.lower(): number for number, name in _SIGNALS.items()}
-_SIZE = r"([\d.]+) ?([KMGT]i?B|bytes)"
+_SIZE = r"(?<![\d.])([\d.]+) ?([KMGT]i?B|bytes)"
 _UNITS = {"b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ASKED = re.compile(rf"[Tt]ried to allocate {_SIZE}")
 _FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")

@@ -54,21 +54,24 @@ def _looks_secret(text: str) -> bool:
 
 _KINDS = (
     _Kind("SECRET", re.compile(f"(?P<it>{KEY_FORMS.pattern})", KEY_FORMS.flags), lambda text: "EXAMPLE" not in text),
-    _Kind("SECRET", re.compile(r"(?P<it>\b(?:sk-(?:proj-|ant-|or-)?|gh[pousr]_|hf_|xox[abeprs]-|dop_v1_)(?=[\w-]*\d)[\w-]{16,})")),
+    _Kind(
+        "SECRET", re.compile(r"(?P<it>\b(?:sk-(?:proj-|ant-|or-)?|gh[pousr]_|hf_|xox[abeprs]-|dop_v1_)(?=[A-Za-z_-]{0,200}\d)[\w-]{16,})")
+    ),
     _Kind("SECRET", re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})")),
     _Kind("SECRET", re.compile(r"://[^\s/:@]+:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
     _Kind(
         "SECRET",
         re.compile(
-            r"(?i)(?:\bsshpass\s+-p\s*|--(?:password|passwd|pass|token|api-key|secret)[= ]\s*|\bcurl\b[^\n|;]*?\s(?:-u|--user)\s*[^\s:]+:"
-            r"|\bmysql(?:dump|admin)?\b[^\n|;]*?\s-p(?=\S)|\bredis-cli\b[^\n|;]*?\s-a\s+)[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
+            r"(?i)(?:\bsshpass\s+-p\s*|--(?:password|passwd|pass|token|api-key|secret)[= ]\s*"
+            r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s*[^\s:]+:"
+            r"|\bmysql(?:dump|admin)?\b[^\n|;]{0,400}?\s-p(?=\S)|\bredis-cli\b[^\n|;]{0,400}?\s-a\s+)[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
         ),
         lambda text: not _PLACEHOLDER.match(text),
     ),
     _Kind(
         "SECRET",
         re.compile(
-            r"(?i)(?<![A-Za-z])[\w.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
+            r"(?i)(?<![\w.-])[\w.-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
             r"[\"']?\s*(?::|=|=>)\s*[\"']?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
         ),
         _looks_secret,
