@@ -42,7 +42,6 @@ Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit
 CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint", "disk_full", "bad_sector")
 LOSS_EFFECTS = ("nan_loss", "zero_loss", "spike")  # they change a micro-batch's loss
 LATE_EFFECTS = ("kill", "exit", "segfault", "abort", "raise", "host_oom", "hang", "slow")
-WRITER_PHASES = ("save", "saved")
 
 
 class When(BaseModel):

@@ -24,7 +24,6 @@ from holdfast.rows.judge.names import (
 _PAIR_BY_NAMES: dict[tuple[str, ...], Pair | None] = {}  # what rows of these fields are; None: no pair
 _MOST_NAMES = 1000  # lists of fields that are kept, and characters of one
 WITHOUT_TURNS = ("prompt-completion", "text")  # the layouts that no chat template is written around
-LAYOUTS = ("alpaca", "prompt-completion", "chat", "question-answer", "text")
 _KNOWN = (
     "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
     "question-answer: question + answer; text: text"
