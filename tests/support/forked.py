@@ -30,6 +30,7 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,9 @@ _exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; wh
 class Stem:
     """The near end of a stem's socket. `born_with`: the environment of what is forked from it."""
 
-    def __init__(self, channel: socket.socket, born_with: dict[str, str], pid: int) -> None:
-        self.channel, self.born_with, self.pid = channel, born_with, pid
+    def __init__(self, channel: socket.socket, born_with: dict[str, str], pid: int, begin: Callable[[], None] | None = None) -> None:
+        """`begin` starts the process where that is still to be done."""
+        self.channel, self.born_with, self.pid, self.begin = channel, born_with, pid, begin
         self.lock, self.asked = threading.Lock(), 0
 
     def suits(self, args: list[str], environment: dict[str, str]) -> bool:
@@ -77,6 +79,9 @@ class Stem:
     def spawn(self, order: dict[str, Any], descriptors: list[int]) -> int:
         """A new child of this process; its pid."""
         with self.lock:
+            if self.begin is not None:
+                self.begin()
+                self.begin = None
             self.asked += 1
             _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
             try:
@@ -100,16 +105,19 @@ def _of(environment: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, s
 
 
 def install() -> None:
-    """Have this process's `subprocess` fork what a stem can. The stem ends with this process."""
-    if _exec is None or sys.platform != "linux":
+    """Have this process's `subprocess` fork what a stem can. It starts when it is first needed and ends with this process."""
+    if _exec is None or sys.platform != "linux" or EXEC in os.environ:
         return
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = dict(os.environ | LOADED_WITH)
-    with far:
-        command = [sys.executable, __file__, str(far.fileno()), "=" * _ROOM]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[far.fileno()])
-    _use(Stem(near, environment, process.pid))
-    atexit.register(lambda: (near.close(), process.wait()))
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def begin() -> None:
+        with far:
+            command = [sys.executable, __file__, str(far.fileno()), "=" * _ROOM]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[far.fileno()])
+        atexit.register(lambda: (near.close(), process.wait()))
+
+    _use(Stem(near, environment, 0, begin))
 
 
 def _use(stem: Stem) -> None:
