@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    from re import _parser as parser
-else:
-    import sre_parse as parser
-
+parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 MOST = 40  # alternatives of one pattern
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from holdfast.core.config.faults import Fault
+from holdfast.core.config.module_pattern import refused
 from holdfast.core.config.settings import Attention
 from holdfast.core.units import parse_bytes
 
@@ -75,10 +75,8 @@ class Adapter(Section):
     @field_validator("targets")
     @classmethod
     def _pattern(cls, value: str | list[str]) -> str | list[str]:
-        try:
-            re.compile(value if isinstance(value, str) else "")
-        except re.error as error:
-            raise ValueError(f"not a pattern (regular expression): {error}") from None
+        if isinstance(value, str) and (why := refused(value)):
+            raise ValueError(why)
         return value
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.core.config.config import Adapter
+from holdfast.core.config.module_pattern import refused
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.facts.model_folder import ModelFacts, Stored, broken_tensor, stored_tensors
 from holdfast.core.files import Json, read_json, sha256
@@ -60,7 +61,19 @@ def read_start(path: Path) -> StartAdapter:
         raise Stop(BLOCKED, f"{folder} is not a plain LoRA adapter ({kind})", "only a plain LoRA adapter can be trained further")
     if not isinstance(config.get("r"), int) or not isinstance(config.get("lora_alpha"), int | float):
         raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no r and lora_alpha", "download the adapter again")
+    _check_targets(folder, config.get("target_modules") or [])
     return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
+
+
+def _check_targets(folder: Path | str, targets: object) -> None:
+    """Raise Stop(1) where targets are neither names nor a pattern that can be held against names."""
+    if isinstance(targets, str):
+        why = refused(targets)
+    else:
+        named = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+        why = None if named else "neither a text nor a list of texts"
+    if why:
+        raise Stop(BLOCKED, f"{folder}: target_modules is {why}", "name the modules one by one, or write a simpler pattern")
 
 
 def _not_an_adapter(folder: Path, config: Json | None) -> str:
@@ -77,6 +90,7 @@ def settled(adapter: Adapter, facts: Json) -> Adapter:
 
     Whether a starting adapter really is on all modules that the targets name, only the base model can tell: `check_start`.
     """
+    _check_targets(facts["path"], facts["targets"])
     differing, taken = [], {}
     for name in ("r", "alpha", "targets"):
         wanted, found = getattr(adapter, name), facts[name]
