@@ -21,7 +21,7 @@ from holdfast.core.errors import Stop
 from holdfast.core.files import append_line, sha256, write_json
 from holdfast.core.locks import hold
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_at
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.core.types import Ending, Wreck
 from holdfast.supervisor.prepare import held, open_run
 from holdfast.supervisor.run_to_end import diagnosed
@@ -356,6 +356,10 @@ def test_the_learning_rate_may_change_from_the_next_step_on(config_of: Write, tm
         open_run(folder, load_config(config_of(train={"lr": 7e-4, "steps": 20})), True, quiet())
     assert factor_at(5) == pytest.approx(0.7)
     assert (folder.config().train.lr, folder.config().train.steps) == (1e-3, 20), "the rate of the steps so far stays known"
+    add_entry(path / "timeline.jsonl", Entry(5, {"lr_factor": 0.35}, "half the rate after a rollback"))
+    with held(path) as (folder, _lock):
+        open_run(folder, load_config(config_of(train={"lr": 1.4e-3, "steps": 20})), False, quiet())
+    assert factor_at(5) == pytest.approx(0.7), "half of what is asked for now"
     write_json(path / "summary.json", {"status": "finished"})
     with pytest.raises(Stop, match=r"train\.lr"):
         opened(2e-3)

@@ -7,7 +7,7 @@ from holdfast.core.files import read_json
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.memory_file import MemoryFile, memory_places
-from holdfast.core.run.timeline import Entry, add_entry
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.ui.terminal import Terminal
 
 _FREE = (
@@ -36,7 +36,7 @@ def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal
         if taken(run.trainer_lock):
             return now  # a trainer is alive, which would not hear of it
         step = _next_step(run, old)
-        factor = new.train.lr / old.train.lr
+        factor = settings_at(read_timeline(run.timeline_file), step).lr_factor * new.train.lr / now.train.lr  # a rollback's part stays
         reason = f"train.lr = {new.train.lr:g} from step {step} on, as asked"
         add_entry(run.timeline_file, Entry(step, {"lr_factor": factor}, reason))
         run.event("learning_rate_changed", lr=new.train.lr, before=now.train.lr, from_step=step)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import newest_settings, read_timeline
+from holdfast.core.run.timeline import read_timeline
 from holdfast.world.process import Attempt, living_pids
 
 State = Literal["running", "finished", "gave_up", "interrupted", "dead"]
@@ -67,7 +68,7 @@ def look(run: RunFolder) -> Standing:
     found = _Reader()
     supervised = found.read("supervisor.lock", lambda: taken(run.supervisor_lock), False)
     training = found.read("trainer.lock", lambda: taken(run.trainer_lock), False)
-    holder = found.read("supervisor.lock", lambda: read_json(run.supervisor_lock), None) or {}
+    holder = found.read("supervisor.lock", lambda: read_json(run.supervisor_lock), None) or found.nothing(run.supervisor_lock)
     nothing: list[int] = []
     attempts = found.read("attempts", run.attempts, nothing)
     attempt = Attempt(attempts[-1], run.attempt(attempts[-1]), None) if attempts else None
@@ -113,7 +114,13 @@ class _Reader:
         value = self.read(name, lambda: read_json(run.path / name), None)
         if value is None and (run.path / name).is_file():
             self.problems.append(f"{name} is damaged: it holds no JSON object")
-        return value or {}
+        return value or self.nothing(run.path / name)
+
+    def nothing(self, path: Path) -> Json:
+        """What is known where nothing could be read, and the problem where that is because it is no file."""
+        if path.exists() and not path.is_file():
+            self.problems.append(f"{path.name} cannot be read: it is not a file")
+        return {}
 
 
 def _ended(summary: Json, result: Json) -> State:
@@ -149,8 +156,8 @@ def _last_row(run: RunFolder) -> Json:
 
 def _steps(run: RunFolder) -> int | None:
     """How many steps the run is to have; None before that is planned."""
-    timeline = read_timeline(run.timeline_file)
-    return newest_settings(timeline).steps if timeline else None
+    planned = [entry.settings["steps"] for entry in read_timeline(run.timeline_file) if "steps" in entry.settings]
+    return int(planned[-1]) if planned else None
 
 
 def _missing(run: RunFolder, attempts: list[int]) -> list[str]:
