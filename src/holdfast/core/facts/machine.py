@@ -1,4 +1,4 @@
-"""The facts of a machine as nouns. None is unknown. Making them from a machine file is machinefile.py's job; they judge nothing."""
+"""The facts of a machine as nouns. None is unknown. Making them from a machine file is machine_file.py's job; they judge nothing."""
 
 from __future__ import annotations
 
