@@ -18,7 +18,7 @@ from holdfast.core.files import Json, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.lab.investigate import ACCIDENT, by_accident, in_order, investigate
-from holdfast.lab.replay import Change
+from holdfast.lab.replay import TrialChange
 from holdfast.lab.trials import Lab, trials_left
 
 SETTINGS = settings_with(micro_batch_tokens=200, threads=2)
@@ -50,7 +50,7 @@ def lab_of(fault: Fault, lengths: list[int], chance: random.Random, **settings: 
     """A lab whose trials are computed here, for a step of a run without any files."""
     in_force, count = SETTINGS.model_copy(update=settings), itertools.count(1)
 
-    def replay(change: Change) -> Json:
+    def replay(change: TrialChange) -> Json:
         samples = list(change.samples) or list(range(len(lengths)))
         changed = in_force.model_copy(update=change.settings)
         batches = packed(samples, lengths, changed.micro_batch_tokens)
@@ -210,4 +210,4 @@ def test_all_investigations_of_a_step_share_its_trials(tmp_path: Path) -> None:
 
 
 def test_changes_that_ask_for_other_kernels_are_not_the_same() -> None:
-    assert Change((1,)).key() == Change((1,)).key() != Change((1,), deterministic=True).key()
+    assert TrialChange((1,)).key() == TrialChange((1,)).key() != TrialChange((1,), deterministic=True).key()

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.book import cards_of, shelves
 from holdfast.cli import build_parser
-from holdfast.core.cards.catalog import Card, Remedy, read_cards
+from holdfast.core.cards.catalog import Card, SuggestedRemedy, read_cards
 from holdfast.core.cards.failure import CAUSES, Failure
 from holdfast.core.cards.remedy import RemedyCard
 from holdfast.core.config.config import Config
@@ -76,7 +76,7 @@ def test_a_remedy_card_of_a_setting_that_is_none_is_refused(tmp_path: Path, sett
     assert f"mine.yaml: settings: Value error, {says}" in refused.value.message
 
 
-def assert_valid_patch(remedy: Remedy) -> None:
+def assert_valid_patch(remedy: SuggestedRemedy) -> None:
     """A patch is made of config keys and values a config takes."""
     tree: dict[str, object] = {"model": "m", "data": {"files": ["f"]}}
     for key, value in remedy.patch.items():

@@ -27,14 +27,14 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile, memory_places
 from holdfast.core.types import Diagnosis, Ending, Verdict, Wreck
 from holdfast.lab.investigate import investigate
-from holdfast.lab.replay import Change
+from holdfast.lab.replay import TrialChange
 from holdfast.lab.state import blame_the_rate, blame_the_state
 from holdfast.lab.trials import Lab
 from holdfast.mind.course import FROM_THE_START, left_level
 from holdfast.mind.ledgers import Past
 from holdfast.mind.moves import RollBack
 from holdfast.mind.next_move import ROLLBACKS, of_death, of_verdict
-from holdfast.trainer.images import Image
+from holdfast.trainer.images import TensorImage
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.state.sound import damage
 from support.known import known
@@ -237,7 +237,7 @@ def test_no_course_of_gradients_leads_to_a_state_that_is_called_damaged(
 
 def test_a_snapshot_with_an_absurd_value_never_counts() -> None:
     held = {"a": torch.ones(1000), "b": torch.ones(3)}
-    image = Image(held)
+    image = TensorImage(held)
     memory = mmap.mmap(-1, image.bytes)
     for value, sound in ((1.0, True), (1e30, False), (-1e30, False), (float("nan"), False), (float("inf"), False)):
         held["a"][7] = value
@@ -251,8 +251,8 @@ def test_a_snapshot_with_an_absurd_value_never_counts() -> None:
 class StubLab(Lab):
     """A lab whose trials are answered here. Step 8 failed from the state after step 7; states of 6 and 3 are there, and the beginning."""
 
-    def __init__(self, answer: Callable[[Change], Json], **more: Any) -> None:
-        def replay(change: Change) -> Json:
+    def __init__(self, answer: Callable[[TrialChange], Json], **more: Any) -> None:
+        def replay(change: TrialChange) -> Json:
             return {"begun": True, "ending": "finished"} | answer(change)
 
         super().__init__(RunFolder(Path("/nowhere")), 8, settings_with(), replay, 60, **more)
@@ -267,7 +267,7 @@ FAILED: Json = {"ending": "finished", "finite": False, "recomputed": 0}
 GROSS: Json = {"tensor": "t", "at": [1], "stored": 1e30, "again": 0.1, "times": 1e31}
 
 
-def blamed(answer: Callable[[Change], Json]) -> Verdict | None:
+def blamed(answer: Callable[[TrialChange], Json]) -> Verdict | None:
     return blame_the_state(StubLab(answer), FAILED, rates=True)
 
 
@@ -291,7 +291,7 @@ def test_without_the_same_bits_a_state_is_accused_by_two_trials_that_agree(again
 
 
 def test_the_largest_rate_is_taken_that_keeps_the_loss_down() -> None:
-    def answer(change: Change) -> Json:
+    def answer(change: TrialChange) -> Json:
         factor = change.settings.get("lr_factor", 1.0)
         return {"finite": factor < 0.5 and change.since == 1, "loss": {0.05: 9.0, 0.005: 2.5, 0.0005: 2.0}.get(round(factor, 5))}
 
@@ -324,7 +324,7 @@ class SpoiltLab(StubLab):
         super().__init__(self._fails, **more)
         self.quarantined = accused
 
-    def _fails(self, change: Change) -> Json:
+    def _fails(self, change: TrialChange) -> Json:
         samples = list(change.samples) or [1, 2, 3, 4]
         ended: Json = {"ending": "finished", "finite": 3 not in samples, "loss": 9.0, "grad_norm": None, "samples": samples}
         return ended | {"lengths": [9] * len(samples), "sources": ["rows.jsonl:1"] * len(samples), "recomputed": 0}
@@ -397,7 +397,7 @@ def test_what_the_lab_saw_is_gone_back_to_until_it_came_to_nothing_too_often() -
 
 
 def test_absurd_base_weights_are_named_where_nothing_helps() -> None:
-    def answer(change: Change) -> Json:
+    def answer(change: TrialChange) -> Json:
         facts = {"absurd_weights": ["q: 1 of 4 values"], "first_nonfinite": {"cause": "nonfinite_numerics"}} if change.trace else {}
         return FAILED | {"samples": [1, 2, 3], "lengths": [5, 6, 7], "sources": ["a", "b", "c"], "loss": None, "grad_norm": None} | facts
 

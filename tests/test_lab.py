@@ -22,8 +22,8 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Diagnosis, Ending, Verdict, Wreck
 from holdfast.lab.hosts import Host, Hosts
 from holdfast.lab.investigate import in_order
-from holdfast.lab.replay import Change, Spent
-from holdfast.lab.search import guilty, smallest_failing, twins
+from holdfast.lab.replay import Spent, TrialChange
+from holdfast.lab.search import guilty, same_size_sets, smallest_failing
 from holdfast.lab.trials import Lab, concluded
 from holdfast.mind.ledgers import Past, deaths_in_step
 from holdfast.mind.next_move import of_death, of_verdict, wants_experiments
@@ -108,7 +108,7 @@ def test_rows_are_not_accused_of_being_many(lengths: list[int], chance: random.R
 def test_twins_have_about_as_many_tokens(lengths: list[int]) -> None:
     known = dict(enumerate(lengths))
     others = list(known)[1:]
-    found = twins([0], others, known)
+    found = same_size_sets([0], others, known)
     assert 1 <= len(found) <= 2 and all(set(some) <= set(others) for some in found)
     nearest = min(abs(lengths[one] - lengths[0]) for one in others)
     assert min(abs(sum(known[one] for one in some) - lengths[0]) for some in found) <= nearest
@@ -129,7 +129,7 @@ class HostsOnDisk(Hosts):
     def lab(self) -> Lab:
         return Lab(self.run, self.step, settings_with(), self.replay, 60)
 
-    def _asked(self, folder: Path, change: Change, deadline_s: float) -> str:
+    def _asked(self, folder: Path, change: TrialChange, deadline_s: float) -> str:
         try:
             write_json(folder / "running.json", {})
             write_json(folder / "outcome.json", {"ending": "finished", "finite": True, "loss": 1.0, "grad_norm": 1.0})
@@ -138,7 +138,7 @@ class HostsOnDisk(Hosts):
         return "finished"
 
 
-def no_trial_of_a_real_run(run: RunFolder, step: int, change: Change) -> Path:
+def no_trial_of_a_real_run(run: RunFolder, step: int, change: TrialChange) -> Path:
     folder = run.path / f"trials/{step:03d}"
     folder.mkdir(parents=True)
     write_json(folder / "request.json", {"step": step})
@@ -157,7 +157,7 @@ def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_th
         if "trials wait until there is room" in text:
             fillers.pop().unlink()
 
-    def new_trial(run: RunFolder, step: int, change: Change) -> Path:
+    def new_trial(run: RunFolder, step: int, change: TrialChange) -> Path:
         folder = no_trial_of_a_real_run(run, step + len(said), change)
         if len(said) == 0 and not at_once:
             fillers.append(fill(small_disk))
@@ -167,7 +167,7 @@ def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_th
     lab = HostsOnDisk(small_disk / "run", tell).lab
     if at_once:
         fillers.append(fill(small_disk))
-    assert not lab.fails(Change((3,)))
+    assert not lab.fails(TrialChange((3,)))
     assert lab.trials == 1, "a trial that could not be written does not count"
     assert "is full: trials wait until there is room" in said[0] and "room again" in said[1] and "goes through" in said[2]
     assert [file.parent.name for file in lab.run.path.glob("trials/*/*")].count("005") == 0, "nothing is left of the other"
@@ -180,11 +180,11 @@ def test_a_disk_that_stays_full_ends_no_trial_as_evidence(small_disk: Path, monk
     lab = HostsOnDisk(small_disk / "run", said.append).lab
     filler = fill(small_disk)
     with pytest.raises(OSError, match="no room for trials"):
-        lab.fails(Change((3,)))
+        lab.fails(TrialChange((3,)))
     assert not lab.known
     lab.stop = lambda: True
     with pytest.raises(Spent):
-        lab.fails(Change((4,)))
+        lab.fails(TrialChange((4,)))
     filler.unlink()
 
 
@@ -194,7 +194,7 @@ def test_a_trial_that_fails_on_a_disk_with_room_is_evidence(small_disk: Path, mo
     monkeypatch.setattr(hosts, "_asked", lambda *_: "killed by SIGABRT")
     monkeypatch.setattr("holdfast.lab.hosts.new_trial", no_trial_of_a_real_run)
     monkeypatch.setattr("holdfast.lab.hosts.conclude", lambda *_: failed)
-    assert hosts.lab.fails(Change((3,)))
+    assert hosts.lab.fails(TrialChange((3,)))
 
 
 # ---- the decision

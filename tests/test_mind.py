@@ -23,7 +23,7 @@ from holdfast.core.versions import version
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.ledgers import Past
 from holdfast.mind.moves import GiveUp
-from holdfast.mind.next_move import BARREN, REPEATS, REPEATS_FROM_OUTSIDE, of_death, wants_experiments
+from holdfast.mind.next_move import NO_PROGRESS, REPEATS, REPEATS_FROM_OUTSIDE, of_death, wants_experiments
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.summarise import summarise, wall_seconds
 from support.known import known
@@ -79,7 +79,7 @@ def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outsi
         assert [wants_experiments(wreck(kind, code), [died] * deaths) for deaths in (1, 2, 3)] == [False, not outside, True]
 
 
-@given(st.lists(st.booleans(), min_size=3, max_size=BARREN))
+@given(st.lists(st.booleans(), min_size=3, max_size=NO_PROGRESS))
 def test_deaths_reach_the_lab_in_whatever_order_they_come(from_outside: list[bool]) -> None:
     """At the third death in a step at the latest, and after each look at every second one."""
     history: list[Past] = []
@@ -123,7 +123,7 @@ def test_what_the_trainer_refuses_is_not_tried_again() -> None:
 
 
 def test_alternating_causes_without_progress_end_too() -> None:
-    pasts = [Past(5, "a" if at % 2 else "b", "killed", None, False) for at in range(BARREN)]
+    pasts = [Past(5, "a" if at % 2 else "b", "killed", None, False) for at in range(NO_PROGRESS)]
     assert outcome_of(pasts[:-1])
     assert not outcome_of(pasts)
 
@@ -131,7 +131,7 @@ def test_alternating_causes_without_progress_end_too() -> None:
 @given(
     st.lists(
         st.builds(Past, st.just(5), st.sampled_from("abc"), st.sampled_from(["killed", "error", "nonfinite"]), st.just(()), st.just(False)),
-        min_size=BARREN,
+        min_size=NO_PROGRESS,
     )
 )
 def test_no_history_without_progress_goes_on_for_ever(pasts: list[Past]) -> None:

@@ -129,7 +129,7 @@ def test_a_large_vocabulary_costs_a_chunk_of_logits(monkeypatch: pytest.MonkeyPa
     torch.manual_seed(1)
     layer = nn.Linear(4, 151_936, bias=False).requires_grad_(False)
     layer.weight.data = layer.weight.data.bfloat16() if narrow else layer.weight.data.bfloat16().float()
-    head = module.Head(SimpleNamespace(get_output_embeddings=lambda: layer, config=transformers.Qwen2Config()))
+    head = module.OutputHead(SimpleNamespace(get_output_embeddings=lambda: layer, config=transformers.Qwen2Config()))
     hidden = torch.randn(40, 4, requires_grad=True)
     labels = torch.randint(0, 151_936, (40,))
     labels[:13] = (hidden @ layer.weight.float().t()).argmax(1)[:13]

@@ -23,7 +23,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_at
 from holdfast.lab.hosts import Hosts
 from holdfast.lab.investigate import investigate
-from holdfast.lab.replay import Change, new_trial
+from holdfast.lab.replay import TrialChange, new_trial
 from holdfast.lab.trials import Lab
 from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.trainer.jobs.trial import _Stage
@@ -294,15 +294,15 @@ def lab_of(run: Path, step: int) -> Iterator[tuple[Lab, Hosts]]:
 def test_a_trial_whose_process_dies_before_it_begins_is_asked_again(finished: Path) -> None:
     """The process is gone between two trials, or dies with the next one already in its pipe: neither is a failure of the step."""
     with lab_of(finished, 5) as (lab, hosts):
-        assert not lab.fails(Change())
+        assert not lab.fails(TrialChange())
         [idle] = hosts.living.values()
         kill(idle.child.pid)
         idle.child.wait()
-        assert not lab.fails(Change(), anew=True)
+        assert not lab.fails(TrialChange(), anew=True)
         [asked] = hosts.living.values()
         os.kill(asked.child.pid, signal.SIGSTOP)
         threading.Timer(0.5, lambda: kill(asked.child.pid)).start()
-        assert not lab.fails(Change(), anew=True)
+        assert not lab.fails(TrialChange(), anew=True)
         assert (lab.trials, lab.processes, lab.verdict("transient", "").processes) == (3, 3, 3)
     tried = [json.loads(file.read_text()) for file in sorted(finished.glob("trials/*/trial.json"))[-3:]]
     assert [one["process"] for one in tried] == [1, 2, 3] and all(one["begun"] for one in tried)
@@ -325,5 +325,5 @@ def test_a_step_that_cannot_be_reached_is_no_failure_of_its_rows(finished: Path,
 def test_a_trial_with_other_threads_leaves_none_of_them_behind(finished: Path) -> None:
     stage = _Stage(RunFolder(finished))
     for settings, threads in (({}, 1), ({"threads": 2}, 2), ({}, 1)):
-        assert stage.replay(new_trial(RunFolder(finished), 5, Change(settings=settings)))
+        assert stage.replay(new_trial(RunFolder(finished), 5, TrialChange(settings=settings)))
         assert torch.get_num_threads() == threads

@@ -19,7 +19,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
 from holdfast.core.types import Verdict
 from holdfast.lab.course import investigate_course
-from holdfast.lab.replay import Change
+from holdfast.lab.replay import TrialChange
 from holdfast.lab.trials import Lab
 from holdfast.mind.course import PATIENCE, Trouble, trouble
 from holdfast.mind.ledgers import barren_rollbacks
@@ -120,7 +120,7 @@ def test_the_decision_names_what_was_seen() -> None:
 def course_lab(levels: dict[float, float]) -> Lab:
     """A lab in which the loss after the trouble depends on the rate alone."""
 
-    def replay(change: Change) -> Json:
+    def replay(change: TrialChange) -> Json:
         loss = levels.get(round(change.settings.get("lr_factor", 1.0), 5), 9.0)
         return {"begun": True, "ending": "finished", "finite": loss < 9.5, "losses": [3.7, 4.1] + [loss] * 14}
 

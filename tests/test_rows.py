@@ -18,7 +18,7 @@ from holdfast.rows.files.raw_row import RawRow, Reject
 from holdfast.rows.files.read import read_rows
 from holdfast.rows.judge.layouts import BadRow, Example, Message, parse_example
 from holdfast.rows.judge.rules import Rules
-from holdfast.rows.tokens.chat_template import Template, load_template, pieces
+from holdfast.rows.tokens.chat_template import ChatTemplate, load_template, pieces
 from holdfast.rows.tokens.codec import Tokens, load_codec
 
 USER, ANSWER = Message("user", "q"), Message("assistant", "a")
@@ -135,7 +135,7 @@ def test_only_answers_are_learned_in_a_conversation_of_several_turns(assets: Sim
 
 
 def test_without_a_chat_template_the_plain_form_ends_with_the_end_of_text() -> None:
-    found = pieces(Example(messages=(USER, ANSWER)), Template(None, "<s>", "</s>", None))
+    found = pieces(Example(messages=(USER, ANSWER)), ChatTemplate(None, "<s>", "</s>", None))
     assert found == [("### Instruction:\nq\n\n### Response:\n", False), ("a</s>", True)]
 
 
@@ -230,7 +230,7 @@ def test_a_conversation_by_its_shape_is_what_the_template_writes(
     assert written(example, template) == written(example, dataclasses.replace(template, shapes=None))
 
 
-def written(example: Example, template: Template) -> list[tuple[str, bool]] | str:
+def written(example: Example, template: ChatTemplate) -> list[tuple[str, bool]] | str:
     try:
         return pieces(example, template)
     except BadRow as bad:

@@ -11,7 +11,7 @@ import torch
 
 from holdfast.core.files import read_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.lab.replay import Change, new_trial
+from holdfast.lab.replay import TrialChange, new_trial
 from holdfast.trainer.jobs.trial import _Stage
 
 STEP = 4
@@ -23,7 +23,7 @@ class Tried:
         self.run, self.stage = run, _Stage(run)
 
     def __call__(self, **change: Any) -> dict[str, Any]:
-        folder = new_trial(self.run, STEP, Change(**change))
+        folder = new_trial(self.run, STEP, TrialChange(**change))
         self.stage.replay(folder)
         return (read_json(folder / "outcome.json") or {}) | {"begun": (folder / "running.json").exists()}
 

@@ -22,7 +22,7 @@ from holdfast.core.run.timeline import Entry, settings_at
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import OutOfMemory
-from holdfast.trainer.images import Image
+from holdfast.trainer.images import TensorImage
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.tasks.sft.answer import answers
@@ -52,7 +52,7 @@ class Stage:
             event=lambda kind, **facts: self.told.append(kind),
         )
         optimizer = AdamW(task.artifact, config.train)
-        artifact, state = Image(task.artifact), Image(optimizer.state())
+        artifact, state = TensorImage(task.artifact), TensorImage(optimizer.state())
         self.bench = Bench(job, SETTINGS, task, optimizer, artifact, state, DEVICE, 0.0)  # type: ignore[arg-type]
         gc.collect()
         self.rest = card.now()

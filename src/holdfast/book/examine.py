@@ -14,7 +14,7 @@ from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
 from holdfast.core.types import Finding
 
-Verdict = Literal["ready", "risky", "blocked"]
+Readiness = Literal["ready", "risky", "blocked"]
 ORDER = {"block": 0, "warn": 1, "info": 2}
 SHELVES = ("checks", "variables")
 
@@ -41,6 +41,6 @@ def _told(card: Any, case: Case) -> list[Finding]:
         return [Finding(str(card.id), "warn", message, "please report this line")]
 
 
-def verdict(findings: Iterable[Finding]) -> Verdict:
+def verdict(findings: Iterable[Finding]) -> Readiness:
     worst = min((ORDER[finding.severity] for finding in findings), default=2)
     return ("blocked", "risky", "ready")[worst]

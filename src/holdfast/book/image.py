@@ -26,7 +26,7 @@ _USER_SPACE = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/ref
 
 
 @dataclass(frozen=True)
-class Image:
+class ContainerImage:
     """A base image, how holdfast's own image is built on it (in a clone of holdfast), how a run is started in it, and why this one."""
 
     base: str
@@ -36,7 +36,7 @@ class Image:
     source: str
 
 
-def image_for(machine: Machine) -> Image:
+def image_for(machine: Machine) -> ContainerImage:
     """The image for the machine's first card; the one without a GPU where no official build serves the card."""
     cards = [card for card in machine.gpus if card.arch and card.vendor in ("nvidia", "amd")]
     gpu = min(cards, key=lambda card: bool(card.integrated), default=None)
@@ -51,17 +51,17 @@ def image_for(machine: Machine) -> Image:
     return _amd(gpu, machine.amd_driver)
 
 
-def _cpu(reason: str) -> Image:
+def _cpu(reason: str) -> ContainerImage:
     return _made(_PLAIN, "cpu", f"TORCH_INDEX={WHEELS}/cpu", "", reason, "https://hub.docker.com/_/python")
 
 
-def _made(base: str, dockerfile: str, argument: str, flags: str, reason: str, source: str) -> Image:
+def _made(base: str, dockerfile: str, argument: str, flags: str, reason: str, source: str) -> ContainerImage:
     build = f"docker build -f docker/{dockerfile}.Dockerfile --build-arg {argument} -t holdfast ."
     run = " ".join(f'docker run --rm -it --init {flags} -v "$PWD:/work" holdfast train my-run.yaml'.split())
-    return Image(base, build, run, reason, source)
+    return ContainerImage(base, build, run, reason, source)
 
 
-def _nvidia(gpu: Gpu, driver: str | None) -> Image:
+def _nvidia(gpu: Gpu, driver: str | None) -> ContainerImage:
     for row in reversed(table("cuda_wheels")["wheels"]):
         for cuda in reversed(row["cuda"]):
             archs = cuda_archs(row["torch"], cuda) or ()
@@ -73,7 +73,7 @@ def _nvidia(gpu: Gpu, driver: str | None) -> Image:
     return _cpu(f"no official image serves {gpu.words()} with the driver {driver or '(unknown)'}")
 
 
-def _amd(gpu: Gpu, driver: str | None) -> Image:
+def _amd(gpu: Gpu, driver: str | None) -> ContainerImage:
     """Wheels bring all of ROCm's libraries, so any image with Python will do; only the kernel driver is the host's."""
     arch = gpu.arch or ""
     known = row_of("drivers", "amd", driver=driver)

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
-from holdfast.lab.replay import Change, Spent
+from holdfast.lab.replay import Spent, TrialChange
 from holdfast.lab.search import smallest_failing
 from holdfast.lab.trials import Lab, NoAnswer
 from holdfast.mind.course import BEFORE, FROM_THE_START, RATES, Trouble
@@ -40,19 +40,19 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
     """
 
     def level(**settings: Any) -> float:
-        outcome = lab.outcome(Change(settings=settings, until=span(trouble)))
+        outcome = lab.outcome(TrialChange(settings=settings, until=span(trouble)))
         losses = [loss for loss in outcome.get("losses", []) if loss is not None]
         return median(losses[-_JUDGED:]) if outcome["finite"] else inf
 
-    def ill(**settings: Any) -> bool:
+    def diverged(**settings: Any) -> bool:
         return level(**settings) > trouble.limit
 
     def without(rows: list[int]) -> bool:
-        return ill(quarantine=[*lab.settings.quarantine, *rows])
+        return diverged(quarantine=[*lab.settings.quarantine, *rows])
 
     seen = f"steps {lab.step} to {span(trouble)} trained again"
     try:
-        if not ill():
+        if not diverged():
             return lab.verdict("transient", f"{seen}: the loss stayed at its level")
         around = [step for step in range(trouble.onset - BEFORE + 1, trouble.onset + 1) if step >= lab.step and step in steps]
         loudest = max(around, key=lambda step: steps[step].get("grad_norm") or 0.0, default=None)

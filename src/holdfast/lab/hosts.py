@@ -14,7 +14,18 @@ from holdfast.core.files import Json, is_full, read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.safe_open import open_log
 from holdfast.core.units import counted
-from holdfast.lab.replay import DEVICE_GONE, START_S, Change, Spent, answered, conclude, ending_of_child, failure, new_trial, start_child
+from holdfast.lab.replay import (
+    DEVICE_GONE,
+    START_S,
+    Spent,
+    TrialChange,
+    answered,
+    conclude,
+    ending_of_child,
+    failure,
+    new_trial,
+    start_child,
+)
 from holdfast.world.child import trainer_command, with_env
 from holdfast.world.ending import end
 from holdfast.world.pauses import Pauses
@@ -85,7 +96,7 @@ class Hosts:
         for host in self.living.values():
             host.close()
 
-    def replay(self, change: Change) -> Json:
+    def replay(self, change: TrialChange) -> Json:
         """Try the step under a change; the outcome, kept under RUN/trials. Raises Spent, Stuck, OSError."""
         waited_s = 0.0
         while (result := self._on_a_disk_with_room(change)) is None:
@@ -95,7 +106,7 @@ class Hosts:
         self.tell(f"trial {Path(result['folder']).name}: {_words(change)}: {came}")
         return result | {"waited_s": waited_s}
 
-    def _on_a_disk_with_room(self, change: Change) -> Json | None:
+    def _on_a_disk_with_room(self, change: TrialChange) -> Json | None:
         """The outcome of a trial; None where it failed and the run's disk is full: that says nothing about the step."""
         began, first = time.monotonic(), change.since or self.step
         steps = 1 if change.until is None else change.until - first + 1
@@ -128,7 +139,7 @@ class Hosts:
         self.tell("the disk has room again: trials go on")
         return time.monotonic() - began
 
-    def _asked(self, folder: Path, change: Change, deadline_s: float) -> str:
+    def _asked(self, folder: Path, change: TrialChange, deadline_s: float) -> str:
         """How a trial ended. Its process may be gone before it begins, for a reason of its own: then it is asked once more.
 
         Where that finds no GPU it is asked again and again.
@@ -153,7 +164,7 @@ class Hosts:
         return self.living[key]
 
 
-def _words(change: Change) -> str:
+def _words(change: TrialChange) -> str:
     parts = [counted(len(change.samples), "sample")] if change.samples else ["the step"]
     if change.until is not None:
         parts = [f"the steps {f'from {change.since} ' if change.since else ''}up to {change.until}"]

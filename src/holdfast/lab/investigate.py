@@ -8,8 +8,8 @@ from math import comb, isfinite
 from holdfast.core.cards.remedy import RemedyCard
 from holdfast.core.files import Json
 from holdfast.core.types import Verdict
-from holdfast.lab.replay import Change, Spent, failure
-from holdfast.lab.search import guilty, smallest_failing, twins
+from holdfast.lab.replay import Spent, TrialChange, failure
+from holdfast.lab.search import guilty, same_size_sets, smallest_failing
 from holdfast.lab.state import blame_the_rate, blame_the_state
 from holdfast.lab.trials import Lab, NoAnswer
 from holdfast.mind.course import left_level
@@ -59,9 +59,9 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
     if not any(lab.unchanged):
         return lab.verdict("transient", f"the same step went through in {len(lab.unchanged)} of {len(lab.unchanged)} trials")
     certain = all(lab.unchanged)
-    everything = Change(tuple(suspects))
+    everything = TrialChange(tuple(suspects))
     suspects = suspects or lab.outcome(everything).get("samples") or []
-    lab.known.setdefault(Change(tuple(suspects)).key(), lab.outcome(everything))
+    lab.known.setdefault(TrialChange(tuple(suspects)).key(), lab.outcome(everything))
     numbers = certain and lab.outcome(everything)["ending"] == "finished"  # not finite, where others crash or hang
     ill = left_level([*lab.losses(), *_loss(lab, everything)]) if numbers and lab.goes_back else None
     if ill:
@@ -87,7 +87,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
         settings = remedy.change(lab.settings)
         if remedy.settings and not settings:
             continue
-        passes = _passes(lab, suspects, Change(tuple(suspects), settings, dict(remedy.env)))
+        passes = _passes(lab, suspects, TrialChange(tuple(suspects), settings, dict(remedy.env)))
         if passes:
             failed, trials = lab.odds() or (0, 0)
             odds = f"failed {failures + failed} of {failures + trials} times without it"
@@ -102,7 +102,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
     return lab.verdict("uncertain", f"{helped}{_told(lab)}{_where(first)}", cause=first["cause"] if first else None)
 
 
-def _loss(lab: Lab, change: Change) -> list[tuple[int, float]]:
+def _loss(lab: Lab, change: TrialChange) -> list[tuple[int, float]]:
     """(step, loss) of a trial whose loss is finite though its gradients are not; nothing else."""
     loss = lab.outcome(change)["loss"]
     return [(lab.step, float(loss))] if loss is not None and isfinite(loss) else []
@@ -113,7 +113,7 @@ def _told(lab: Lab) -> str:
     return f"; as it is, the step failed in {odds[0]} of {odds[1]} trials" if odds else ""
 
 
-def _passes(lab: Lab, suspects: list[int], change: Change) -> int:
+def _passes(lab: Lab, suspects: list[int], change: TrialChange) -> int:
     """In how many trials the step went through with `change`, where that is no accident; 0 where it fails or cannot be told.
 
     Trials with the change and without it take turns, until so many failures on one side alone are rare (Fisher's exact test).
@@ -144,13 +144,13 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     blamed: list[list[int]] = []
     seen = ""
     left = suspects
-    while left and (len(blamed) < _CULPRITS or lab.trials < lab.most_trials * _OF_ROWS) and lab.fails(Change(tuple(left))):
-        smallest = smallest_failing(left, lambda some: lab.fails(Change(tuple(some))))
+    while left and (len(blamed) < _CULPRITS or lab.trials < lab.most_trials * _OF_ROWS) and lab.fails(TrialChange(tuple(left))):
+        smallest = smallest_failing(left, lambda some: lab.fails(TrialChange(tuple(some))))
         if len(smallest) > 2:
             return None  # so many that fail together only are a shape
         others = sorted(_company(lab, [one for one in left if one not in smallest]), key=lambda one: _length(lab, one))
-        alike = twins(smallest, others, {one: _length(lab, one) for one in left})
-        rows, words = guilty(smallest, others, lambda some: lab.fails(Change(tuple(some))), alike)
+        alike = same_size_sets(smallest, others, {one: _length(lab, one) for one in left})
+        rows, words = guilty(smallest, others, lambda some: lab.fails(TrialChange(tuple(some))), alike)
         if not rows:
             return None
         blamed.append(rows)
@@ -161,9 +161,9 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     rows = [one for some in blamed for one in some]
     if len(blamed) > 1 and len(rows) > len(blamed):
         return None  # one pair may be unlucky; pairs and more beside them are a number of tokens
-    if _are_the_longest(lab, rows, left) or not lab.fails(Change(tuple(rows))):
+    if _are_the_longest(lab, rows, left) or not lab.fails(TrialChange(tuple(rows))):
         return None
-    failed = lab.outcome(Change(tuple(rows)))
+    failed = lab.outcome(TrialChange(tuple(rows)))
     first = _traced(lab, rows, failed).get("first_nonfinite")
     rest = "the step goes through without it" if left else "it is all the step has"
     text = f"{seen}, {rest}{_where(first)}; {failure(failed)}"
@@ -178,17 +178,17 @@ def _are_the_longest(lab: Lab, rows: list[int], left: list[int]) -> bool:
 
 def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
     """Whether the culprits fail again, each time, and what is left goes through, each time: what fails now and then accuses nobody."""
-    rest = Change(tuple(left))
+    rest = TrialChange(tuple(left))
     if left and (lab.fails(rest) or any(lab.fails(rest, anew=True) for _ in range(_AGAIN))):
         return False
-    if not all(lab.fails(Change(tuple(rows)), anew=True) for rows in blamed for _ in range(_AGAIN)):
+    if not all(lab.fails(TrialChange(tuple(rows)), anew=True) for rows in blamed for _ in range(_AGAIN)):
         return False
-    return not any(lab.fails(Change((row,)), anew=True) for rows in blamed if len(rows) > 1 for row in rows for _ in range(_AGAIN))
+    return not any(lab.fails(TrialChange((row,)), anew=True) for rows in blamed if len(rows) > 1 for row in rows for _ in range(_AGAIN))
 
 
 def _traced(lab: Lab, samples: list[int], failed: Json) -> Json:
     """A trial that looks for the first operation whose result is not finite; nothing where these samples failed otherwise."""
-    return lab.outcome(Change(tuple(samples), trace=True)) if failed["ending"] == "finished" else {}
+    return lab.outcome(TrialChange(tuple(samples), trace=True)) if failed["ending"] == "finished" else {}
 
 
 def _where(first: Json | None) -> str:
@@ -203,7 +203,7 @@ def _everything_fails(lab: Lab, suspects: list[int]) -> bool:
     by_length = sorted(suspects, key=lambda one: _length(lab, one))
     last = len(by_length) - 1
     at = dict.fromkeys((0, last, last // 2, last // 4, 3 * last // 4))  # bad rows are often just the shortest and the longest
-    return last > 1 and all(lab.fails(Change((by_length[place],))) for place in at)
+    return last > 1 and all(lab.fails(TrialChange((by_length[place],))) for place in at)
 
 
 def _company(lab: Lab, others: list[int]) -> list[int]:

@@ -39,7 +39,7 @@ class Spent(Exception):
 
 
 @dataclass(frozen=True)
-class Change:
+class TrialChange:
     """What a trial does differently from the run. Nothing at all is a change, too: it asks whether the failure was transient."""
 
     samples: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ class Change:
         return f"{what} {self.trace} {self.until} {self.since} {self.deterministic}"
 
 
-def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str], deadline_s: float) -> Json:
+def replay(run: RunFolder, step: int, change: TrialChange, environment: dict[str, str], deadline_s: float) -> Json:
     """Replay `step` under `change` in a child of its own; the outcome as the command prints it. Raises Stuck."""
     folder = new_trial(run, step, change)
     began = time.monotonic()
@@ -73,7 +73,7 @@ def replay(run: RunFolder, step: int, change: Change, environment: dict[str, str
     return conclude(folder, step, change, ending, time.monotonic() - began)
 
 
-def new_trial(run: RunFolder, step: int, change: Change) -> Path:
+def new_trial(run: RunFolder, step: int, change: TrialChange) -> Path:
     """A folder under RUN/trials with the request in it."""
     folder, config = _new_folder(run), run.config()
     request = {
@@ -102,7 +102,7 @@ def answered(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("running.json", "outcome.json"))
 
 
-def conclude(folder: Path, step: int, change: Change, ending: str, seconds: float, process: int = 1) -> Json:
+def conclude(folder: Path, step: int, change: TrialChange, ending: str, seconds: float, process: int = 1) -> Json:
     """Put what came of a trial together; `ending` holds where the child left no outcome. process: the lab's how-manieth."""
     begun = read_json(folder / "running.json")  # where it crashed: which rows it was about
     failed = {"ending": ending, "finite": None, "loss": None, "grad_norm": None}

@@ -41,7 +41,7 @@ def _ddmin(samples: list[int], fails: Fails) -> list[int]:
     return samples
 
 
-def twins(suspects: Sequence[int], others: Sequence[int], lengths: Mapping[int, int]) -> list[list[int]]:
+def same_size_sets(suspects: Sequence[int], others: Sequence[int], lengths: Mapping[int, int]) -> list[list[int]]:
     """Up to two sets of `others` with about as many tokens as the suspects: the nearest total, and the nearest that is no smaller."""
     wanted = sum(lengths[one] for one in suspects)
     sizes = (1, 2, 3) if len(others) <= _TRIPLES else (1, 2)

@@ -6,7 +6,7 @@ import math
 
 from holdfast.core.files import Json
 from holdfast.core.types import Verdict
-from holdfast.lab.replay import Change
+from holdfast.lab.replay import TrialChange
 from holdfast.lab.trials import Lab
 from holdfast.mind.course import RATES
 
@@ -24,7 +24,7 @@ def blame_the_state(lab: Lab, failed: Json, rates: bool) -> Verdict | None:
     before = lab.step - 1 - int(failed.get("recomputed", 0))
     older = lab.older_states(before)
     for to in older:
-        again = lab.outcome(Change(since=to + 1, until=lab.step))
+        again = lab.outcome(TrialChange(since=to + 1, until=lab.step))
         if not again["finite"]:
             continue
         differs = again.get("differs")
@@ -43,7 +43,7 @@ def _comes_again(lab: Lab, to: int, differs: Json) -> bool:
     """
     if lab.exact:
         return True
-    again = lab.outcome(Change(since=to + 1, until=lab.step), anew=True)
+    again = lab.outcome(TrialChange(since=to + 1, until=lab.step), anew=True)
     other = again.get("differs") if again["finite"] else None
     if other is None or (other["tensor"], other["at"]) != (differs["tensor"], differs["at"]):
         return False
@@ -71,7 +71,7 @@ def _first_rate(lab: Lab, states: list[int], limit: float = math.inf) -> Verdict
 
 def _rate_that_holds(lab: Lab, to: int, limit: float) -> float | None:
     """The largest share of the learning rate at which the step goes through, twice, with a loss near the best of them; None: none does."""
-    tried = {factor: Change(settings={"lr_factor": lab.settings.lr_factor * factor}, since=to + 1, until=lab.step) for factor in RATES}
+    tried = {factor: TrialChange(settings={"lr_factor": lab.settings.lr_factor * factor}, since=to + 1, until=lab.step) for factor in RATES}
     losses = {factor: float(outcome["loss"]) for factor, change in tried.items() if (outcome := lab.outcome(change))["finite"]}
     near = [factor for factor, loss in losses.items() if loss <= min(limit, _NEAR * min(losses.values()))]
     return max(near) if near and not lab.fails(tried[max(near)], anew=True) else None

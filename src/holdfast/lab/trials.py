@@ -13,7 +13,7 @@ from holdfast.core.run.checkpoint import checkpoint_steps, next_valid
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Verdict
 from holdfast.lab.hosts import Hosts
-from holdfast.lab.replay import DEVICE_GONE, Change, Spent, failure
+from holdfast.lab.replay import DEVICE_GONE, Spent, TrialChange, failure
 from holdfast.mind.course import FROM_THE_START, WIDTH
 from holdfast.world.ending import Stuck
 
@@ -33,7 +33,7 @@ class Lab:
         run: RunFolder,
         step: int,
         settings: Settings,
-        replay: Callable[[Change], Json],
+        replay: Callable[[TrialChange], Json],
         most_trials: int,
         stop: Callable[[], bool] = lambda: False,
         goes_back: bool = True,
@@ -51,7 +51,7 @@ class Lab:
         """Whether the same trial gives the same bits: not so with most GPU runs' kernels, which trials use as well."""
         return self.settings.deterministic
 
-    def fails(self, change: Change, anew: bool = False) -> bool:
+    def fails(self, change: TrialChange, anew: bool = False) -> bool:
         """Whether the step fails under `change`; asked once, or again with `anew`.
 
         Raises Spent, NoAnswer, Stuck.
@@ -60,14 +60,14 @@ class Lab:
 
     def fails_unchanged(self, suspects: Sequence[int]) -> bool:
         """Try the step as it was, once more."""
-        self.unchanged.append(self.fails(Change(tuple(suspects)), anew=True))
+        self.unchanged.append(self.fails(TrialChange(tuple(suspects)), anew=True))
         return self.unchanged[-1]
 
     def odds(self) -> tuple[int, int] | None:
         """How often the step failed as it was, of how many trials; None where it was not tried."""
         return (sum(self.unchanged), len(self.unchanged)) if self.unchanged else None
 
-    def outcome(self, change: Change, anew: bool = False) -> Json:
+    def outcome(self, change: TrialChange, anew: bool = False) -> Json:
         key = change.key()
         if anew or key not in self.known:
             self.known[key] = self._tried(change)
@@ -101,7 +101,7 @@ class Lab:
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def _tried(self, change: Change) -> Json:
+    def _tried(self, change: TrialChange) -> Json:
         if self.trials >= self.most_trials or self.seconds() > MOST_SECONDS or self.stop():
             raise Spent
         self.trials += 1

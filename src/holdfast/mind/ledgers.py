@@ -30,7 +30,7 @@ def repeats(history: list[Past]) -> int:
     return _unchanged(history, lambda past: not past.progressed and _key(past) == _key(history[-1]))
 
 
-def barren(history: list[Past]) -> int:
+def without_progress(history: list[Past]) -> int:
     """Attempts in a row without a newly committed step, whatever the cause."""
     return _trailing(history, lambda past: not past.progressed)
 

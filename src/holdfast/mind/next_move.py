@@ -11,13 +11,13 @@ from holdfast.core.files import Json
 from holdfast.core.run.timeline import Entry, settings_at, unlearned
 from holdfast.core.types import Diagnosis, Verdict, Wreck
 from holdfast.mind.course import FROM_THE_START, SLOWER, Trouble
-from holdfast.mind.ledgers import Past, barren, deaths_in_step, in_step, repeats
+from holdfast.mind.ledgers import Past, deaths_in_step, in_step, repeats, without_progress
 from holdfast.mind.moves import Accept, Change, GiveUp, LeaveGpu, Move, Resume, RollBack, Stop, Wait
 
 REPEATS = 3  # of what is the program's own doing
 REPEATS_FROM_OUTSIDE = 8  # of what is somebody else's, often
 REPEATS_BY_CHANCE = 8  # where the lab saw the step go through as it is: another start is another chance
-BARREN = 20
+NO_PROGRESS = 20
 ROLLBACKS = 3  # in a row without getting beyond where the first of them began
 EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first restart is the first experiment
 FINAL_KINDS = ("refused", "stuck", "no_state")  # another attempt would meet the same
@@ -82,7 +82,7 @@ def of_death(known: Known) -> Move:
     where = f"at step {wreck.step}" if wreck.step is not None else "before its first step"
     if alike >= limit:
         return GiveUp(f"{alike} attempts in a row {wreck.ending.words()} {where} without a new step")
-    if (fruitless := barren(history)) >= BARREN:
+    if (fruitless := without_progress(history)) >= NO_PROGRESS:
         return GiveUp(f"{fruitless} attempts in a row committed no new step, for changing reasons")
     return Resume(f"{wreck.ending.words()} {where}; restarting from the newest state")
 

@@ -35,7 +35,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def naming(batch: Batch | None, what: str = "one sample") -> Iterator[None]:
+def tag_out_of_memory(batch: Batch | None, what: str = "one sample") -> Iterator[None]:
     """Turn an out-of-memory error inside into OutOfMemory, which says which micro-batch it was, or what else."""
     try:
         yield

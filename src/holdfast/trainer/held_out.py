@@ -10,7 +10,7 @@ import torch
 from holdfast.core.files import Json, append_line, cut_torn_line
 from holdfast.core.order.step_table import draw_rows
 from holdfast.core.run.evaluations import best_of, read_evaluations, stopped_early
-from holdfast.trainer.exhausted import naming
+from holdfast.trainer.exhausted import tag_out_of_memory
 from holdfast.trainer.pressure import within_memory
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.state.snapshot import Snapshots
@@ -96,7 +96,7 @@ class HeldOut:
                     if job.stopping.asked:
                         return None
                     self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
-                    with naming(batch):
+                    with tag_out_of_memory(batch):
                         total += float(task.loss_sum(batch, step)[0].double())
                     labels += batch.labels
         return total, labels

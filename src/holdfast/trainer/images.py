@@ -15,7 +15,7 @@ from torch import Tensor
 ABSURD = 1e10  # no value that training makes is as large
 
 
-class Image:
+class TensorImage:
     """The safetensors image of named tensors that change their values but not their shapes.
 
     `tensors` are live: each `write` copies what they hold at that moment.

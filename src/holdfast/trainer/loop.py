@@ -27,7 +27,7 @@ from holdfast.core.types import (
     EXIT_REFUSED,
 )
 from holdfast.trainer.announce import Announcer
-from holdfast.trainer.exhausted import OutOfMemory, naming
+from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
@@ -72,7 +72,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
         sound, damaged = sound_before(bench, places, found)
         if damaged:
             return _damaged(job, found, sound, damaged)
-        with naming(None, "what is no micro-batch (an update, a snapshot)"):
+        with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
             return _run(bench, snapshots, found)
     except Refusal as refusal:
         job.say(f"holdfast: {refusal}")

@@ -16,7 +16,7 @@ from holdfast.core.config.settings import PartialSettings
 from holdfast.core.facts.host_memory import host_memory
 from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.trainer.device import release
-from holdfast.trainer.exhausted import OutOfMemory, naming
+from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients
 
@@ -64,14 +64,14 @@ def once_more(what: str, work: Callable[[], Result]) -> Result:
     A micro-batch that does not fit is passed on at once: it wants to be smaller. Raises OutOfMemory, which says `what` did not fit.
     """
     try:
-        with naming(None, what):
+        with tag_out_of_memory(None, what):
             return work()
     except OutOfMemory as error:
         if error.batch is not None:
             raise
         error.with_traceback(None).__context__ = None  # what they hold is in the way
     release()
-    with naming(None, what):
+    with tag_out_of_memory(None, what):
         return work()
 
 

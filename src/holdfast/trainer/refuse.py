@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.core.facts.model_folder import broken_tensor
 from holdfast.core.files import Json
-from holdfast.trainer.images import Image
+from holdfast.trainer.images import TensorImage
 
 SHOWN = 5
 _LARGEST = torch.finfo(torch.float32).max
@@ -47,7 +47,7 @@ def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool 
     return [_named(name, weights[name], most) for name in broken], len(weights)
 
 
-def put_in(adapter: Image, file: Path, expected: Json) -> None:
+def put_in(adapter: TensorImage, file: Path, expected: Json) -> None:
     """Give a fresh adapter the weights it is to start from. Raises Refusal when they are not those of the plan, or fit other modules."""
     try:
         data = file.read_bytes()

@@ -11,7 +11,7 @@ from holdfast.core.config.settings import Settings
 from holdfast.core.order.step_table import learning_rate
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.trainer.device import free_bytes, prepare_torch, wait_for_memory
-from holdfast.trainer.images import Image
+from holdfast.trainer.images import TensorImage
 from holdfast.trainer.job import Job
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.refuse import put_in
@@ -28,8 +28,8 @@ class Bench:
     settings: Settings
     task: AnyTask
     optimizer: AdamW
-    artifact: Image
-    state: Image
+    artifact: TensorImage
+    state: TensorImage
     device: torch.device
     begun: float  # the largest weight of the artifact before the first step
 
@@ -81,7 +81,7 @@ def build(job: Job, settings: Settings) -> Bench:
     if device.type == "cuda":
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     optimizer = AdamW(task.artifact, job.config.train)
-    artifact = Image(task.artifact, {"format": "pt"})
+    artifact = TensorImage(task.artifact, {"format": "pt"})
     if begun := job.plan.get("start_adapter"):
         put_in(artifact, job.run.start_adapter, begun)
     return Bench(
@@ -90,7 +90,7 @@ def build(job: Job, settings: Settings) -> Bench:
         task,
         optimizer,
         artifact,
-        Image(optimizer.state() | task.state()),
+        TensorImage(optimizer.state() | task.state()),
         device,
         float(optimizer.weights.detach().abs().max()),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.trainer.exhausted import naming
+from holdfast.trainer.exhausted import tag_out_of_memory
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.task import AnyTask, Batch
 
@@ -62,11 +62,11 @@ def compute_gradients(
     optimizer.clear()
     parts = [_accumulate(task, optimizer, step, number, batch, labels, announce) for number, batch in enumerate(batches)]
     total, right = sum(parts[1:], start=parts[0])
-    with naming(batches[-1]):
+    with tag_out_of_memory(batches[-1]):
         announce("gate", len(batches) - 1, batches[-1])
     norm = torch.linalg.vector_norm(optimizer.gradient)
     values = torch.stack([total / labels, norm.double(), right])
-    with naming(batches[-1]):
+    with tag_out_of_memory(batches[-1]):
         meanwhile()
     loss_value, norm_value, right_value = values.tolist()  # the step's one synchronisation
     return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value))
@@ -74,7 +74,7 @@ def compute_gradients(
 
 def _accumulate(task: AnyTask, optimizer: AdamW, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss and its labels predicted right, [2]. Raises OutOfMemory."""
-    with naming(batch):
+    with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)
         loss, right = task.loss_sum(batch, step)
         if factor != 1.0:

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.book.image import Image
+from holdfast.book.image import ContainerImage
 from holdfast.core.cards.variable import Advice
 from holdfast.core.facts.machine import Machine
 from holdfast.core.facts.machine_file import read
@@ -61,7 +61,7 @@ class Checkup:
         words = ", ".join(f"{count} x {kind}" for kind, count in taken.items()) or "nothing"
         self.console.print(f"the report is in {path} (taken out: {words}); read it, then attach it to an issue", markup=False)
 
-    def image(self, image: Image) -> None:
+    def image(self, image: ContainerImage) -> None:
         self._line("image ", f"{image.base}: {image.reason}", "cyan")
         for text in (f"-> in a clone of holdfast: {image.build}", f"-> {image.run}", image.source):
             self._inset(text)

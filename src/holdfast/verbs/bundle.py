@@ -23,7 +23,7 @@ from holdfast.mind.explain import answer
 from holdfast.mind.sift import sift
 from holdfast.supervisor.diagnose_run import diagnose_run
 from holdfast.supervisor.runs import chosen, entry
-from holdfast.world.bundle_parts import Part, listing, read_parts, write_archive
+from holdfast.world.bundle_parts import BundlePart, listing, read_parts, write_archive
 from holdfast.world.log_file import read_log
 from holdfast.world.machine import read_machine
 from holdfast.world.person import person
@@ -58,10 +58,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     out = (arguments.out or Path(f"{folder.path.name}-bundle.zip")).resolve()
     raw = [*found, *_made(folder)]
     scrubber = Scrubber(_person(folder, raw, os.environ))
-    parts = [Part(scrubber.text(part.name), part.what, scrubber.text(part.text), scrubber.text(part.note)) for part in raw]
+    parts = [BundlePart(scrubber.text(part.name), part.what, scrubber.text(part.text), scrubber.text(part.note)) for part in raw]
     name = scrubber.text(f"{folder.path.name}-bundle")
     taken = {kind: count for kind, count in sorted(scrubber.taken.items()) if count}
-    parts.insert(0, Part("CONTENTS.md", "this list", _contents(name, parts, taken)))
+    parts.insert(0, BundlePart("CONTENTS.md", "this list", _contents(name, parts, taken)))
     try:
         size = write_archive(out, name, parts)
     except OSError as error:
@@ -82,7 +82,7 @@ def _relevant(log: Path) -> tuple[str, str]:
     return "".join(f"{line.number}: {line.text}\n" if note else f"{line.text}\n" for line in kept), note
 
 
-def _made(folder: RunFolder) -> Iterator[Part]:
+def _made(folder: RunFolder) -> Iterator[BundlePart]:
     """What is found out now: the state, the diagnosis, this machine."""
     yield _judged("status.json", "state of the run now", lambda: entry(look(folder)))
     yield _judged("diagnosis.json", "what `holdfast diagnose` says of the run", lambda: _diagnosis(folder))
@@ -90,16 +90,16 @@ def _made(folder: RunFolder) -> Iterator[Part]:
     names = {dist.name.lower(): dist.version for dist in distributions() if dist.name}
     known = [f"{name}=={version}" for name, version in sorted(names.items()) if name.startswith(_PACKAGES)]
     head = f"holdfast=={__version__}\npython=={platform.python_version()}\n"
-    yield Part("versions.txt", "versions of holdfast, Python and the packages that matter", head + "\n".join(known) + "\n")
-    yield Part("files.txt", "every file of the run with its size", listing(folder.path))
+    yield BundlePart("versions.txt", "versions of holdfast, Python and the packages that matter", head + "\n".join(known) + "\n")
+    yield BundlePart("files.txt", "every file of the run with its size", listing(folder.path))
 
 
-def _judged(name: str, what: str, ask: Callable[[], Json]) -> Part:
+def _judged(name: str, what: str, ask: Callable[[], Json]) -> BundlePart:
     """One answer as JSON; of a folder that is too broken for it, why."""
     try:
-        return Part(name, what, orjson.dumps(ask(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
+        return BundlePart(name, what, orjson.dumps(ask(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, yaml.YAMLError) as error:
-        return Part(name, what, "", f"cannot be said: {error!r}")
+        return BundlePart(name, what, "", f"cannot be said: {error!r}")
 
 
 def _diagnosis(folder: RunFolder) -> Json:
@@ -108,7 +108,7 @@ def _diagnosis(folder: RunFolder) -> Json:
     return answer(found, cards) | {"attempts": attempts}
 
 
-def _person(folder: RunFolder, parts: list[Part], environment: Mapping[str, str]) -> Person:
+def _person(folder: RunFolder, parts: list[BundlePart], environment: Mapping[str, str]) -> Person:
     """Whose traces are to go: this user, this machine, and those the run's own files name, be they of another place."""
     holder = read_json(folder.supervisor_lock) or {}
     paths = {}
@@ -121,7 +121,7 @@ def _person(folder: RunFolder, parts: list[Part], environment: Mapping[str, str]
     return person((part.text for part in parts), environment, paths, [str(holder.get("host") or "")])
 
 
-def _contents(name: str, parts: list[Part], taken: dict[str, int]) -> str:
+def _contents(name: str, parts: list[BundlePart], taken: dict[str, int]) -> str:
     lines = [f"# {name}", "", f"Made by `holdfast bundle` {__version__}. Nothing else is in this archive.", ""]
     lines += ["| file | bytes | what |", "|---|---|---|"]
     for part in parts:

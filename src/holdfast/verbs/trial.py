@@ -13,7 +13,7 @@ from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.core.run.timeline import newest_settings, read_timeline
-from holdfast.lab.replay import START_S, Change, replay
+from holdfast.lab.replay import START_S, TrialChange, replay
 from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.ui.terminal import Terminal
 from holdfast.world.ending import Stuck
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if row and (foreign := sorted(set(samples) - set(row["samples"]))):
         listed = ",".join(map(str, row["samples"]))
         raise Stop(USAGE, f"--samples: {', '.join(map(str, foreign))} not in step {arguments.step}", f"its samples are {listed}")
-    change = Change(samples, _settings(arguments.settings), _environment(arguments.env), deterministic=True)
+    change = TrialChange(samples, _settings(arguments.settings), _environment(arguments.env), deterministic=True)
     environment = child_environment(trainer_launch(folder).env)
     newest, floor_s = max(folder.attempts(), default=1), folder.config().run.hang_s
     deadline_s = max(START_S, Patience(folder, newest, floor_s).limit_s())

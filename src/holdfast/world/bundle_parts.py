@@ -45,7 +45,7 @@ _FILES = (  # pattern, how it is read, what it is
 
 
 @dataclass(frozen=True)
-class Part:
+class BundlePart:
     """One file of the archive. `note`: what of it is left out, or why it could not be read."""
 
     name: str
@@ -54,7 +54,7 @@ class Part:
     note: str = ""
 
 
-def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterator[Part]:
+def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterator[BundlePart]:
     """What there is of the run, each file once. `relevant`: text and note of a log. Only regular files inside the folder are opened."""
     seen: set[Path] = set()
     for pattern, how, what in _FILES:
@@ -67,7 +67,7 @@ def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterat
                 text, note = relevant(file) if how == "log" else _cut(file.read_bytes(), how)
             except OSError as error:
                 text, note = "", f"cannot be read: {error.strerror}"
-            yield Part(name, what, text, note)
+            yield BundlePart(name, what, text, note)
 
 
 def listing(run: Path) -> str:
@@ -80,7 +80,7 @@ def listing(run: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_archive(file: Path, folder: str, parts: list[Part]) -> int:
+def write_archive(file: Path, folder: str, parts: list[BundlePart]) -> int:
     """Pack the parts below one folder, whole or not at all; the archive's bytes. The same parts make the same archive."""
     with replacing(file) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
         for part in parts:

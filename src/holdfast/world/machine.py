@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.core.files import Json
-from holdfast.world.cards import read_cards, read_drivers
+from holdfast.world.gpus import read_drivers, read_gpus
 from holdfast.world.place import Place
 from holdfast.world.system import read_system
 from holdfast.world.tools import DEADLINE_S, ask_tools
@@ -44,7 +44,7 @@ def read_machine(run: Path | None = None, ask_torch: bool = True, place: Place |
         states, told = ask_tools(place, tool_deadline_s)
         facts = read_system(place, run) | read_drivers(place, told)
         torch = asked.result() if asked else {}
-    return {**facts, "gpus": read_cards(place, told), "packages": read_packages() if place.real else {}, "tools": states, **torch}
+    return {**facts, "gpus": read_gpus(place, told), "packages": read_packages() if place.real else {}, "tools": states, **torch}
 
 
 def read_packages() -> dict[str, str | None]:

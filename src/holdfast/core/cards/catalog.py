@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import USAGE, Stop
 
-Standing = Literal["confirmed", "reported", "folk", "refuted"]
+ClaimStanding = Literal["confirmed", "reported", "folk", "refuted"]
 Link = Annotated[str, Field(pattern=r"^https?://\S+$")]
 C = TypeVar("C", bound="Card")
 
 
-class Remedy(BaseModel):
+class SuggestedRemedy(BaseModel):
     """One way out. `patch`: config keys and their new values, where a setting cures it; `command`: what only the user can do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,7 +30,7 @@ class Remedy(BaseModel):
     what: str = Field(min_length=1)
     patch: dict[str, Any] = Field(default_factory=dict)
     command: str = ""
-    standing: Standing
+    standing: ClaimStanding
     source: Link | None = None
 
 
@@ -45,7 +45,7 @@ class Card(BaseModel):
     source: Annotated[list[Link], Field(min_length=1)]
     hits: Annotated[list[Any], Field(min_length=1)]
     misses: Annotated[list[Any], Field(min_length=1)]
-    remedies: list[Remedy] = Field(default_factory=list, description="cheapest sensible first")
+    remedies: list[SuggestedRemedy] = Field(default_factory=list, description="cheapest sensible first")
 
     def matches(self, evidence: Any) -> bool:
         """Whether one piece of evidence (a line, a log, a machine's facts: the kind decides) speaks for this card."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from holdfast.core.cards.catalog import Card, Standing
+from holdfast.core.cards.catalog import Card, ClaimStanding
 from holdfast.core.config.config import Config
 from holdfast.core.facts.machine import Gpu, Machine
 from holdfast.core.facts.machine_file import read
@@ -142,7 +142,7 @@ class Rule(BaseModel):
     severity: Severity
     message: str
     fix: str
-    standing: Standing = "confirmed"
+    standing: ClaimStanding = "confirmed"
     source: str = Field("", pattern=r"^(https?://\S+)?$")
 
     def findings(self, case: Case) -> Iterator[Finding]:
@@ -182,13 +182,13 @@ class Check(Card):
             yield f"- {rule.severity} ({rule.standing}): {rule.message}"
 
 
-def block(message: str, fix: str, source: str = "", standing: Standing = "confirmed") -> Finding:
+def block(message: str, fix: str, source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
     return Finding("", "block", message, fix, source, standing)
 
 
-def warn(message: str, fix: str, source: str = "", standing: Standing = "confirmed") -> Finding:
+def warn(message: str, fix: str, source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
     return Finding("", "warn", message, fix, source, standing)
 
 
-def info(message: str, fix: str = "", source: str = "", standing: Standing = "confirmed") -> Finding:
+def info(message: str, fix: str = "", source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
     return Finding("", "info", message, fix, source, standing)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from holdfast.core.cards.catalog import Card
 
-Verdict = Literal["reject", "mend", "note"]
+RowVerdict = Literal["reject", "mend", "note"]
 
 
 class Turn(NamedTuple):
@@ -58,7 +58,7 @@ class DataCheck(Card):
     all its texts; a note changes nothing, unless it has a `mend` and redaction is asked for: then that is applied.
     """
 
-    verdict: Verdict
+    verdict: RowVerdict
     screen: Callable[[str], Any] = Field(_anything, exclude=True)
     sift: Callable[[Columns], Iterable[int]] | None = Field(None, exclude=True)
     look: Callable[[RowView], str] = Field(exclude=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.core.cards.catalog import Card, Standing
+from holdfast.core.cards.catalog import Card, ClaimStanding
 from holdfast.core.cards.check import Case, Rule, When
 from holdfast.core.facts.machine_file import read
 from holdfast.core.types import Finding
@@ -22,7 +22,7 @@ class Advice:
     name: str
     value: str
     reason: str
-    standing: Standing
+    standing: ClaimStanding
     source: str
 
 
@@ -40,7 +40,7 @@ class Recommendation(BaseModel):
     when: When
     value: str
     reason: str
-    standing: Standing
+    standing: ClaimStanding
     source: Annotated[str, Field(pattern=r"^https?://\S+$")]
 
 

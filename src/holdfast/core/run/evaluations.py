@@ -15,7 +15,7 @@ from holdfast.core.run.timeline import read_timeline, settings_at
 
 
 @dataclass(frozen=True)
-class Standing:
+class EvaluationState:
     """After some evaluations. best: the row of the lowest loss, the earlier of equals; without_improvement: how many in a row."""
 
     best: Json | None
@@ -32,7 +32,7 @@ def best_of(rows: Iterable[Json]) -> Json | None:
     return min((row for row in rows if row["loss"] is not None), key=lambda row: (row["loss"], row["step"]), default=None)
 
 
-def standing(rows: list[Json], min_delta: float, since: int) -> Standing:
+def standing(rows: list[Json], min_delta: float, since: int) -> EvaluationState:
     """Where a run stands. An evaluation improves when its loss is more than `min_delta` below that of the last one that did.
 
     Evaluations before step `since` are not counted as without improvement: they belong to a run that was extended later.
@@ -45,7 +45,7 @@ def standing(rows: list[Json], min_delta: float, since: int) -> Standing:
             reference, without = loss, 0
         elif row["step"] >= since:
             without += 1
-    return Standing(best_of(rows), without)
+    return EvaluationState(best_of(rows), without)
 
 
 def stopped_early(rows: list[Json], evaluate: Evaluate, since: int) -> Json | None:

@@ -21,7 +21,7 @@ from holdfast.rows.judge.layouts import BadRow, parse_example
 _AT_ONCE = 1024  # rows whose signatures are made together
 
 
-class Line(NamedTuple):
+class RowLine(NamedTuple):
     """A row: where it stood, its line of JSON, its value (None where it has none that can be read)."""
 
     source: Source
@@ -34,7 +34,7 @@ class Line(NamedTuple):
         return found if isinstance(found, str) else "" if found is None else orjson.dumps(found, default=str).decode()
 
 
-def lines_of(files: list[str], whole: bool) -> Iterator[Line]:
+def lines_of(files: list[str], whole: bool) -> Iterator[RowLine]:
     """Every row of the files, in order. `whole`: raise Stop(1) at a row that cannot be read, instead of giving its bytes."""
     for file in files:
         for unparsed in read_unparsed(file):
@@ -43,9 +43,9 @@ def lines_of(files: list[str], whole: bool) -> Iterator[Line]:
                 if whole:
                     hint = f"write the good rows first: holdfast data clean {file} --out clean.jsonl --rejects rejects.jsonl"
                     raise Stop(BLOCKED, f"{row.source} cannot be read ({row.reason}: {row.detail[:200]})", hint)
-                yield Line(row.source, row.raw, None)
+                yield RowLine(row.source, row.raw, None)
             else:
-                yield Line(row.source, line_of(unparsed, row.value), row.value)
+                yield RowLine(row.source, line_of(unparsed, row.value), row.value)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RowKeys:
         return len(self.values)
 
 
-def keys_of(lines: Iterator[Line], category: str, compared: bool) -> RowKeys:
+def keys_of(lines: Iterator[RowLine], category: str, compared: bool) -> RowKeys:
     """The keys of rows; `category`: the field that names it ("" for none); `compared`: with signatures, else those are empty."""
     values, pairs, prompts, numbers = [], [], [], []
     names: dict[str, int] = {}
@@ -90,7 +90,7 @@ def keys_of(lines: Iterator[Line], category: str, compared: bool) -> RowKeys:
     return RowKeys(hashes[0], hashes[1], hashes[2], comparable, made, numbered, tuple(names))
 
 
-def _texts(line: Line) -> tuple[str, str]:
+def _texts(line: RowLine) -> tuple[str, str]:
     """Prompt and whole text as they are compared; of a row of no known layout the row itself is the text."""
     try:
         view = view_of(parse_example(line.value, "auto"))
@@ -100,7 +100,7 @@ def _texts(line: Line) -> tuple[str, str]:
     return prompt, f"{prompt}\n{normal(view.answer)}"
 
 
-def _canonical(line: Line) -> str:
+def _canonical(line: RowLine) -> str:
     try:
         return orjson.dumps(line.value, option=orjson.OPT_SORT_KEYS).decode() if line.value is not None else line.text.hex()
     except orjson.JSONEncodeError:  # whole numbers beyond 64 bits

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import replacing
-from holdfast.rows.alike.keys import Line, lines_of
+from holdfast.rows.alike.keys import RowLine, lines_of
 
 _OTHER_FORMS = {
     *(".csv", ".tsv", ".parquet", ".arrow", ".feather", ".txt", ".md", ".yaml", ".yml", ".html"),
@@ -34,7 +34,7 @@ def refuse_outputs(outputs: list[Path], inputs: list[str]) -> None:
         taken[place] = str(output)
 
 
-def write_lines(files: list[str], count: int, outputs: list[Path], part_of: Callable[[int, Line], int]) -> list[int]:
+def write_lines(files: list[str], count: int, outputs: list[Path], part_of: Callable[[int, RowLine], int]) -> list[int]:
     """Write row i of `files`, of which there are `count`, to outputs[part_of(i, row)]; -1: nowhere. How many rows each output has.
 
     Raises Stop(1) for rows that changed in number, and for what cannot be written.

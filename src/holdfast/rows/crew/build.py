@@ -21,14 +21,14 @@ from holdfast.rows.crew.workers import Work, Workers
 from holdfast.rows.files.raw_row import json_line
 from holdfast.rows.tokens.cache import TokenCache
 from holdfast.rows.tokens.shard import Block, Shard, Verdicts, blocks, read_shard
-from holdfast.rows.tokens.token_set import Part, TokenSet
+from holdfast.rows.tokens.token_set import ShardPart, TokenSet
 
 
 @dataclass
 class Checked:
     """What one pass over the data found: the shards of all blocks in order, the verdicts, the first reject, and its own work."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ShardPart] = field(default_factory=list)
     verdicts: Verdicts = field(default_factory=Verdicts)
     first_reject: Json | None = None
     reused: int = 0
@@ -42,7 +42,7 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
     for number, file in enumerate((*config.data.files, *config.data.held_out_files)):
         before = checked.verdicts.rows
         for path, shard, block, found in _shards(file, cache, workers):
-            checked.parts.append(Part(path, number, block.first_line, len(shard.lengths), len(shard.ids)))
+            checked.parts.append(ShardPart(path, number, block.first_line, len(shard.lengths), len(shard.ids)))
             checked.verdicts.add(shard.verdicts)
             checked.reused += found
             for reject in shard.rejected(file, block.first_line):

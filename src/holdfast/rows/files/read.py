@@ -18,7 +18,7 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.rows.files.columns import read_columns
 from holdfast.rows.files.json_stream import JsonStream
 from holdfast.rows.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
-from holdfast.rows.files.stream import Head, bare_suffix, from_latin_1, open_stream, read_head
+from holdfast.rows.files.stream import FileHead, bare_suffix, from_latin_1, open_stream, read_head
 from holdfast.rows.files.tables import read_csv
 
 _SUFFIX_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".md": "text"}
@@ -57,7 +57,7 @@ class Form(NamedTuple):
     """How a file is written: lines, array, values, csv, text, parquet, arrow, or none (`what` then says what it is)."""
 
     kind: str
-    head: Head
+    head: FileHead
     what: str = ""
 
     @property

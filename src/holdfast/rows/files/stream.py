@@ -34,7 +34,7 @@ _CHUNK = 1 << 18
 _PACKED_AT_ONCE = 1 << 12  # bytes of zstd; at worst they unpack to 128 MiB
 
 
-class Head(NamedTuple):
+class FileHead(NamedTuple):
     """The first bytes of a file as UTF-8, and what had to be undone to get them ("" where nothing)."""
 
     text: bytes
@@ -102,7 +102,7 @@ _HALVES_PASS = "holdfast-pass-or-replace"
 codecs.register_error(_HALVES_PASS, _pass_or_replace)
 
 
-def read_head(file: str) -> Head:
+def read_head(file: str) -> FileHead:
     """What the first bytes say. Raises Stop(1) for what cannot be opened."""
     try:
         with open(file, "rb") as handle:
@@ -116,10 +116,10 @@ def read_head(file: str) -> Head:
     except OSError as error:
         raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", f"check it with: ls -l {file}") from None
     encoding = _encoding(raw)
-    return Head(Guarded(io.BytesIO(raw), encoding).readall() or b"", compression, encoding)
+    return FileHead(Guarded(io.BytesIO(raw), encoding).readall() or b"", compression, encoding)
 
 
-def open_stream(handle: BinaryIO, head: Head) -> tuple[io.BufferedReader, Guarded]:
+def open_stream(handle: BinaryIO, head: FileHead) -> tuple[io.BufferedReader, Guarded]:
     """The rows' bytes of an opened file as `head` says they are written, and the guard that knows of damage."""
     guarded = Guarded(_decompressed(handle, head.compression), head.encoding)
     return io.BufferedReader(guarded, _CHUNK), guarded

@@ -11,7 +11,7 @@ from typing import TypedDict
 from holdfast.rows.alike.similar import Near, key_of, normal, signatures
 from holdfast.rows.recipe.pools import draw_slots
 from holdfast.rows.recipe.recipe import Category, Recipe, load_recipe
-from holdfast.rows.recipe.templates import DIFFICULTIES, Template
+from holdfast.rows.recipe.templates import DIFFICULTIES, RecipeTemplate
 
 __all__ = ["Made", "Row", "load_recipe", "make_rows", "make_set"]
 
@@ -59,7 +59,7 @@ def make_set(recipe: Recipe, rows: int, seed: int, progress: Progress = lambda _
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, not {rows}")
-    drawn: list[tuple[Row, Template]] = []
+    drawn: list[tuple[Row, RecipeTemplate]] = []
     for category, quota in zip(recipe.categories, category_quotas(recipe, rows), strict=True):
         drawn += _fill_all(recipe, category, quota, seed, progress)
     rng = Random(f"{seed} split")
@@ -103,11 +103,11 @@ def parts_of(whole: int, shares: Sequence[float]) -> list[int]:
     return parts
 
 
-def _fill_all(recipe: Recipe, category: Category, quota: int, seed: int, progress: Progress) -> list[tuple[Row, Template]]:
+def _fill_all(recipe: Recipe, category: Category, quota: int, seed: int, progress: Progress) -> list[tuple[Row, RecipeTemplate]]:
     """Rows of a category, of each difficulty its part."""
     if not recipe.shares:
         return fill_category(recipe, category, category.templates, quota, Random(f"{seed} {category.name}"), progress)
-    made: list[tuple[Row, Template]] = []
+    made: list[tuple[Row, RecipeTemplate]] = []
     for difficulty, part in zip(recipe.shares, parts_of(quota, list(recipe.shares.values())), strict=True):
         templates = [template for template in category.templates if template.difficulty == difficulty]
         if part and not templates:
@@ -119,10 +119,10 @@ def _fill_all(recipe: Recipe, category: Category, quota: int, seed: int, progres
 
 
 def fill_category(
-    recipe: Recipe, category: Category, templates: Sequence[Template], quota: int, rng: Random, progress: Progress
-) -> list[tuple[Row, Template]]:
+    recipe: Recipe, category: Category, templates: Sequence[RecipeTemplate], quota: int, rng: Random, progress: Progress
+) -> list[tuple[Row, RecipeTemplate]]:
     """Draw from the templates in turn, leaving out those that have nothing new to give."""
-    made: list[tuple[Row, Template]] = []
+    made: list[tuple[Row, RecipeTemplate]] = []
     open_templates = list(templates)
     rng.shuffle(open_templates)
     seen: dict[str, Alike] = defaultdict(Alike)
@@ -152,7 +152,7 @@ def near_duplicates(rows: Sequence[Row]) -> int:
     return max(alike, len(texts) - len({key_of(text) for text in texts}))
 
 
-def draw_fresh(frames: tuple[str, ...], category: Category, template: Template, seen: Alike, rng: Random) -> Row | None:
+def draw_fresh(frames: tuple[str, ...], category: Category, template: RecipeTemplate, seen: Alike, rng: Random) -> Row | None:
     for _ in range(TRIES):
         values = draw_slots(template.slots, category.pools, rng)
         wish = rng.choice(template.wishes).format(**values)

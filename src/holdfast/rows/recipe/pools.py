@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
-from holdfast.rows.recipe.recipe_file import Place, fields, texts
+from holdfast.rows.recipe.recipe_file import YamlPlace, fields, texts
 
 TRIES = 60  # draws for a second value from one pool that differs from the first
 
 Draw = Callable[[Random], str]
 
 
-def read_pools(described: Mapping[str, Any], place: Place) -> dict[str, Draw]:
+def read_pools(described: Mapping[str, Any], place: YamlPlace) -> dict[str, Draw]:
     pools: dict[str, Draw] = {}
     for name, body in described.items():
         if not re.fullmatch(r"[a-z_]+", name):
@@ -23,7 +23,7 @@ def read_pools(described: Mapping[str, Any], place: Place) -> dict[str, Draw]:
     return pools
 
 
-def _read_pool(name: str, body: Any, described: Mapping[str, Any], pools: Mapping[str, Draw], place: Place) -> Draw:
+def _read_pool(name: str, body: Any, described: Mapping[str, Any], pools: Mapping[str, Draw], place: YamlPlace) -> Draw:
     if isinstance(body, list) and body and all(isinstance(value, str | int) and not isinstance(value, bool) for value in body):
         values = [str(value) for value in body]
         return lambda rng: rng.choice(values)

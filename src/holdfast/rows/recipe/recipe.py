@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.rows.recipe.pools import Draw, read_pools
-from holdfast.rows.recipe.recipe_file import Place, mapping, read_file, refuse_fields, refuse_unknown, share, texts, whole
-from holdfast.rows.recipe.templates import DIFFICULTIES, Facts, Template, read_facts, read_templates
+from holdfast.rows.recipe.recipe_file import YamlPlace, mapping, read_file, refuse_fields, refuse_unknown, share, texts, whole
+from holdfast.rows.recipe.templates import DIFFICULTIES, Facts, RecipeTemplate, read_facts, read_templates
 
 SHIPPED = Path(__file__).parent / "recipes" / "linux_ai_ops"
 _SETTINGS = ("rows", "seed", "near_duplicates", "difficulty")
@@ -28,7 +28,7 @@ class Category:
     """`quota`: its rows, as a number or as a share; None: an even part of what the others leave."""
 
     name: str
-    templates: tuple[Template, ...]
+    templates: tuple[RecipeTemplate, ...]
     pools: Mapping[str, Draw]
     quota: int | float | None = None
 
@@ -102,14 +102,14 @@ def difficulty_shares(given: Mapping[str, Any]) -> dict[str, float]:
     return {name: given[name] / total for name in DIFFICULTIES if given.get(name)}
 
 
-def _frames(document: Mapping[str, Any], place: Place) -> tuple[str, ...]:
+def _frames(document: Mapping[str, Any], place: YamlPlace) -> tuple[str, ...]:
     found = texts(document.get("frames", []), place / "frames")
     for number, frame in enumerate(found):
         refuse_fields(frame, {"wish", "Wish", "tool"}, place / "frames" / number)
     return found
 
 
-def _settings(document: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _settings(document: Mapping[str, Any], place: YamlPlace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, least in (("rows", 1), ("seed", 0)):
         if key in document:
@@ -124,26 +124,26 @@ def _settings(document: Mapping[str, Any], place: Place) -> dict[str, Any]:
     return found
 
 
-def _read_category(name: str, document: Mapping[str, Any], shared: Mapping[str, Any], shared_facts: Facts, place: Place) -> Category:
+def _read_category(name: str, document: Mapping[str, Any], shared: Mapping[str, Any], shared_facts: Facts, place: YamlPlace) -> Category:
     pools = read_pools({**shared, **mapping(document.get("pools", {}), place / "pools")}, place / "pools")
     facts = {**shared_facts, **read_facts(document.get("facts", {}), place / "facts")}
     described = mapping(document.get("templates", {}), place / "templates")
     if not described:
         raise (place / "templates").wrong("a category needs at least one template")
-    found: list[Template] = []
+    found: list[RecipeTemplate] = []
     for template, body in described.items():
         found += read_templates(template, body, pools, facts, place / "templates" / template)
     return Category(name, tuple(found), pools, _quota(document, place / "quota"))
 
 
-def _quota(document: Mapping[str, Any], place: Place) -> int | float | None:
+def _quota(document: Mapping[str, Any], place: YamlPlace) -> int | float | None:
     value = document.get("quota")
     if value is None:
         return None
     return share(value, place) if isinstance(value, str) else whole(value, 0, place)
 
 
-def _refuse_unused_facts(documents: Iterable[tuple[dict[str, Any], Place]], categories: Iterable[Category]) -> None:
+def _refuse_unused_facts(documents: Iterable[tuple[dict[str, Any], YamlPlace]], categories: Iterable[Category]) -> None:
     """Raise ValueError for a table of facts that no template names."""
     used = {(category.name, table) for category in categories for template in category.templates for table, _ in template.facts}
     used |= {("", table) for _, table in used}

@@ -15,14 +15,14 @@ from holdfast.core.config.yaml_tree import mappings, repeated, root_of
 _NAME = re.compile(r"[a-zA-Z_]+[0-9]*(?:\.[a-z_]+)?")
 
 
-class Place:
+class YamlPlace:
     """Where in a recipe file something stands: the file and the keys that lead there."""
 
     def __init__(self, file: Path, root: yaml.Node | None, keys: tuple[str | int, ...] = ()) -> None:
         self.file, self._root, self.keys = file, root, keys
 
-    def __truediv__(self, key: str | int) -> Place:
-        return Place(self.file, self._root, (*self.keys, key))
+    def __truediv__(self, key: str | int) -> YamlPlace:
+        return YamlPlace(self.file, self._root, (*self.keys, key))
 
     def __str__(self) -> str:
         return self.file.name + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in self.keys)
@@ -48,11 +48,11 @@ class Place:
         return line
 
 
-def read_file(file: Path) -> tuple[dict[str, Any], Place]:
+def read_file(file: Path) -> tuple[dict[str, Any], YamlPlace]:
     """The values of a recipe file and the place of its root. Raises ValueError for what is no YAML, and for a key given twice."""
     try:
         root, values = root_of(file.read_text(encoding="utf-8"))
-        place = Place(file, root)
+        place = YamlPlace(file, root)
         if root is None:
             raise place.wrong("the file is empty")
         _refuse_double_keys(root, place)
@@ -61,10 +61,10 @@ def read_file(file: Path) -> tuple[dict[str, Any], Place]:
         raise ValueError(f"{file}: not a YAML text: {' '.join(str(error).split())}") from error
 
 
-def _refuse_double_keys(root: yaml.Node, place: Place) -> None:
+def _refuse_double_keys(root: yaml.Node, place: YamlPlace) -> None:
     """A template would be lost without a word."""
     for keys, inside in mappings(root):
-        here = Place(place.file, root, keys)
+        here = YamlPlace(place.file, root, keys)
         for key, _ in inside.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise here.wrong(f"a key must be a text (line {key.start_mark.line + 1})")
@@ -72,25 +72,25 @@ def _refuse_double_keys(root: yaml.Node, place: Place) -> None:
             raise here.wrong(f"duplicate key {name}, in lines {first} and {again}")
 
 
-def mapping(value: Any, place: Place) -> dict[str, Any]:
+def mapping(value: Any, place: YamlPlace) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise place.wrong("must be a mapping of names to values")
     return {str(key): item for key, item in value.items()}
 
 
-def texts(value: Any, place: Place) -> tuple[str, ...]:
+def texts(value: Any, place: YamlPlace) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
         raise place.wrong("must be a list of texts")
     return tuple(value)
 
 
-def whole(value: Any, least: int, place: Place) -> int:
+def whole(value: Any, least: int, place: YamlPlace) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise place.wrong(f"must be a whole number of at least {least}, it is {value!r}")
     return value
 
 
-def share(value: Any, place: Place) -> float:
+def share(value: Any, place: YamlPlace) -> float:
     """A share written as 25% or 0.25."""
     text = str(value)
     try:
@@ -102,13 +102,13 @@ def share(value: Any, place: Place) -> float:
     return found
 
 
-def refuse_unknown(body: Mapping[str, Any], known: Iterable[str], place: Place) -> None:
+def refuse_unknown(body: Mapping[str, Any], known: Iterable[str], place: YamlPlace) -> None:
     for key in body:
         if key not in known:
             raise (place / key).wrong(f"unknown key, known: {', '.join(sorted(known))}")
 
 
-def fields(text: str, place: Place) -> tuple[str, ...]:
+def fields(text: str, place: YamlPlace) -> tuple[str, ...]:
     """List the slots of a pattern in order, each once."""
     try:
         names = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
@@ -120,7 +120,7 @@ def fields(text: str, place: Place) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def refuse_fields(text: str, known: set[str], place: Place) -> None:
+def refuse_fields(text: str, known: set[str], place: YamlPlace) -> None:
     for name in fields(text, place):
         if name not in known:
             raise place.wrong(f"unknown slot {{{name}}}, known: {', '.join(sorted(known))}")

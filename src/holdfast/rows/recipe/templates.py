@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.rows.recipe.pools import Draw, pool_of
-from holdfast.rows.recipe.recipe_file import Place, fields, mapping, refuse_unknown, texts
+from holdfast.rows.recipe.recipe_file import YamlPlace, fields, mapping, refuse_unknown, texts
 
 DIFFICULTIES = ("easy", "medium", "hard")
 
@@ -19,7 +19,7 @@ Facts = Mapping[str, list[dict[str, str]]]
 
 
 @dataclass(frozen=True)
-class Template:
+class RecipeTemplate:
     """`facts`: the tables and numbers of the facts it was made of."""
 
     id: str
@@ -31,7 +31,7 @@ class Template:
     facts: tuple[tuple[str, int], ...] = ()
 
 
-def read_facts(value: Any, place: Place) -> dict[str, list[dict[str, str]]]:
+def read_facts(value: Any, place: YamlPlace) -> dict[str, list[dict[str, str]]]:
     """Tables of facts, each a list of mappings with the same fields."""
     found: dict[str, list[dict[str, str]]] = {}
     for name, table in mapping(value, place).items():
@@ -50,7 +50,7 @@ def read_facts(value: Any, place: Place) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def read_templates(name: str, body: Any, pools: Mapping[str, Draw], facts: Facts, place: Place) -> list[Template]:
+def read_templates(name: str, body: Any, pools: Mapping[str, Draw], facts: Facts, place: YamlPlace) -> list[RecipeTemplate]:
     """One template, or one for each fact of the table it names."""
     body = mapping(body, place)
     refuse_unknown(body, {"wishes", "answer", "tool", "difficulty"}, place)
@@ -73,7 +73,7 @@ def read_templates(name: str, body: Any, pools: Mapping[str, Draw], facts: Facts
             one = _whole_template(name, body, tuple(given), _filled(answer, filled), pools, place, may_say_more=True)
         except ValueError as error:
             raise ValueError(f"{error}, with facts.{table}[{number}]") from None
-        made.append(Template(one.id, one.tool, one.wishes, one.answer, one.slots, one.difficulty, ((table, number),)))
+        made.append(RecipeTemplate(one.id, one.tool, one.wishes, one.answer, one.slots, one.difficulty, ((table, number),)))
     return made
 
 
@@ -83,9 +83,9 @@ def _whole_template(
     wishes: tuple[str, ...],
     answer: str,
     pools: Mapping[str, Draw],
-    place: Place,
+    place: YamlPlace,
     may_say_more: bool = False,
-) -> Template:
+) -> RecipeTemplate:
     """`may_say_more`: a wish may have slots that the answer lacks, as an error message has that its cure does not need."""
     slots = fields(answer, place / "answer")
     for slot in slots:
@@ -101,12 +101,12 @@ def _whole_template(
             raise (place / "wishes" / number).wrong(f"{lacks} lacks the slot {{{slot}}}; wishes and answer must name the same slots")
     if may_say_more:
         slots = tuple(dict.fromkeys([*slots, *(slot for wish in wishes for slot in fields(wish, place))]))
-    return Template(name, _tool_of(body, answer, place), wishes, answer, slots, body.get("difficulty", "easy"))
+    return RecipeTemplate(name, _tool_of(body, answer, place), wishes, answer, slots, body.get("difficulty", "easy"))
 
 
-def _table_of(wishes: Iterable[str], answer: str, facts: Facts, pools: Mapping[str, Draw], place: Place) -> str | None:
+def _table_of(wishes: Iterable[str], answer: str, facts: Facts, pools: Mapping[str, Draw], place: YamlPlace) -> str | None:
     """The table whose fields a template names, None without. Raises ValueError for an unknown one and for two."""
-    found: dict[str, Place] = {}
+    found: dict[str, YamlPlace] = {}
     for text, there in [(answer, place / "answer"), *((wish, place / "wishes" / number) for number, wish in enumerate(wishes))]:
         for slot in fields(text, there):
             table, dot, key = slot.partition(".")
@@ -123,7 +123,7 @@ def _table_of(wishes: Iterable[str], answer: str, facts: Facts, pools: Mapping[s
     return next(iter(found), None)
 
 
-def _refuse_ambiguous(wishes: Iterable[str], answer: str, table: str, facts: list[dict[str, str]], place: Place) -> None:
+def _refuse_ambiguous(wishes: Iterable[str], answer: str, table: str, facts: list[dict[str, str]], place: YamlPlace) -> None:
     """Raise ValueError where one question would have two answers."""
     for number, wish in enumerate(wishes):
         answers: dict[str, int] = {}
@@ -140,7 +140,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def _tool_of(body: Mapping[str, Any], answer: str, place: Place) -> str:
+def _tool_of(body: Mapping[str, Any], answer: str, place: YamlPlace) -> str:
     """Take the word a question names the tool by: the template's own, else the first word of the answer."""
     first = re.match(r"[\w.-]*\w", answer)
     tool = body.get("tool", first and first[0])

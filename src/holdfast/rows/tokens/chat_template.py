@@ -24,7 +24,7 @@ _PAIR = ("user", "assistant")
 
 
 @dataclass(frozen=True)
-class Template:
+class ChatTemplate:
     """A model's chat template (None: the plain instruction form below) and the texts of its special tokens."""
 
     source: str | None
@@ -34,7 +34,7 @@ class Template:
     shapes: dict[tuple[str, ...], Skeleton | None] | None = field(default=None, compare=False)  # by roles; None: rendered row by row
 
 
-def load_template(folder: Path) -> Template:
+def load_template(folder: Path) -> ChatTemplate:
     """Read the chat template of a model folder: chat_template.jinja, else tokenizer_config.json, else none."""
     settings = read_json(folder / "tokenizer_config.json") or {}
     file = folder / "chat_template.jinja"
@@ -46,10 +46,10 @@ def load_template(folder: Path) -> Template:
     except Exception as error:  # noqa: BLE001  a template is somebody else's program, and compiling it computes
         hint = "download the model's tokenizer again"
         raise Stop(BLOCKED, f"the chat template in {folder} cannot be used: {_short(error)}", hint) from None
-    return Template(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes)
+    return ChatTemplate(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes)
 
 
-def pieces(example: Example, template: Template) -> list[Piece]:
+def pieces(example: Example, template: ChatTemplate) -> list[Piece]:
     """The texts of an example in order, each with whether it is learned. Raises BadRow when the template refuses the turns."""
     if not example.messages:
         return [(example.given, False), (example.learned + template.eos, True)]
@@ -58,7 +58,7 @@ def pieces(example: Example, template: Template) -> list[Piece]:
     return _by_shape(example, template) or _chat(example.messages, example.tools, template)
 
 
-def pair_pieces(prompt: str, answer: str, template: Template) -> list[Piece] | None:
+def pair_pieces(prompt: str, answer: str, template: ChatTemplate) -> list[Piece] | None:
     """The pieces of a prompt and its answer by the skeleton of such conversations, where there is one that holds for these."""
     if template.shapes is None:
         return None
@@ -66,7 +66,7 @@ def pair_pieces(prompt: str, answer: str, template: Template) -> list[Piece] | N
     return shape.fill((prompt, answer)) if shape else None
 
 
-def _by_shape(example: Example, template: Template) -> list[Piece] | None:
+def _by_shape(example: Example, template: ChatTemplate) -> list[Piece] | None:
     """The pieces by the skeleton of the conversation's shape, where there is one that holds for it."""
     messages = example.messages
     if template.shapes is None or example.tools or any(message.calls for message in messages):
@@ -75,14 +75,14 @@ def _by_shape(example: Example, template: Template) -> list[Piece] | None:
     return shape.fill([message.content for message in messages]) if shape else None
 
 
-def _shape(roles: tuple[str, ...], template: Template) -> Skeleton | None:
+def _shape(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
     assert template.shapes is not None
     if roles not in template.shapes:
         template.shapes[roles] = _skeleton(roles, template) if len(template.shapes) < _MOST_SHAPES else None
     return template.shapes[roles]
 
 
-def _skeleton(roles: tuple[str, ...], template: Template) -> Skeleton | None:
+def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
     """Of conversations whose every answer can be told from what stands before it; others are looked at one by one."""
     answers = roles.count("assistant")
 
@@ -96,7 +96,7 @@ def _skeleton(roles: tuple[str, ...], template: Template) -> Skeleton | None:
         return None
 
 
-def _chat(messages: tuple[Message, ...], tools: tuple[Any, ...], template: Template) -> list[Piece]:
+def _chat(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> list[Piece]:
     """Render the conversation up to before and after each assistant turn; what such a turn adds is learned.
 
     A template that rewrites earlier turns (dropping their reasoning, say) allows this for the last assistant turn only.
@@ -117,7 +117,7 @@ def _chat(messages: tuple[Message, ...], tools: tuple[Any, ...], template: Templ
     raise BadRow("template_refuses", "the chat template does not write an answer behind its own generation prompt")
 
 
-def _render(template: Template, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool) -> str:
+def _render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool) -> str:
     assert template.compiled is not None
     turns: list[Json] = [
         {"role": message.role, "content": message.content} | ({"tool_calls": [*message.calls]} if message.calls else {})

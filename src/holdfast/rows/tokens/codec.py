@@ -16,7 +16,7 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.rows.judge.layouts import BadRow
 from holdfast.rows.judge.rules import Rules
-from holdfast.rows.tokens.chat_template import Template, load_template
+from holdfast.rows.tokens.chat_template import ChatTemplate, load_template
 from holdfast.rows.tokens.skeleton import Piece
 from holdfast.rows.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
 
@@ -44,7 +44,7 @@ class Codec:
 
     folder: Path
     tokenizer: Tokenizer
-    template: Template
+    template: ChatTemplate
     pad: int
     pad_reason: str
     bos: tuple[int, ...]
@@ -158,7 +158,7 @@ def load_codec(folder: Path) -> Codec:
 
 def plain_codec(codec: Codec) -> Codec:
     """The same tokenizer with the plain instruction form instead of a chat template: for counting, when the model is not known."""
-    return dataclasses.replace(codec, template=Template(None, "", codec.template.eos, None), bos=(), stands_in=True)
+    return dataclasses.replace(codec, template=ChatTemplate(None, "", codec.template.eos, None), bos=(), stands_in=True)
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
@@ -190,14 +190,14 @@ def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
     return tokenizer
 
 
-def _leading_specials(tokenizer: Tokenizer, template: Template) -> tuple[int, ...]:
+def _leading_specials(tokenizer: Tokenizer, template: ChatTemplate) -> tuple[int, ...]:
     """What the tokenizer itself puts before a text (the beginning-of-text token), for forms without a chat template."""
     ids = tokenizer.encode("", add_special_tokens=True).ids
     eos = tokenizer.token_to_id(template.eos) if template.eos else None
     return tuple(number for number in ids if number != eos)
 
 
-def _pad_token(folder: Path, tokenizer: Tokenizer, template: Template) -> tuple[int, str]:
+def _pad_token(folder: Path, tokenizer: Tokenizer, template: ChatTemplate) -> tuple[int, str]:
     """A token for padding that is not the end of text: the model's own, else one that never has to be predicted."""
     settings = read_json(folder / "tokenizer_config.json") or {}
     value = settings.get("pad_token")

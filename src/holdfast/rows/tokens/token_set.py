@@ -51,7 +51,7 @@ class TokenSet:
         return Source(self.files[int(self.file[number])], int(self.line[number]))
 
 
-class Part(NamedTuple):
+class ShardPart(NamedTuple):
     """A shard of the token set: its file, the number of the data file it is of, that file's line it begins with, its size."""
 
     shard: Path
@@ -64,7 +64,7 @@ class Part(NamedTuple):
 _KINDS = {name: np.dtype(kind) for name, kind in (("ids", "<i4"), ("learned", "u1"), ("starts", "<i8"), ("file", "<i4"), ("line", "<i8"))}
 
 
-def join_parts(path: Path, parts: list[Part], data: Data, pad: int) -> str:
+def join_parts(path: Path, parts: list[ShardPart], data: Data, pad: int) -> str:
     """Write the token set in `path`, whole or not at all, from its shards; the SHA-256 of the file. Holds one shard at a time."""
     rows, tokens = sum(part.rows for part in parts), sum(part.tokens for part in parts)
     sizes = {"ids": tokens, "learned": tokens, "starts": rows + 1, "file": rows, "line": rows}
@@ -78,7 +78,7 @@ def join_parts(path: Path, parts: list[Part], data: Data, pad: int) -> str:
     return digest.hexdigest()
 
 
-def _column(name: str, parts: list[Part]) -> Iterator[bytes]:
+def _column(name: str, parts: list[ShardPart]) -> Iterator[bytes]:
     """One array of the token set, shard by shard."""
     total = 0
     if name == "starts":

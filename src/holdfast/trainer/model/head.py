@@ -16,7 +16,7 @@ from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
 from holdfast.trainer.model.mixed import HALF, padded
 
 
-class Head:
+class OutputHead:
     """The output layer of a causal language model and what its architecture does to logits: scaling, then soft-capping."""
 
     def __init__(self, model: Any) -> None:

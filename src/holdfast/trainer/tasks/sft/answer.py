@@ -16,12 +16,12 @@ from holdfast.trainer.task import Asked
 _BATCH = 16
 
 
-def unheard(rows: int) -> None:
+def ignore(rows: int) -> None:
     """Nobody wants to know."""
 
 
 def answers(
-    model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, eos: int | None, longest: int, asked: Asked = unheard
+    model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, eos: int | None, longest: int, asked: Asked = ignore
 ) -> list[str]:
     """One answer per prompt (token numbers), without special tokens and surrounding blanks, in the order of the prompts."""
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))

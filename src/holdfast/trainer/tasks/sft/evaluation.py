@@ -17,11 +17,11 @@ from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split
 from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.exhausted import OutOfMemory, naming
+from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.task import Asked
-from holdfast.trainer.tasks.sft.answer import answers, unheard
+from holdfast.trainer.tasks.sft.answer import answers, ignore
 from holdfast.trainer.tasks.sft.packing import grouped_batches
 from holdfast.trainer.tasks.sft.text_model import LabelLoss
 
@@ -55,7 +55,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     return result
 
 
-def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = unheard) -> float:
+def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
     """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
     total, labels, budget = 0.0, 0, settings.micro_batch_tokens
     loss = LabelLoss(model.get_base_model(), settings.own_head)
@@ -65,7 +65,7 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
         try:
             with torch.inference_mode():
                 for batch in grouped_batches(tokens, now, budget, device):
-                    with naming(batch):
+                    with tag_out_of_memory(batch):
                         total += float(loss(batch)[0].double())
                     labels += batch.labels
                     left -= set(batch.numbers)

@@ -15,7 +15,7 @@ from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.model.dropout import StepContext, make_stateless
 from holdfast.trainer.model.fused import Fused
-from holdfast.trainer.model.head import Head, summed_loss
+from holdfast.trainer.model.head import OutputHead, summed_loss
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
@@ -101,7 +101,7 @@ class LabelLoss:
     def __init__(self, model: Any, own_head: bool) -> None:
         self.model = model
         self.decoder = getattr(model, model.base_model_prefix, None)
-        self.head = None if own_head or self.decoder is None else Head(model)
+        self.head = None if own_head or self.decoder is None else OutputHead(model)
 
     def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         if self.head is None:

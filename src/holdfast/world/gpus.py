@@ -14,7 +14,7 @@ _KFD = "/sys/class/kfd/kfd/topology/nodes"
 _FRAME_BUFFER_HEAPS = (1, 2)
 
 
-def read_cards(place: Place, told: Json) -> list[Json]:
+def read_gpus(place: Place, told: Json) -> list[Json]:
     """All AMD and NVIDIA GPUs: AMD's in the order of the driver's nodes, NVIDIA's in its own, then those no driver has taken."""
     amd, nvidia, seen = _kfd_cards(place), _nvidia_cards(place, told.get("nvidia", [])), _pci_cards(place)
     if not amd:
