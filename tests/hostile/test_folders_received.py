@@ -113,7 +113,7 @@ def test_temporary_files_are_new_and_never_a_planted_link(tmp_path: Path) -> Non
     assert len(names) == 3
 
 
-@pytest.mark.parametrize("kind", ["another user's", "readable by others", "a link", "a pipe"])
+@pytest.mark.parametrize("kind", ["another user's", "writable by others", "a link", "a pipe"])
 def test_a_snapshot_that_could_be_somebody_elses_is_not_taken(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "holdfast-0-0.rank0"
     MemoryFile.create(path, tmp_path / "gone", 64, 64).memory.close()
@@ -122,8 +122,8 @@ def test_a_snapshot_that_could_be_somebody_elses_is_not_taken(tmp_path: Path, ki
         if os.geteuid() != 0:
             pytest.skip("only root can give a file to another user")
         os.chown(path, 12345, 12345)
-    elif kind == "readable by others":
-        path.chmod(0o644)
+    elif kind == "writable by others":
+        path.chmod(0o622)
     elif kind == "a link":
         path.rename(tmp_path / "elsewhere")
         path.symlink_to(tmp_path / "elsewhere")

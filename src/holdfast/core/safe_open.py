@@ -18,10 +18,10 @@ def open_log(path: Path, anew: bool = False) -> BinaryIO:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a regular file that is this user's alone: no link, nobody else may read or write it. Raises OSError."""
+    """A descriptor of a regular file that this user alone may write: no link, no file of another. Raises OSError."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     facts = os.fstat(descriptor)
-    if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o077:
+    if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022:
         return descriptor
     os.close(descriptor)
     raise PermissionError(errno.EPERM, "is not this user's own file", str(path))
