@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+_SOURCE = Path(__file__).resolve().parents[2]  # the folder that the package lies in
 _BEFORE_3_11 = (  # what -P does there
     "import sys; del sys.path[0], sys.argv[0]; import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
@@ -12,7 +14,10 @@ _BEFORE_3_11 = (  # what -P does there
 
 def module_command(module: str, *arguments: object) -> list[str]:
     """The command that runs a module of ours, and imports nothing from the current folder: somebody's own json.py may lie there."""
-    begin = [sys.executable, "-P", "-m"] if sys.version_info >= (3, 11) else [sys.executable, "-c", _BEFORE_3_11]
+    if Path.cwd() == _SOURCE:
+        begin = [sys.executable, "-m"]
+    else:
+        begin = [sys.executable, "-P", "-m"] if sys.version_info >= (3, 11) else [sys.executable, "-c", _BEFORE_3_11]
     return [*begin, module, *map(str, arguments)]
 
 
