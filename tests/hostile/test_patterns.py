@@ -26,7 +26,7 @@ LOG_MODULES = (
     "core.logtext",
     *(f"mind.{name}" for name in ("bars", "curve", "diagnose", "frames", "harmless", "readings", "sift", "unfinished")),
 )
-TEXT_MODULES = ("core.scrub", "rows.collect.redact")
+TEXT_MODULES = ("core.scrub", "core.secret_forms", "rows.collect.redact")
 RANDOM = random.Random(0).randbytes(4 * LONGEST)
 UNITS = (
     *(

@@ -6,20 +6,14 @@ What cannot be known is left: names in the text of rows, in file names, in what 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
-# Keys and tokens by the forms their makers gave them.
-KEY_FORMS = re.compile(
-    r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\s*[\w-]+: [^\n]*\n)*(?:\s*[A-Za-z0-9+/=]{40,})*"
-    r"(?:\s*[A-Za-z0-9+/=]*\s*-----END (?:[A-Z]+ )*PRIVATE KEY-----)?"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b|\bSG\.[\w-]{22}\.[\w-]{43}\b"
-    r"|\b[rs]k_live_[A-Za-z0-9]{24,}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
-    r"|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
-    r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|\bhf_[A-Za-z]{34}\b|\bxox[abpr]-[A-Za-z0-9-]{20,}|\bAIza[\w-]{35}\b"
-    r"|(?<![\w-])eyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
-)
+from holdfast.core.secret_forms import KEY_FORMS, PLACED_FORMS
+
 # An address as it stands in the texts of rows; no part of a URL or a path.
 ADDRESS_FORM = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
 _PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?(?:-----END (?:[A-Z]+ )?PRIVATE KEY-----|\Z)", re.S)
@@ -43,9 +37,12 @@ _EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b")
 _ADDRESS = re.compile(
     r"(?<![\d.])(?:192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?![\d.]*\d)"
     r"|(?<=[<\[@/(])10\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|(?<![\d.=])10\.\d{1,3}\.\d{1,3}\.\d{1,3}(?=[:<])"
-    r"|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b"
+    r"|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|(?i:(?<![\w:])(?:fe80|fd[0-9a-f]{2}):[0-9a-f:]{2,40}(?:%\w{1,20})?)"
 )
-_HOMES = re.compile(r"(?:/home/|/Users/|\\{1,2}Users\\{1,2})([^/\\\s\"':,;]+)")
+_INNER_HOST = re.compile(
+    r"(?<![\w./-])(?=[\w.-]{0,60}[-\d])[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,5}\.(?:internal|intranet|corp|lan|localdomain)\b"
+)
+_HOMES = re.compile(r"(?:/home/|/[Uu]sers/|\\{1,2}Users\\{1,2})([^/\\\s\"':,;]+)")
 _ORDINARY = {
     "root",
     "user",
@@ -92,10 +89,12 @@ class Scrubber:
 
     def __init__(self, person: Person) -> None:
         self.taken: Counter[str] = Counter()
-        self._secrets = _any_of((secret for secret in person.secrets if len(secret) >= SHORTEST_SECRET), whole=False)
+        known = {form for secret in person.secrets if len(secret) >= SHORTEST_SECRET for form in _forms_of(secret)}
+        self._secrets = _any_of(known, whole=False)
         self._paths = {path.rstrip("/"): name for path, name in person.paths.items() if len(path) > 1}
         self._path = _any_of(self._paths, whole=False, after=r"(?![\w.-])")
         self._host = _any_of(_worth(person.hosts), whole=True)
+        self._domain = _below({domain for host in person.hosts if "." in (domain := host.partition(".")[2])})
         self._user = _any_of(_worth(person.users), whole=True)
 
     def text(self, text: str) -> str:
@@ -104,11 +103,14 @@ class Scrubber:
         text = self._replace("secret", self._secrets, text, "[secret]")
         for pattern in (_ARGUMENT, _NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
             text = pattern.sub(self._value, text)
+        for pattern in PLACED_FORMS:
+            text = pattern.sub(self._placed, text)
         for pattern in (KEY_FORMS, _LOOSE_FORMS):
             text = self._replace("secret", pattern, text, "[secret]")
         text = self._replace("email", _EMAIL, text, "[email]")
         text = self._path.sub(self._path_name, text) if self._path else text
-        text = self._replace("host", self._host, text, "[host]")
+        for names in (self._host, self._domain, _INNER_HOST):
+            text = self._replace("host", names, text, "[host]")
         text = self._replace("user", self._user, text, "[user]")
         return self._replace("address", _ADDRESS, text, "[address]")
 
@@ -128,6 +130,15 @@ class Scrubber:
         quote = value[0] if value[0] in "\"'" else ""
         return f"{match[1]}{quote}[secret]{quote}"
 
+    def _placed(self, match: re.Match[str]) -> str:
+        """The match with its secret replaced; what is plainly none, or was taken already, stays."""
+        secret = match["it"]
+        if "[secret]" in secret or _NOTHING.fullmatch(secret):
+            return match[0]
+        self.taken["secret"] += 1
+        start = match.start("it") - match.start()
+        return f"{match[0][:start]}[secret]{match[0][start + len(secret) :]}"
+
     def _path_name(self, match: re.Match[str]) -> str:
         self.taken["path"] += 1
         return self._paths[match[0]]
@@ -136,6 +147,22 @@ class Scrubber:
 def _worth(names: Iterable[str]) -> list[str]:
     """Names that tell a person or a machine: no stock name, and not so short that they are parts of everything."""
     return [name for name in names if len(name) >= SHORTEST_NAME and name.lower() not in _ORDINARY]
+
+
+def _forms_of(secret: str) -> set[str]:
+    """A secret as it is, as it stands in a URL, and in base64 at whatever place of a longer text."""
+    forms = {secret, quote(secret, safe="")}
+    raw = secret.encode()
+    for before, begin in ((0, 0), (1, 2), (2, 3)):
+        coded = b64encode(bytes(before) + raw).decode().rstrip("=")
+        forms.add(coded[begin : len(coded) - ((before + len(raw)) % 3 > 0)])
+    return {form for form in forms if len(form) >= SHORTEST_SECRET}
+
+
+def _below(domains: set[str]) -> re.Pattern[str] | None:
+    """Names of machines below these domains."""
+    either = "|".join(map(re.escape, sorted(domains)))
+    return re.compile(rf"(?<![\w.-])[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{0,5}}\.(?:{either})(?![\w-])", re.I) if domains else None
 
 
 def _any_of(words: Iterable[str], whole: bool, after: str = "") -> re.Pattern[str] | None:

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.scrub import ADDRESS_FORM, KEY_FORMS
+from holdfast.core.scrub import ADDRESS_FORM
+from holdfast.core.secret_forms import KEY_FORMS, PLACED_FORMS
 
 Level = Literal["all", "secrets", "none"]
 _WELL_KNOWN = {"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220"}
@@ -59,15 +60,7 @@ _KINDS = (
     ),
     _Kind("SECRET", re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})")),
     _Kind("SECRET", re.compile(r"://[^\s/:@]+:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
-    _Kind(
-        "SECRET",
-        re.compile(
-            r"(?i)(?:\bsshpass\s+-p\s*|--(?:password|passwd|pass|token|api-key|secret)[= ]\s*"
-            r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s*[^\s:]+:"
-            r"|\bmysql(?:dump|admin)?\b[^\n|;]{0,400}?\s-p(?=\S)|\bredis-cli\b[^\n|;]{0,400}?\s-a\s+)[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
-        ),
-        lambda text: not _PLACEHOLDER.match(text),
-    ),
+    *(_Kind("SECRET", form, lambda text: not _PLACEHOLDER.match(text)) for form in PLACED_FORMS),
     _Kind(
         "SECRET",
         re.compile(

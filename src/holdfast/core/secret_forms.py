@@ -1,0 +1,48 @@
+"""What secrets look like, by the form their makers gave them or by where they stand: one list for bundles, redaction and data checks."""
+
+from __future__ import annotations
+
+import re
+
+# Keys and tokens by the forms their makers gave them.
+KEY_FORMS = re.compile(
+    r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\s*[\w-]+: [^\n]*\n)*(?:\s*[A-Za-z0-9+/=]{40,})*"
+    r"(?:\s*[A-Za-z0-9+/=]*\s*-----END (?:[A-Z]+ )*PRIVATE KEY-----)?"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b|\bSG\.[\w-]{22}\.[\w-]{43}\b"
+    r"|\b[rs]k_live_[A-Za-z0-9]{24,}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
+    r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|\bhf_[A-Za-z]{34}\b|\bxox[abpr]-[A-Za-z0-9-]{20,}|\bAIza[\w-]{35}\b"
+    r"|\br8_[A-Za-z0-9]{30,}|\blsv2_(?:pt|sk)_\w{30,}|\bgsk_[A-Za-z0-9]{40,}|\bnvapi-[\w-]{40,}|\bdapi[0-9a-f]{32}(?:-\d)?\b"
+    r"|\bSK[0-9a-f]{32}\b|\b(?:xai|pplx|csk)-[A-Za-z0-9]{40,}|\b(?:tgp|dop)_v1_[\w-]{40,}|\bATATT3[\w=-]{50,}|\bshpat_[0-9a-f]{32}\b"
+    r"|\bglsa_\w{32,}|\bya29\.[\w-]{20,}|\bdckr_pat_[\w-]{20,}|\bhvs\.[\w-]{20,}|\bwhsec_[A-Za-z0-9+/=]{20,}|\bGOCSPX-[\w-]{20,}"
+    r"|\bpcsk_\w{30,}|\bjina_\w{40,}|\brpa_[A-Z0-9]{30,}|\b\d{8,10}:AA[\w-]{32,33}(?![\w-])"
+    r"|(?<![\w-])eyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
+)
+_MIXED = r"(?=[A-Za-z0-9/+_-]{0,199}[A-Z])(?=[A-Za-z0-9/+_-]{0,199}[a-z])(?=[A-Za-z0-9/+_-]{0,199}\d)"
+# The group `it` is the secret, what stands around it tells that it is one.
+PLACED_FORMS = (
+    re.compile(
+        r"(?i)(?:\bsshpass\s{1,4}-p\s{0,4}|--(?:password|passwd|pass|token|api-key|secret)[= ]\s{0,4}"
+        r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s{0,4}[^\s:]{1,80}:|\bmysql(?:dump|admin)?\b[^\n|;]{0,400}?\s-p(?=\S)"
+        r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
+    ),
+    re.compile(r"(?i)\bhooks\.slack\.com/(?:services|workflows|triggers)/(?P<it>[\w/]{10,})"),
+    re.compile(r"(?i)\bdiscord(?:app)?\.com/api/webhooks/(?P<it>\d+/[\w-]{20,})"),
+    re.compile(r"(?i)\bwebhook\.office\.com/webhookb2/(?P<it>[^\s\"']{20,})"),
+    re.compile(r"(?i)\bapi\.telegram\.org/(?:file/)?bot(?P<it>\d+:[\w-]{20,})"),
+    re.compile(r"(?i)\b(?:AccountKey|SharedAccessKey|SharedAccessSignature)=(?P<it>[^\s;\"']{8,})"),
+    re.compile(r"(?i)\"(?:auth|identitytoken|registrytoken)\"\s{0,8}:\s{0,8}\"(?P<it>[^\s\"]{8,})\""),
+    re.compile(r"(?i)(?<![A-Za-z0-9])_(?:auth|authToken|password) {0,4}= {0,4}(?P<it>[^\s\"']{6,})"),
+    re.compile(r"(?i)\blogin[ \t]+\S{1,80}\s{1,8}password[ \t]+(?P<it>\S{3,})"),
+    re.compile(r"(?im)^[ \t]*password[ \t]+(?P<it>\S{4,})[ \t]*$"),
+    re.compile(r"(?i)\b(?:set-)?cookie[\"']?\s{0,4}:\s{0,4}[\"']?(?P<it>[\w.-]{1,80}=[^\n\"']{4,})"),
+    re.compile(r"(?i)\bwandb(?:\.login\(| +login\b)[^\n]{0,40}?(?P<it>\b[0-9a-f]{40}\b)"),
+    re.compile(r"(?i)(?:token|key|secret|password|signature|sig)%3D(?P<it>[^\s\"'&%]{6,})"),
+    re.compile(  # a secret on the line below its name
+        r"(?im)^[ \t]*[\"']?(?:[\w.-]{1,40} ){0,3}[\w.-]{0,40}(?:password|passphrase|secret|token|api[_ -]?key|access[_ -]?key)[\"']?"
+        r"[ \t]*[:=]?[ \t]*[|>]?-?[ \t]*\n"
+        r"[ \t]*[\"']?(?P<it>(?=[^\s\"']{0,80}\d)(?=[^\s\"']{0,80}[a-z])[^\s\"'/:]{12,})[\"']?[ \t]*$"
+    ),
+    re.compile(rf"(?<![\w/+=.-]){_MIXED}(?!(?:[A-Za-z0-9+]{{0,40}}/){{3}})(?P<it>[A-Za-z0-9/+]{{40}})(?![\w/+=.-])"),  # AWS
+    re.compile(rf"[=:][ \t]{{0,4}}[\"']?(?P<it>{_MIXED}(?![A-Za-z0-9+_-]{{0,40}}/)[A-Za-z0-9/+_-]{{32,200}}={{0,2}})(?![\w/.+=-])"),
+)

@@ -1,0 +1,168 @@
+"""Planted secrets that neither a bundle nor redacted rows may hold, and look-alikes that both leave."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+from collections import Counter
+from urllib.parse import quote
+
+import pytest
+
+from holdfast.core.scrub import Person, Scrubber
+from holdfast.rows.collect.redact import redact
+
+DRAWN = random.Random(7)
+LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+
+def drawn(count: int, of: str = LETTERS + "23456789") -> str:
+    """Random characters, with one of each sort where there are sorts."""
+    return "".join(DRAWN.choice(of) for _ in range(count - 3)) + ("aB3" if of == LETTERS + "23456789" else of[-3:])
+
+
+HEX = "0123456789abcdef"
+PREFIXED = {
+    "r8_": (37, ""),
+    "lsv2_pt_": (32, HEX),
+    "gsk_": (52, ""),
+    "nvapi-": (64, ""),
+    "dapi": (32, HEX),
+    "SK": (32, HEX),
+    "xai-": (80, ""),
+    "pplx-": (48, ""),
+    "csk-": (48, ""),
+    "tgp_v1_": (43, ""),
+    "dop_v1_": (64, HEX),
+    "ATATT3": (60, ""),
+    "shpat_": (32, HEX),
+    "glsa_": (41, ""),
+    "ya29.": (60, ""),
+    "dckr_pat_": (27, ""),
+    "hvs.": (24, ""),
+    "whsec_": (32, ""),
+    "GOCSPX-": (28, ""),
+    "pcsk_": (60, ""),
+    "jina_": (60, ""),
+    "sk-proj-": (48, ""),
+    "sk-ant-": (48, ""),
+    "ghp_": (36, ""),
+    "glpat-": (20, ""),
+    "npm_": (36, ""),
+    "AIza": (35, ""),
+    "sk_live_": (24, ""),
+    "AKIA": (16, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"),
+    "rpa_": (40, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"),
+    "123456789:AA": (33, ""),
+}
+PLANTED = [("said {} twice", prefix + drawn(count, of or LETTERS + "23456789")) for prefix, (count, of) in PREFIXED.items()]
+PLANTED += [
+    ("{}", drawn(40)),
+    ("credentials {} for the bucket", drawn(38) + "/+"),
+    ("DefaultEndpointsProtocol=https;AccountName=x;AccountKey={};EndpointSuffix=y", drawn(86) + "=="),
+    ("Endpoint=sb://x;SharedAccessKey={}", drawn(43) + "="),
+    ("$ wandb login {}", drawn(40, HEX)),
+    ("$ wandb login --relogin {}", drawn(40, HEX)),
+    ("wandb.login(key='{}')", drawn(40, HEX)),
+    ("machine api.wandb.ai login user password {}", drawn(40, HEX)),
+    ("machine api.wandb.ai\n  login user\n  password {}", drawn(40, HEX)),
+    ("machine x\nlogin y\npassword {}\n", "tiger-lily"),
+    ("POST https://hooks.slack.com/services/{}", "T0AB1CD2E/B0AB1CD2E/" + drawn(24)),
+    ("POST https://discord.com/api/webhooks/{}", "123456789012345678/" + drawn(68)),
+    ("POST https://x.webhook.office.com/webhookb2/{}", drawn(36) + "@" + drawn(36)),
+    ("GET https://api.telegram.org/bot{}/getMe", "1234567890:" + drawn(35)),
+    ('{{"auths": {{"https://index.docker.io/v1/": {{"auth": "{}"}}}}}}', b64encode(b"me:tiger-lily").decode()),
+    ('{{"identitytoken":"{}"}}', drawn(36)),
+    ("//registry.npmjs.org/:_authToken={}", drawn(36)),
+    ("sshpass -p {} ssh host", "tiger-lily1"),
+    ("sshpass -p'{}' ssh host", "tiger-lily1"),
+    ("mysql -u root -p{} db", "tiger-lily1"),
+    ("mysqldump --single-transaction -p{} db", "tiger-lily1"),
+    ("redis-cli -h x -a {} ping", "tiger-lily1"),
+    ("curl -s -u me:{} https://x.org", "tiger-lily1"),
+    ("Set-Cookie: {}; Path=/", "session=" + drawn(24)),
+    ("Cookie: {}", "a=1; sid=" + drawn(24)),
+    ("https://x.org/login?next=%2Fa%3Ftoken%3D{}", drawn(24)),
+    ("api_key:\n  {}\n", drawn(24)),
+    ("Your access key\n{}\n", drawn(24)),
+    ("export FOO={}", drawn(40)),
+    ("session: {}", drawn(32)),
+    ("password={}", "tiger-lily1"),
+    ("MY_API_KEY: {}", drawn(20)),
+    ("https://me:{}@x.org/", "tiger-lily1"),
+    ("Authorization: Bearer {}", drawn(30)),
+]
+INNOCENT = [
+    "commit 5d809c9f0e1d2c3b4a5968778695a4b3c2d1e0f9",
+    "sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "run.id = 3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+    "enter your password to go on",
+    "the password was wrong, try again",
+    "threading.local() of torch._C._distributed_c10d",
+    "model: meta-llama/Llama-3.1-8B-Instruct",
+    "model.layers.31.self_attn.q_proj.lora_A.default.weight",
+    "base_model: NousResearch/Hermes-2-Pro-Mistral-7B",
+    "checkpoint: /data/models/Qwen2.5-Coder-7B-Instruct/model-00001-of-00004.safetensors",
+    "path=/usr/local/lib/python3.11/site-packages/torch/nn/modules/module.py",
+    "url: https://github.com/huggingface/transformers/issues/12345",
+    "torch==2.13.0+cu126",
+    "nvidia-cublas-cu12==12.4.5.8",
+    "CUDA_VISIBLE_DEVICES=0,1,2,3",
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "GPU-8a56a4bc-e184-a047-2620-be19fdf913d5",
+    "0000:03:00.0 amdgpu",
+    "_ZN2at6native12_GLOBAL__N_119gemm_and_bias_kernelE",
+    "KeyError: 'input_ids'",
+    "skipped 12 rows, sk-learn and r8_quantised",
+    "dapi is an API, gsk_ a prefix",
+    "Qwen2ForCausalLMWithValueHeadAndRewardModel",
+    "at::native::VectorizedElementwiseKernelLaunchConfig",
+    "loss=1.2345678901234567",
+    "eval_loss: 0.123456789",
+    "tokens_per_second: 12345.678901234567",
+    "max_tokens: 512",
+    "eos_token: <|im_end|>",
+    "step 100: 1:23:45 of 12:34:56",
+    "2026-11-23T09:06:42.123456Z start",
+    "the cookie jar is empty",
+    "mysql is not installed, -p is a flag",
+    "curl -sSL https://x.org/install.txt",
+    "redis-cli ping",
+    "author: somebody, auth: none",
+    "use of fd 7 and fe 8",
+    "std::unordered_map<unsigned long, at::Tensor>",
+    "MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1100_48.kdb",
+    "triton_poi_fused_add_native_layer_norm_backward_12",
+    "hipErrorNoBinaryForGpu: Unable to find code object for all current devices!",
+    "NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=INFO",
+]
+
+
+@pytest.mark.parametrize(("line", "secret"), PLANTED, ids=[f"{at} {line[:30]}" for at, (line, _) in enumerate(PLANTED)])
+def test_a_planted_secret_is_taken_out_of_bundles_and_rows(line: str, secret: str) -> None:
+    for text in (Scrubber(Person()).text(line.format(secret)), redact(line.format(secret), "secrets", Counter())):
+        assert secret not in text and secret[-8:] not in text, text
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(PLANTED) >= 60 and len(INNOCENT) >= 40
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_a_look_alike_stays(text: str) -> None:
+    assert Scrubber(Person()).text(text) == text
+    assert redact(text, "secrets", Counter()) == text
+
+
+def test_a_known_secret_goes_in_every_form_of_it() -> None:
+    secret = "to/be+or=not to be?"
+    scrubber = Scrubber(Person(secrets=frozenset({secret})))
+    for before in ("", "a", "ab", "me:"):
+        coded = b64encode(f"{before}{secret}".encode()).decode()
+        assert coded[6:-4] not in scrubber.text(f"said {coded}!")
+    assert quote(secret, safe="") not in scrubber.text(f"said {quote(secret, safe='')}!")
+
+
+@pytest.mark.parametrize("text", ["fe80::1c2d:3e4f:5a6b:7c8d%eth0", "fd12:3456:789a::1", "gpu-03.cluster.internal", "gpubox9.lab.example"])
+def test_an_inner_name_or_address_goes(text: str) -> None:
+    assert text not in Scrubber(Person(hosts=frozenset({"gpubox7.lab.example"}))).text(f"met {text} there")
