@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -13,6 +14,7 @@ import orjson
 from holdfast import __version__
 from holdfast.core.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
 from holdfast.core.files import Json, is_full
+from holdfast.core.inert import inert
 from holdfast.core.parser import Parser, add_verbs
 
 _STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}
@@ -43,16 +45,19 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit code."""
     as_json = "--json" in (sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # somebody's own stream, or a closed one
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # an unprintable arrow ends no command
     try:
         arguments = build_parser().parse_args(argv)
         as_json = getattr(arguments, "json", False)
         code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
-        print(f"holdfast: {stop}", file=sys.stderr)
+        print(inert(f"holdfast: {stop}"), file=sys.stderr)
         told, own = _untold(stop.code, stop.message, stop.hint), stop.answer or {}
         code, answer = stop.code, own if "status" in own else told | own
     except KeyboardInterrupt as interrupt:
-        print(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
+        print(inert(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}"), file=sys.stderr)
         code, answer = INTERRUPTED, _untold(INTERRUPTED, str(interrupt) or "interrupted", "")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,7 @@ from holdfast.core.cards.check import Case
 from holdfast.core.cards.variable import Advice
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
+from holdfast.core.inert import inert
 
 
 def profile(facts: Json) -> list[Advice]:
@@ -27,7 +28,7 @@ def confirmed(facts: Json) -> list[Advice]:
 def as_file(advised: list[Advice], title: str) -> str:
     """A file for `source` and docker's --env-file alike; the reason stands behind each line, what is only reported is commented out."""
     lines = [
-        f"# {title}",
+        f"# {_on_one_line(title)}",
         "# `set -a; source FILE; set +a` in a shell. Lines behind a # are reported, not confirmed: try them one at a time.",
         "",
     ]
@@ -35,5 +36,12 @@ def as_file(advised: list[Advice], title: str) -> str:
         lines.append("# nothing: the defaults are right for this machine")
     for advice in advised:
         mark = "" if advice.standing == "confirmed" else "# "
-        lines.append(f"{mark}{advice.name}={shlex.quote(advice.value)}  # {advice.standing}: {advice.reason} ({advice.source})")
+        lines.append(
+            f"{mark}{advice.name}={shlex.quote(advice.value)}  # {_on_one_line(f'{advice.standing}: {advice.reason} ({advice.source})')}"
+        )
     return "\n".join(lines) + "\n"
+
+
+def _on_one_line(text: str) -> str:
+    """Text of a machine file in a comment of a file that is sourced: a line break in it would begin a command."""
+    return inert(" ".join(text.split()))

@@ -12,6 +12,7 @@ from holdfast.core.cards.variable import Advice
 from holdfast.core.facts.machine import Machine
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
+from holdfast.core.inert import inert
 from holdfast.core.types import Finding
 
 _COLOURS = {"block": "bold red", "warn": "yellow", "info": "cyan", "blocked": "bold red", "risky": "yellow", "ready": "green"}
@@ -68,7 +69,7 @@ class Checkup:
 
     def contrast(self, answer: Json) -> None:
         for entry in answer["differences"]:
-            self.console.print(f"{entry['key']}: {_shown(entry['a'])} | {_shown(entry['b'])}", markup=False)
+            self.console.print(inert(f"{entry['key']}: {_shown(entry['a'])} | {_shown(entry['b'])}"), markup=False)
         for rate in answer["rates"]:
             self.console.print(f"{rate['what']}: the second has {rate['b_over_a']:.2f} times the speed of the first", markup=False)
         for side in ("a", "b"):
@@ -79,9 +80,9 @@ class Checkup:
 
     def _line(self, mark: str, text: str, style: str) -> None:
         if self.wide:
-            self.console.print(f"[{style}]{escape(mark)}[/] {escape(text)}" if mark else f"[{style}]{escape(text)}[/]")
+            self.console.print(f"[{style}]{escape(inert(mark))}[/] {escape(inert(text))}" if mark else f"[{style}]{escape(inert(text))}[/]")
         else:
-            self.console.print(f"{mark} {text}".strip(), markup=False)
+            self.console.print(inert(f"{mark} {text}").strip(), markup=False)
 
     def _inset(self, text: str) -> None:
         self.console.print(

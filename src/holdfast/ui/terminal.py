@@ -20,6 +20,7 @@ from rich.table import Table
 
 from holdfast.core.config.config import Config
 from holdfast.core.files import Json, Tail, last_line
+from holdfast.core.inert import inert
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.core.units import counted
@@ -94,11 +95,12 @@ class Terminal:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            self._print(escape(text))
+            self._print(escape(inert(text)))
 
     def tell(self, text: str) -> None:
         """Something went wrong, or changed hands: said in any case."""
-        self._print(f"[yellow]![/yellow] {escape(text)}" if self.console.is_terminal else f"! {escape(text)}")
+        told = escape(inert(text))
+        self._print(f"[yellow]![/yellow] {told}" if self.console.is_terminal else f"! {told}")
 
     def begin(self, run: RunFolder, config: Config, looking_on: bool = False) -> None:
         """Start to show progress of `run`. Who is `looking_on` hears from the journal what its supervisor says itself."""
@@ -216,11 +218,11 @@ class Terminal:
         """The end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
         if not self.console.is_terminal:
             for name, value in _facts(summary, run):
-                self._print(escape(f"{name:<14} {value}"))
+                self._print(escape(inert(f"{name:<14} {value}")))
             return
         table = Table(show_header=False, box=None, pad_edge=False)
         for name, value in _facts(summary, run):
-            table.add_row(name, escape(value))
+            table.add_row(name, escape(inert(value)))
         self._print(table)
 
 

@@ -16,6 +16,7 @@ from holdfast import __version__
 from holdfast.book import cards_of
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json, read_json
+from holdfast.core.inert import say
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.scrub import Person, Scrubber
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
     files = [{"name": part.name, "bytes": len(part.text.encode()), "what": part.what, "note": part.note} for part in parts]
     if not arguments.json:
-        print("\n".join(_told(out, size, files, taken)))
+        say("\n".join(_told(out, size, files, taken)))
     return DONE, {"bundle": str(out), "bytes": size, "files": files, "scrubbed": taken}
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 from holdfast.core.locks import hold
 from holdfast.rows.alike.write import refuse_outputs
 from holdfast.rows.collect.files import KINDS, batches_of, kind_of
@@ -122,14 +123,14 @@ def _answer(found: Gathered, file: OutFile, rejects: Path) -> Json:
 
 
 def _tell(answer: Json, out: Path) -> None:
-    print(f"{answer['rows']:,} new rows of {answer['read']:,} records in {out} ({answer['in_file']:,} there now)")
+    say(f"{answer['rows']:,} new rows of {answer['read']:,} records in {out} ({answer['in_file']:,} there now)")
     for name, words in (("by_category", "categories"), ("by_reason", "not taken"), ("redacted", "redacted")):
         if answer[name]:
-            print(f"  {words}: " + ", ".join(f"{what} {count:,}" for what, count in answer[name].items()))
+            say(f"  {words}: " + ", ".join(f"{what} {count:,}" for what, count in answer[name].items()))
     if answer["duplicates"]:
-        print(f"  there already: {answer['duplicates']:,}" + (f" ({answer['rated_later']:,} rated now)" if answer["rated_later"] else ""))
+        say(f"  there already: {answer['duplicates']:,}" + (f" ({answer['rated_later']:,} rated now)" if answer["rated_later"] else ""))
     if answer["rejects"]:
-        print(f"  what was not taken, and why: {answer['rejects']}")
+        say(f"  what was not taken, and why: {answer['rejects']}")
 
 
 class _Shown:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 from holdfast.rows.alike.difference import ALONE, CHANGED, difference, kinds
 from holdfast.rows.alike.keys import RowKeys, keys_of, lines_of
 from holdfast.rows.files.paths import expand
@@ -75,7 +76,7 @@ def _quoted(files: list[str], wanted: npt.NDArray[np.bool_]) -> list[Json]:
 
 def _tell(answer: Json) -> None:
     before, after = answer["rows"]["before"], answer["rows"]["after"]
-    print(f"{before:,} rows before, {after:,} after" + (", in another order" if answer["reordered"] else ""))
+    say(f"{before:,} rows before, {after:,} after" + (", in another order" if answer["reordered"] else ""))
     for name, words in (
         ("same", "the same"),
         ("alike", "with the same texts but for case and spaces, or with other fields"),
@@ -84,9 +85,9 @@ def _tell(answer: Json) -> None:
         ("added", "new"),
     ):
         if answer[name]:
-            print(f"{answer[name]:>10,}  {words}")
+            say(f"{answer[name]:>10,}  {words}")
         for row in answer["examples"].get(name, [])[:2]:
-            print(f"            {row['file']}:{row['line']}  {visible(row['text'])}")
+            say(f"            {row['file']}:{row['line']}  {visible(row['text'])}")
     for name, counts in answer.get("by_category", {}).items():
         if counts["before"] != counts["after"]:
-            print(f"{counts['after'] - counts['before']:>+10,}  {name or '(none)'} ({counts['before']:,} to {counts['after']:,})")
+            say(f"{counts['after'] - counts['before']:>+10,}  {name or '(none)'} ({counts['before']:,} to {counts['after']:,})")

@@ -12,6 +12,7 @@ import orjson
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, replacing
+from holdfast.core.inert import say
 from holdfast.rows.alike.write import refuse_outputs
 from holdfast.rows.recipe.generate import Row, make_set
 from holdfast.rows.recipe.recipe import Recipe, difficulty_shares, load_recipe
@@ -51,9 +52,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     counts = Counter(row["category"] for row in rows)
     if not arguments.json:
         written = ", ".join(f"{file} ({len(chosen):,})" for file, chosen in parts.items())
-        print(f"{len(rows):,} rows in {len(counts)} categories: {written}")
+        say(f"{len(rows):,} rows in {len(counts)} categories: {written}")
         for line in more.pop("told", ()):
-            print(f"  {line}")
+            say(f"  {line}")
     more.pop("told", None)
     return DONE, {"rows": len(rows), "by_category": dict(sorted(counts.items())), **more, "seed": recipe.seed, "recipe": recipe.name}
 

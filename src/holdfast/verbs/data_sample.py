@@ -9,6 +9,7 @@ import numpy as np
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 from holdfast.rows.alike.keys import keys_of, lines_of
 from holdfast.rows.alike.portion import amount_of, divide
 from holdfast.rows.alike.write import refuse_outputs, write_lines
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     counts = np.bincount(keys.category[part == 0], minlength=len(keys.categories))
     by_category = dict(zip(keys.categories, counts.tolist(), strict=True)) if arguments.stratify else {}
     if not arguments.json:
-        print(f"{written:,} of {len(keys):,} rows: {arguments.out}")
+        say(f"{written:,} of {len(keys):,} rows: {arguments.out}")
         for name, count in by_category.items():
-            print(f"{count:>10,}  {name or '(none)'}")
+            say(f"{count:>10,}  {name or '(none)'}")
     return DONE, {"rows": len(keys), "sampled": written, "out": str(arguments.out), "by_category": by_category}

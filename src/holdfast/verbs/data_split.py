@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 from holdfast.rows.alike.keys import RowKeys, keys_of, lines_of
 from holdfast.rows.alike.portion import Amount, amount_of, by_hash, divide, groups
 from holdfast.rows.alike.write import refuse_outputs, write_lines
@@ -130,8 +131,8 @@ def _file_names(values: list[str]) -> dict[str, str]:
 
 def _tell(answer: Json) -> None:
     for file, rows in answer["files"].items():
-        print(f"{rows:>10,}  {file}")
+        say(f"{rows:>10,}  {file}")
     if answer["left_out"]:
-        print(f"{answer['left_out']:>10,}  left out")
+        say(f"{answer['left_out']:>10,}  left out")
     if "groups" in answer:
-        print(f"{answer['rows']:,} rows in {answer['groups']:,} groups of similar rows; the largest has {answer['largest_group']:,}")
+        say(f"{answer['rows']:,} rows in {answer['groups']:,} groups of similar rows; the largest has {answer['largest_group']:,}")

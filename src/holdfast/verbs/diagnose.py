@@ -14,6 +14,7 @@ from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 from holdfast.core.logtext import Evidence
 from holdfast.core.run.attempt import closed
 from holdfast.core.run.folder import RunFolder
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         whose = program_of(text)
         result["remedies"] = fitted(result["remedies"], text, of_holdfast=whose == "ours")
     if not arguments.json:
-        print("\n".join(_told(result, whose)))
+        say("\n".join(_told(result, whose)))
     return DONE, result
 
 

@@ -10,6 +10,7 @@ from holdfast.book import cards_of, shelves
 from holdfast.core.cards.catalog import Card
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 
 EXAMPLE = "holdfast explain gpu-oom-allocator"
 
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         chosen = _find(arguments.card, cards)
         text = "\n".join(card.page() for card in chosen)
     if not arguments.json:
-        print(text)
+        say(text)
     return DONE, {"cards": [card.as_json() for card in chosen]}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
 from holdfast.ui.report import write_report
 
@@ -27,5 +28,5 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     except OSError as error:
         raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
     if not arguments.json:
-        print(out)
+        say(str(out))
     return DONE, {"report": str(out)}

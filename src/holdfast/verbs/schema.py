@@ -9,6 +9,7 @@ import orjson
 from holdfast.core.config.config import Config
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 
 EXAMPLE = "holdfast schema > holdfast.schema.json"
 
@@ -20,5 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     schema = Config.model_json_schema()
     if not arguments.json:
-        print(orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode())
+        say(orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode())
     return DONE, schema

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import platform
+import shlex
 import time
 from pathlib import Path
 
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json
+from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SHARED_MEMORY, abandoned
 from holdfast.core.units import counted
@@ -34,10 +36,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     left = abandoned(SHARED_MEMORY)
     if not arguments.json:
         width = max((len(shown(Path(one["run"]))) for one in found), default=0)
-        print("\n".join(line for one in found for line in _lines(one, width)) or f"no runs in {place}")
+        say("\n".join(line for one in found for line in _lines(one, width)) or f"no runs in {place}")
         if left:
             held = f"{counted(len(left), 'snapshot')} of removed runs, {sum(left.values()) / 2**20:,.1f} MiB"
-            print(f"! {held} in {SHARED_MEMORY}: the next `holdfast train`, `trial` or `chat` removes them")
+            say(f"! {held} in {SHARED_MEMORY}: the next `holdfast train`, `trial` or `chat` removes them")
     return DONE, {"runs": found, "abandoned_snapshots": [{"file": str(file), "bytes": size} for file, size in left.items()]}
 
 
@@ -83,5 +85,5 @@ def _next(one: Json) -> list[str]:
     reason = [f"gave up: {one['reason']}"] if one["state"] == "gave_up" and one["reason"] else []
     if not one["command"]:
         return reason
-    where = f"cd {one['folder']} && " if one["folder"] and one["folder"] != str(Path.cwd()) else ""
+    where = f"cd {shlex.quote(one['folder'])} && " if one["folder"] and one["folder"] != str(Path.cwd()) else ""
     return [*reason, f"resume with: {where}{one['command']}"]

@@ -7,6 +7,7 @@ disk; pids are only what can be seen of them from here.
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ def look(run: RunFolder) -> Standing:
     supervised = found.read("supervisor.lock", lambda: taken(run.supervisor_lock), False)
     training = found.read("trainer.lock", lambda: taken(run.trainer_lock), False)
     holder = found.read("supervisor.lock", lambda: read_json(run.supervisor_lock), None) or found.nothing(run.supervisor_lock)
+    holder = holder | {"command": _plain(holder.get("command"))}
     nothing: list[int] = []
     attempts = found.read("attempts", run.attempts, nothing)
     attempt = Attempt(attempts[-1], run.attempt(attempts[-1]), None) if attempts else None
@@ -152,6 +154,15 @@ def _last_row(run: RunFolder) -> Json:
     if row and not isinstance(row["step"], int):
         raise ValueError(f"step {row['step']!r}")
     return row
+
+
+def _plain(command: object) -> str | None:
+    """A command as a supervisor notes it; None for one that a shell would take for more, which no supervisor wrote."""
+    try:
+        words = shlex.split(str(command))
+    except ValueError:
+        return None
+    return str(command) if words[:1] == ["holdfast"] and shlex.join(words) == command else None
 
 
 def _steps(run: RunFolder) -> int | None:
