@@ -111,7 +111,7 @@ def model(name: str) -> None:
             task = task_of(config, dropout=dropout, mixed=mixed)
             task.fused = Fused(task.model, task.context, mixed)
             for layers in (0, 2):
-                task.checkpoint(layers)
+                task.adopt({"checkpointed_layers": layers})
                 found = gradients(task, task.batches(rows, 64))
                 if mixed:
                     assert abs(found[0] / wanted[0] - 1) < 5e-3 and apart(found[1], wanted[1]) < 5e-3, (found[0], wanted[0])

@@ -109,7 +109,7 @@ def test_layers_together_learn_what_they_learn_alone(name: str, mixed: bool) -> 
     task = fused_task(name, mixed=mixed)
     assert fused_differ(task) == ({}, "")
     for layers in (0, 1):
-        task.checkpoint(layers)
+        task.adopt({"checkpointed_layers": layers})
         found = gradients(task, task.batches(ROWS, 64))
         if mixed:
             assert found[0] == pytest.approx(wanted[0], rel=5e-3) and apart(found[1], wanted[1]) < 5e-3

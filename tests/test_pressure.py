@@ -144,9 +144,8 @@ def test_what_a_cycle_of_objects_holds_is_given_back() -> None:
 
 def test_the_step_after_this_one_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    bench: Any = SimpleNamespace(task=None, optimizer=None, prepare=asked.append)
-    monkeypatch.setattr(pressure, "compute_gradients", lambda *arguments: arguments[-1]())
-    monkeypatch.setattr(pressure, "within_memory", lambda bench, step, compute: compute(400))
+    bench: Any = SimpleNamespace(compute=lambda *arguments: arguments[-1](), prepare=asked.append)
+    monkeypatch.setattr(pressure, "within_memory", lambda bench, step, work: work())
     pressure.compute_within_memory(bench, 7, [1, 2], lambda *_: 1.0)
     assert asked == [8]
 

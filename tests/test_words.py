@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from conftest import SHARED, needs_shared
 from holdfast.core.facts.model_folder import EMBEDDED
+from holdfast.rows.tokens import word_counts as words
 from holdfast.rows.tokens.codec import load_codec
-from holdfast.rows.tokens.codec import word_counts as words
 from holdfast.rows.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
 
 END = "<|end|>"

@@ -243,7 +243,7 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         change = change_of_loss(loss)
         facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}"))
         if not loss["eval_tuned"] < loss["eval_base"]:
-            facts.append(("", "on held-out rows the adapter is no better: look at the curves; try a lower train.lr or more rows"))
+            facts.append(("", "on held-out rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
         facts.append(("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} tokens/s there"))

@@ -72,7 +72,8 @@ def read_model(model: str) -> ModelFacts:
     if config is None:
         _refuse_adapter(folder)
         missing = not (folder / "config.json").exists()
-        raise Stop(BLOCKED, f"{folder}/config.json is {'missing' if missing else 'no JSON object'}", "give a folder in Hugging Face layout")
+        found = "missing" if missing else "not a JSON object"
+        raise Stop(BLOCKED, f"{folder}/config.json is {found}", "give a folder in Hugging Face layout")
     shapes: dict[str, tuple[int, ...]] = {}
     types: set[str] = set()
     size = 0
