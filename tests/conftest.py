@@ -18,7 +18,10 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from holdfast.core.config.load import load_config
 from holdfast.core.config.settings import Settings
+from holdfast.supervisor.prepare import held, open_run
+from holdfast.ui.terminal import Terminal
 
 settings.register_profile("holdfast", deadline=None)  # a busy machine is no fault
 settings.load_profile("holdfast")
@@ -176,10 +179,8 @@ def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:
 
 def run_with_timeline_of(run: Path, config: Path, other: Path) -> dict[str, Any]:
     """Train in `other` with the settings that `run` came to in force from its first step on; the summary."""
-    child = start("train", config, "--run", other)
-    wait_until(lambda: (other / "config.yaml").exists())
-    child.send_signal(15)
-    child.communicate()
+    with held(other) as (folder, _lock):
+        open_run(folder, load_config(config), False, Terminal(to_stderr=True, quiet=True))
     with (other / "timeline.jsonl").open("a") as timeline:
         timeline.writelines(json.dumps(entry) + "\n" for entry in lines(run / "timeline.jsonl")[1:])
     done = holdfast("train", config, "--run", other, "--json")

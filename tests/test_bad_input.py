@@ -58,7 +58,7 @@ def test_a_file_that_is_named_twice(config_of: Write, tmp_path: Path) -> None:
     said = refused(2, "train", config_of(data={"files": twice}), says="data.files[1]: ./rows.jsonl is also in data.files[0]; to draw")
     assert said.count("no such file") == 2, "what is missing is told as that"
     both = config_of(data={"files": "rows.jsonl", "held_out_files": "rows.jsonl"})
-    refused(2, "train", both, says="data.held_out_files[0]: rows.jsonl stands in data.files[0], too; rows that are learned judge nothing")
+    refused(2, "train", both, says="data.held_out_files[0]: rows.jsonl is also in data.files[0]; rows that are learned judge nothing")
 
 
 @pytest.mark.parametrize(
