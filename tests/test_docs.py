@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 from holdfast.cli import VERBS, build_parser
 
-PAGES = ("data", "doctor", "train", "status", "attach", "stop", "trial", "report", "chat", "diagnose", "bundle", "explain", "schema")
+FIRST = ("data", "doctor", "train")  # the others' examples are about what these made
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
@@ -30,18 +30,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_example_of_each_verb_works(page: str, place: Path) -> None:
-    found = commands(page)
-    assert found
-    for command in found:
-        line = command.replace("holdfast ", f"{sys.executable} -m holdfast ")
-        done = subprocess.run(["bash", "-euc", line], cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+def test_the_examples_of_each_verb_work_one_after_the_other(place: Path) -> None:
+    for page in (*FIRST, *(verb for verb in VERBS if verb not in FIRST)):
+        found = commands(page)
+        assert found, page
+        for command in found:
+            line = command.replace("holdfast ", f"{sys.executable} -m holdfast ")
+            done = subprocess.run(["bash", "-euc", line], cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_every_verb_has_a_page() -> None:
-    assert set(PAGES) == set(VERBS) == {page.stem for page in (ROOT / "docs" / "verbs").glob("*.md")}
+    assert set(VERBS) == {page.stem for page in (ROOT / "docs" / "verbs").glob("*.md")}
 
 
 def test_every_option_has_a_help_text_and_stands_on_its_verbs_page() -> None:
