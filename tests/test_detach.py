@@ -25,7 +25,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.world.standing import lives
 
 Write = Callable[..., Path]
-pytestmark = pytest.mark.usefixtures("nobody_left", "no_leftovers")
+pytestmark = pytest.mark.usefixtures("nobody_left", "no_leftovers", "exec_only")  # they count on the time that a start takes
 
 
 @pytest.fixture

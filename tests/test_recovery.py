@@ -26,7 +26,7 @@ from holdfast.world.standby import Standby
 from support.architectures import ARCHITECTURES, task_of, tokens_of
 
 Write = Callable[..., Path]
-pytestmark = pytest.mark.usefixtures("no_leftovers")
+pytestmark = pytest.mark.usefixtures("no_leftovers", "exec_only")  # some count on the time that a start takes
 STEPS = 400
 LONG = {"steps": STEPS, "effective_batch": 4}
 
