@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
+from holdfast.core.config.yaml_tree import LOADER
 from holdfast.core.facts.machine import Gpu, Machine, Torch
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.files import Json
@@ -23,7 +24,7 @@ AMD_DEVICES = "--device=/dev/kfd --device=/dev/dri --group-add video --group-add
 
 @cache
 def table(name: str) -> Json:
-    content: Json = yaml.load((_TABLES / f"{name}.yaml").read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    content: Json = yaml.load((_TABLES / f"{name}.yaml").read_bytes(), LOADER)
     return content
 
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.core.errors import damaged
-from holdfast.core.safe_open import LARGEST_JSON, open_regular
+from holdfast.core.safe_open import LARGEST_JSON, log_descriptor, open_regular
 
 Json = dict[str, Any]
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
@@ -86,7 +86,7 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
     Raises OSError when the disk takes no more; what was written of the line is cut off again, so the file stays whole.
     """
     line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    descriptor = log_descriptor(path)
     try:
         written = os.write(descriptor, line)
         if written != len(line):

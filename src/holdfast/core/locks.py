@@ -8,11 +8,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.core.safe_open import lock_descriptor
+
 
 @contextlib.contextmanager
 def hold(lock: Path, wait: bool) -> Iterator[bool]:
     """Hold a lock file exclusively; yields whether it could be had."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    descriptor = lock_descriptor(lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield True

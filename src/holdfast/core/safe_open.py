@@ -11,10 +11,20 @@ from typing import BinaryIO
 LARGEST_JSON = 1 << 28  # bytes; the index of the largest models has a few millions
 
 
-def open_log(path: Path, anew: bool = False) -> BinaryIO:
-    """A log of ours to append to, or to begin `anew`. Raises OSError (ELOOP) where a link has its name."""
+def log_descriptor(path: Path, anew: bool = False) -> int:
+    """A descriptor of a log of ours to append to, or to begin `anew`. Raises OSError (ELOOP) where a link has its name."""
     how = os.O_TRUNC if anew else os.O_APPEND
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o644), "wb")
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o644)
+
+
+def open_log(path: Path, anew: bool = False) -> BinaryIO:
+    """The same as a file."""
+    return os.fdopen(log_descriptor(path, anew), "wb")
+
+
+def lock_descriptor(path: str | Path) -> int:
+    """A descriptor of a lock file, made where there is none. Raises OSError (ELOOP) where a link has its name."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def open_own(path: Path, flags: int) -> int:

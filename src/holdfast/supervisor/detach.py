@@ -17,7 +17,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.supervisor.prepare import HELD_LOCK
 from holdfast.supervisor.runs import entry
 from holdfast.supervisor.signals import StopSignals
-from holdfast.ui.terminal import Terminal, open_log
+from holdfast.ui.terminal import Terminal, supervisor_log
 from holdfast.ui.words import shown
 from holdfast.world.child import module_command
 from holdfast.world.evidence import tail
@@ -34,7 +34,7 @@ def detach(run: RunFolder, lock: int, arguments: list[str], terminal: Terminal, 
     """
     terminal.fall_back_on(None)  # the log is the other's now
     before = run.committed()
-    descriptor = open_log(run.supervisor_log, shlex.join(["holdfast", *arguments]))
+    descriptor = supervisor_log(run.supervisor_log, shlex.join(["holdfast", *arguments]))
     command = module_command("holdfast", *arguments)
     with os.fdopen(descriptor, "ab") as log, run.supervisor_log.open("rb") as said:
         said.seek(0, 2)

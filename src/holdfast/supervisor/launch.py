@@ -44,6 +44,8 @@ def trainer_launch(run: RunFolder) -> Launch:
 
 def _of_remedies(run: RunFolder, env: dict[str, str | None]) -> dict[str, str | None]:
     """The variables that were seen to help. Raises Stop(1) for others: a folder that was received could name a library or a path."""
+    if not env:
+        return env
     known = {name for card in cards_of("remedies").values() for name in card.env}
     if others := sorted(set(env) - known):
         text = f"{run.timeline_file} sets {', '.join(others)}, which no remedy of the book sets: holdfast did not write that"

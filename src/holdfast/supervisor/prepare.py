@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import platform
@@ -26,12 +25,13 @@ from holdfast.core.config.config import Config, Train
 from holdfast.core.config.settings import Settings, problems
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.facts.model_folder import ModelFacts, read_model
-from holdfast.core.files import Json, read_json, replacing, sha256, write_json
+from holdfast.core.files import Json, is_full, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
 from holdfast.core.order.step_table import learning_rate, run_length
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_of_process
+from holdfast.core.safe_open import lock_descriptor
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of
@@ -64,7 +64,7 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
     inherited = os.environ.pop(HELD_LOCK, None)
     try:
         _claim_folder(run)
-        descriptor = int(inherited) if inherited else os.open(run.supervisor_lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        descriptor = int(inherited) if inherited else lock_descriptor(run.supervisor_lock)
     except OSError as error:
         raise Stop(BLOCKED, f"{path} cannot be written: {error.strerror}", "choose another place with --run DIR") from None
     try:
@@ -143,7 +143,7 @@ def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:
     try:
         work()
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise Stop(BLOCKED, f"the disk of {run.path} is full", "make room, or choose another place with --run DIR") from None
         raise
 

@@ -11,7 +11,7 @@ from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
 from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.core.files import Json, read_json
+from holdfast.core.files import Json, is_full, read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import memory_places, sweep
 from holdfast.mind.explain import answer
@@ -62,7 +62,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Stop(BLOCKED, f"{error.filename} is a link; holdfast writes through none", "remove the link") from None
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         raise _disk_full(run, places) from None
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import resource
 import time
 from dataclasses import replace
@@ -15,7 +14,7 @@ import torch
 from holdfast.core.config.settings import PartialSettings
 from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
 from holdfast.core.facts.machine_file import training_devices
-from holdfast.core.files import Json, read_json, write_json
+from holdfast.core.files import Json, is_full, read_json, write_json
 from holdfast.core.run.timeline import Entry, add_entry, settings_of_process
 from holdfast.core.types import (
     EXIT_DAMAGED,
@@ -86,7 +85,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
     except OutOfMemory as full:
         return _out_of_memory(job, full)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         job.say(f"holdfast: the disk is full: {error}")
         return EXIT_DISK_FULL

@@ -81,7 +81,7 @@ def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
     batch = full.batch
     reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {batch.size} tokens: {full}"
     if len(batch.numbers) > 1:
-        change({"micro_batch_tokens": max(*batch.lengths, batch.size // 2)}, bench, step, reason)
+        change({"micro_batch_tokens": batch.half}, bench, step, reason)
     elif lighter := bench.task.lighter(bench.job.settings(step)):
         change(lighter, bench, step, reason)
         bench.task.adopt(lighter)

@@ -38,6 +38,11 @@ class Batch:
         """Tokens of its samples, without padding."""
         return sum(self.lengths)
 
+    @property
+    def half(self) -> int:
+        """The budget in tokens that divides it where it does not fit: half of it, and no less than its longest sample."""
+        return max(*self.lengths, self.size // 2)
+
 
 OneBatch = TypeVar("OneBatch", bound=Batch)
 

@@ -23,6 +23,7 @@ from holdfast.core.files import Json, Tail, last_line
 from holdfast.core.inert import inert
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import newest_settings, read_timeline
+from holdfast.core.safe_open import log_descriptor
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy
@@ -32,9 +33,9 @@ _LOOK_EVERY_S = 0.2
 _PLAIN_LINE_EVERY_S = 15.0
 
 
-def open_log(log: Path, why: str) -> int:
+def supervisor_log(log: Path, why: str) -> int:
     """Open a supervisor's log at its end, with a line that says since when and why it is written; a descriptor."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    descriptor = log_descriptor(log)
     with contextlib.suppress(OSError):  # a full disk
         os.write(descriptor, f"--- {time.strftime('%F %T')} {why}\n".encode())
     return descriptor
@@ -72,7 +73,7 @@ class Terminal:
         """The terminal is gone: turn its outputs over to the log. A signal handler may call this."""
         if self._log is None or not self._terminals:
             return
-        descriptor = open_log(self._log, f"the terminal is gone; process {os.getpid()} continues, and writes here what it has to say")
+        descriptor = supervisor_log(self._log, f"the terminal is gone; process {os.getpid()} continues, and writes here what it has to say")
         for number in self._terminals:
             os.dup2(descriptor, number)
         self._terminals = set()

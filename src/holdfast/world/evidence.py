@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
@@ -10,7 +9,7 @@ import time
 from pathlib import Path
 
 from holdfast.core.facts.host_memory import host_memory
-from holdfast.core.files import Json, read_json
+from holdfast.core.files import Json, is_full, read_json
 from holdfast.core.run.attempt import Orders, orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import FULL_DISK_BYTES, Ending, Wreck
@@ -69,7 +68,7 @@ def free_bytes(folder: Path) -> int:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as handle:
             written = handle.write(bytes(min(free, FULL_DISK_BYTES)))
     except OSError as error:
-        return 0 if error.errno in (errno.ENOSPC, errno.EDQUOT) else free
+        return 0 if is_full(error) else free
     return free if written else 0
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.identity import identify, myself
-from holdfast.core.safe_open import open_log
+from holdfast.core.safe_open import lock_descriptor, open_log
 from holdfast.core.wait import wait_for_end
 
 LOOK_EVERY_S = 0.5
@@ -100,7 +100,7 @@ def _environment(orders: dict[str, Any]) -> dict[str, str]:
 
 
 def _open_lock(orders: dict[str, Any]) -> int:
-    return os.open(orders["trainer_lock"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    return lock_descriptor(orders["trainer_lock"])
 
 
 def _lock(descriptor: int) -> bool:

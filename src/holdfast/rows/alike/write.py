@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
-from holdfast.core.files import replacing
+from holdfast.core.files import is_full, replacing
 from holdfast.rows.alike.keys import RowLine, lines_of
 
 _OTHER_FORMS = {
@@ -62,6 +61,6 @@ def write_lines(files: list[str], count: int, outputs: list[Path], part_of: Call
 
 def cannot_write(error: OSError, out: Path) -> Stop:
     """What a failed write means for the user."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(error):
         return Stop(BLOCKED, f"the disk of {out} is full; nothing was written", "make room and give the same command: it goes on")
     return Stop(BLOCKED, f"{error.filename or out} cannot be written: {error.strerror}", "choose another place for it")

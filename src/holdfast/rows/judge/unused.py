@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from holdfast.rows.judge.names import fields_read
@@ -63,11 +64,17 @@ class Unused:
 
 def tells(name: str, value: Any) -> bool:
     """Whether a field nothing is learned from may change what its row means: it is named so, or holds a number or a yes or no."""
+    meaning, counting = _says(name)
+    if meaning or counting:
+        return meaning
+    return isinstance(value, int | float) or (isinstance(value, str) and bool(_NUMBER.fullmatch(value.strip())))
+
+
+@lru_cache(maxsize=4 * _MOST_NAMES)
+def _says(name: str) -> tuple[bool, bool]:
+    """Whether a field's name speaks of what its row means, and whether of a place, time or size. Rows share their names."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
-    if _MEANING.search(words):
-        return True
-    is_number = isinstance(value, int | float) or (isinstance(value, str) and bool(_NUMBER.fullmatch(value.strip())))
-    return is_number and not _COUNTING.search(words)
+    return bool(_MEANING.search(words)), bool(_COUNTING.search(words))
 
 
 def _of_turns(value: Any) -> Iterator[tuple[str, Any]]:

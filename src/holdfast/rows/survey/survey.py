@@ -27,7 +27,7 @@ from holdfast.rows.survey.languages import languages_of
 from holdfast.rows.survey.scripts import scripts_of
 from holdfast.rows.tokens.arrays import Array, pack, unpack
 from holdfast.rows.tokens.codec import Codec
-from holdfast.rows.tokens.shard import Block, Verdicts, as_lines, readable, verdicts_of
+from holdfast.rows.tokens.shard import Block, Verdicts, as_lines, placed, readable, verdicts_of
 from holdfast.rows.tokens.skeleton import Piece
 from holdfast.rows.tokens.too_long import Changes, Sizes, fitted_sizes
 
@@ -68,9 +68,7 @@ class Survey:
 
     def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
         """The entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
-        for line in getattr(self, name).tobytes().splitlines():
-            entry = orjson.loads(line)
-            yield {"file": file} | entry | {"line": first_line + entry["line"]}
+        return placed(getattr(self, name), file, first_line)
 
 
 def check_block(block: Block, rules: Rules, codec: Codec) -> bytes:

@@ -160,9 +160,7 @@ class Shard:
 
     def rejected(self, file: str, first_line: int) -> Iterator[Json]:
         """The rejects as they stand in rejects.jsonl, of a block that begins at `first_line` of `file`."""
-        for line in self.rejects.tobytes().splitlines():
-            reject = orjson.loads(line)
-            yield {"file": file} | reject | {"line": first_line + reject["line"]}
+        return placed(self.rejects, file, first_line)
 
 
 def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
@@ -203,6 +201,13 @@ def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judge
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
     return good, rejects
+
+
+def placed(lines: npt.NDArray[np.uint8], file: str, first_line: int) -> Iterator[Json]:
+    """The entries that `as_lines` made of a block that begins at `first_line` of `file`, as they stand in a journal."""
+    for line in lines.tobytes().splitlines():
+        entry = orjson.loads(line)
+        yield {"file": file} | entry | {"line": first_line + entry["line"]}
 
 
 def as_lines(rejects: list[Reject]) -> npt.NDArray[np.uint8]:

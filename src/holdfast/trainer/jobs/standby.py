@@ -10,6 +10,7 @@ from holdfast.core.errors import DONE
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import settings_of_process
+from holdfast.core.safe_open import log_descriptor
 from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
 from holdfast.trainer.refuse import refuse_broken_weights
@@ -59,7 +60,7 @@ def _cache_weights(folder: Path) -> None:
 
 
 def _log_to(log: Path) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    descriptor = log_descriptor(log)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.close(descriptor)

@@ -14,7 +14,7 @@ import orjson
 import torch
 from torch import Tensor
 
-from holdfast.core.files import Json, append_line, read_json, write_json
+from holdfast.core.files import Json, append_line, is_full, read_json, write_json
 from holdfast.core.locks import hold
 from holdfast.core.run.checkpoint import save_checkpoint
 from holdfast.core.run.memory_file import META_BYTES, SHARED_MEMORY, SLOTS, MemoryFile, file_bytes
@@ -204,7 +204,7 @@ class Snapshots:
                 del self._unwritten[0]
         except OSError as error:
             too_many = len(orjson.dumps(self._unwritten)) > META_BYTES // 2
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or too_many:
+            if not is_full(error) or too_many:
                 raise
         self.memory.unwritten = len(self._unwritten)
         if before and not self._unwritten:

@@ -74,7 +74,7 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
             assert full.batch is not None
             if len(full.batch.numbers) == 1:
                 raise
-            budget = max(*full.batch.lengths, full.batch.size // 2)
+            budget = full.batch.half
             full.with_traceback(None).__context__ = None
         if left:
             release()
