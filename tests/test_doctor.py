@@ -22,6 +22,7 @@ from holdfast.core.config.load import load_config
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.plan import Params
 from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast
@@ -350,14 +351,14 @@ def config_file(tmp_path: Path) -> Path:
 def test_a_run_is_judged_by_its_model_its_rows_its_memory_and_its_disk(config_file: Path) -> None:
     config = load_config(config_file, [])
     seen = foresee(config, {"memory_bytes": 8 << 30})
-    assert seen.plan is not None and seen.plan["fits"] is True
+    assert seen.plan is not None and seen.plan.fits is True
     assert [(finding.id, finding.severity) for finding in seen.findings] == [("plan", "info")]
     assert "rows of 128 tokens" in seen.findings[0].message
     small = {"memory_bytes": 256 << 20, "disk_free_bytes": 600 << 20}
     tight = foresee(config, small).plan
     assert tight is not None
     assert "memory-plan" in {finding.id for finding in examine(small, config, tight)}
-    huge = tight | {"params": {"total": 1 << 30, "trainable": 1 << 28}}
+    huge = tight.model_copy(update={"params": Params(total=1 << 30, trainable=1 << 28)})
     told = {finding.id: finding.severity for finding in examine(small, config, huge)}
     assert told["disk-space"] == "block", "five checkpoints of 3 GiB on 600 MiB"
     (nearly_full,) = (finding for finding in examine(small | {"disk_free_bytes": 100 << 20}, config, tight) if finding.id == "disk-space")

@@ -26,6 +26,7 @@ from holdfast.trainer.model.dropout import StatelessDropout, StepContext, _mix
 from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.tasks.sft.proof import fused_differ
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
+from support.plans import a_plan
 
 ROWS = list(range(len(LENGTHS)))
 Change = Callable[[Tensor], Tensor]
@@ -211,11 +212,11 @@ def test_without_triton_each_layer_computes_alone(monkeypatch: pytest.MonkeyPatc
 
 def test_a_gpu_with_triton_begins_with_them() -> None:
     config = Config.model_validate({"model": "tiny", "data": {"files": "rows.jsonl"}})
-    plan = {"precision": "bf16", "micro_batch_tokens": 64, "checkpointed_layers": 0, "steps": 1, "samples": 1}
+    plan = a_plan(precision="bf16")
     bare = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
     cards = [bare | {"packages": {name: "3.5.1"}} for name in ("triton", "triton-rocm", "pytorch-triton-rocm")]
     machines = [{"packages": {"triton": "3.5.1"}}, bare, *cards]
-    assert [settings_of(config, plan, machine, 1).fused for machine in machines] == [False, False, True, True, True]
+    assert [settings_of(config, plan, machine, 1, 1, 1).fused for machine in machines] == [False, False, True, True, True]
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")

@@ -22,6 +22,7 @@ from holdfast.mind.plan import settings_of
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.tasks.sft.proof import kernels_differ
 from support.architectures import ARCHITECTURES, LENGTHS, gradients, task_of
+from support.plans import a_plan
 
 OWN_ROTARY = modeling_qwen2.apply_rotary_pos_emb
 Kernel = Callable[[Any, Tensor], Tensor]
@@ -158,10 +159,10 @@ def test_a_package_half_applied_leaves_nothing_behind(monkeypatch: pytest.Monkey
 
 def test_it_is_chosen_where_a_gpu_has_it() -> None:
     config = Config.model_validate({"model": "tiny", "data": {"files": "rows.jsonl"}})
-    plan = {"precision": "fp32", "micro_batch_tokens": 64, "checkpointed_layers": 0, "steps": 1, "samples": 1}
+    plan = a_plan(precision="fp32")
     gpu = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
     installed = {"packages": {"liger-kernel": "0.8.5"}}
-    chosen = [settings_of(config, plan, machine, 1).liger for machine in ({}, installed, gpu, gpu | installed)]
+    chosen = [settings_of(config, plan, machine, 1, 1, 1).liger for machine in ({}, installed, gpu, gpu | installed)]
     assert chosen == [False, False, False, True]
 
 

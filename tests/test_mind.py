@@ -18,6 +18,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
+from holdfast.core.run.plan import Params
 from holdfast.core.types import Diagnosis, Ending, Wreck
 from holdfast.core.versions import version
 from holdfast.mind.diagnose import diagnose_wreck
@@ -27,6 +28,7 @@ from holdfast.mind.next_move import NO_PROGRESS, REPEATS, REPEATS_FROM_OUTSIDE, 
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.mind.summarise import summarise, wall_seconds
 from support.known import known
+from support.plans import a_plan
 
 
 def wreck(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = (), **changes: Any) -> Wreck:
@@ -169,13 +171,13 @@ MODEL = ModelFacts(
 
 def test_a_plan_adds_up() -> None:
     plan = make_plan(CONFIG, MODEL, {"memory_bytes": 32 << 30}, {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000})
-    assert plan["peak_bytes"] == sum(plan["bytes"].values())
-    assert plan["bytes"]["snapshot"] == file_bytes(4 * 8 * 320, 8 * 8 * 320), "they lie in main memory, as all else"
+    assert plan.peak_bytes == plan.bytes.total()
+    assert plan.bytes.snapshot == file_bytes(4 * 8 * 320, 8 * 8 * 320), "they lie in main memory, as all else"
     gpu = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 80 << 30}], "memory_bytes": 32 << 30}
-    assert make_plan(CONFIG, MODEL, gpu, {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000})["bytes"]["snapshot"] == 0
-    assert plan["params"] == {"total": 64000 + 4096 + 8192 + 64, "trainable": 8 * (128 + 192)}
-    assert plan["fits"] is True
-    assert 100 <= plan["micro_batch_tokens"] <= 3200
+    assert make_plan(CONFIG, MODEL, gpu, {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}).bytes.snapshot == 0
+    assert plan.params == Params(total=64000 + 4096 + 8192 + 64, trainable=8 * (128 + 192))
+    assert plan.fits is True
+    assert 100 <= plan.micro_batch_tokens <= 3200
 
 
 def test_a_card_is_planned_for_the_attention_a_run_will_have_there() -> None:
@@ -185,7 +187,7 @@ def test_a_card_is_planned_for_the_attention_a_run_will_have_there() -> None:
 
     def activations(torch: str, model: ModelFacts = MODEL, fused: bool = True) -> int:
         facts = card | {"torch": {"version": torch, "backend": "cuda"}}
-        size: int = make_plan(asked, model, facts, lengths, fused)["bytes"]["activations"]
+        size: int = make_plan(asked, model, facts, lengths, fused).bytes.activations
         return size
 
     capped = replace(MODEL, config=MODEL.config | {"attn_logit_softcapping": 50.0})
@@ -195,35 +197,35 @@ def test_a_card_is_planned_for_the_attention_a_run_will_have_there() -> None:
 
 def test_a_smaller_machine_gets_smaller_micro_batches_down_to_one_row() -> None:
     lengths = {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}
-    sizes = [make_plan(CONFIG, MODEL, {"memory_bytes": size << 20}, lengths)["micro_batch_tokens"] for size in (4096, 540, 520, 64)]
+    sizes = [make_plan(CONFIG, MODEL, {"memory_bytes": size << 20}, lengths).micro_batch_tokens for size in (4096, 540, 520, 64)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 100
-    assert make_plan(CONFIG, MODEL, {"memory_bytes": 64 << 20}, lengths)["fits"] is False
-    assert make_plan(CONFIG, MODEL, {}, lengths)["fits"] is None, "unknown memory is unknown"
+    assert make_plan(CONFIG, MODEL, {"memory_bytes": 64 << 20}, lengths).fits is False
+    assert make_plan(CONFIG, MODEL, {}, lengths).fits is None, "unknown memory is unknown"
 
 
 def test_a_micro_batch_is_no_larger_than_the_largest_step() -> None:
     lengths = {"max": 100, "mean": 50.0, "rows": 1000}
     small, large = (make_plan(CONFIG, MODEL, {}, lengths | {"step": step}) for step in (700, 1900))
-    assert (small["micro_batch_tokens"], large["micro_batch_tokens"]) == (700, 1900)
-    assert small["peak_bytes"] < large["peak_bytes"]
-    assert make_plan(CONFIG, MODEL, {}, lengths | {"step": 10**6})["micro_batch_tokens"] == 2048
+    assert (small.micro_batch_tokens, large.micro_batch_tokens) == (700, 1900)
+    assert small.peak_bytes < large.peak_bytes
+    assert make_plan(CONFIG, MODEL, {}, lengths | {"step": 10**6}).micro_batch_tokens == 2048
 
 
 def test_layers_are_computed_again_only_as_memory_asks() -> None:
     lengths = {"max": 4000, "mean": 50.0, "rows": 1000, "step": 9000}
     plans = [make_plan(CONFIG, MODEL, {"memory_bytes": size << 20}, lengths) for size in (4096, 580, 570, 550, 64)]
-    layers = [plan["checkpointed_layers"] for plan in plans]
+    layers = [plan.checkpointed_layers for plan in plans]
     assert layers == sorted(layers) and layers[0] == 0 and layers[-1] == 2 and max(layers[1:4]) > 0
-    told = [f"{plan['checkpointed_layers']} layers are computed again" in " ".join(plan["reasons"]) for plan in plans]
+    told = [f"{plan.checkpointed_layers} layers are computed again" in " ".join(plan.reasons) for plan in plans]
     assert told == [count > 0 for count in layers]
     asked = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"checkpointed_layers": 1})})
-    assert make_plan(asked, MODEL, {"memory_bytes": 4096 << 20}, lengths)["checkpointed_layers"] == 1
+    assert make_plan(asked, MODEL, {"memory_bytes": 4096 << 20}, lengths).checkpointed_layers == 1
 
 
 def test_weights_stored_in_sixteen_bits_are_planned_at_that_width() -> None:
     lengths = {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}
-    wide, narrow = (make_plan(CONFIG, replace(MODEL, stored=stored), {}, lengths)["bytes"]["weights"] for stored in ("F32", "BF16"))
+    wide, narrow = (make_plan(CONFIG, replace(MODEL, stored=stored), {}, lengths).bytes.weights for stored in ("F32", "BF16"))
     assert wide == 2 * narrow
 
 
@@ -243,15 +245,13 @@ def test_memory_is_capped_where_running_out_of_it_freezes_a_machine(
     machine: dict[str, Any], limit: str | None, expected: int | None
 ) -> None:
     config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"memory_limit": limit}})
-    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1, "precision": "fp32"}
-    assert settings_of(config, plan, machine, 2).memory_limit_bytes == expected
+    assert settings_of(config, a_plan(), machine, 2, 1, 1).memory_limit_bytes == expected
 
 
 @pytest.mark.parametrize(("gpus", "chosen", "expected"), [([], None, True), ([{}], None, False), ([{}], True, True), ([], False, False)])
 def test_determinism_is_the_default_on_the_cpu_only(gpus: list[Any], chosen: bool | None, expected: bool) -> None:
     config = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"deterministic": chosen})})
-    plan = {"micro_batch_tokens": 1, "checkpointed_layers": 0, "steps": 1, "samples": 1, "precision": "fp32"}
-    assert settings_of(config, plan, {"gpus": gpus}, 2).deterministic is expected
+    assert settings_of(config, a_plan(), {"gpus": gpus}, 2, 1, 1).deterministic is expected
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,20 @@ def test_settings_of_another_version_are_told_and_ignored_and_wrong_values_refus
     assert refused.returncode == 1 and "timeline.jsonl: attention: input should be 'eager' or 'sdpa'" in refused.stderr
 
 
+def test_a_plan_of_another_version_is_told_of_and_one_that_is_none_refused(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy, symlinks=True)
+    plan = json.loads((copy / "plan.json").read_text())
+    (copy / "plan.json").write_text(json.dumps(plan | {"quantum": 7}))
+    again = holdfast("train", copy / "config.yaml", "--run", copy)
+    assert again.returncode == 0 and "plan.json: this version knows nothing of quantum in a plan; ignored" in again.stdout
+    for wrong in ({"peak_bytes": -1}, {"rows": None}, {"micro_batch_tokens": "many"}):
+        (copy / "plan.json").write_text(json.dumps(plan | wrong))
+        refused = holdfast("train", copy / "config.yaml", "--run", copy)
+        assert refused.returncode == 1 and "plan.json is missing or damaged" in refused.stderr, refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
 def bench_of(run: Path, step: int) -> Any:
     """The state before `step`, built in this process."""
     from holdfast.trainer.job import open_job

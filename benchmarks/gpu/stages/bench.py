@@ -21,7 +21,7 @@ class Stand:
     optimizer: Any
     settings: Any
     samples: list[int]
-    plan: Json
+    plan: Any
     device: Any
     notes: list[str]
 
@@ -51,8 +51,8 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
     machine = read_machine(place.out, ask_torch=True)
     lengths = {"max": length, "mean": float(length), "rows": count, "step": tokens}
     model = read_model(config.model)
-    plan = make_plan(config, model, machine, lengths) | {"steps": 30, "samples": count}
-    settings = settings_of(config, plan, machine, 2).model_copy(update={"micro_batch_tokens": tokens} | changes)
+    plan = make_plan(config, model, machine, lengths)
+    settings = settings_of(config, plan, machine, 2, steps=30, samples=count).model_copy(update={"micro_batch_tokens": tokens} | changes)
     device, notes = prepare_torch(settings), []
     rows = _rows(count, length, int(model.config["vocab_size"]))
     task = Sft(config, settings, rows, device)
@@ -127,7 +127,7 @@ def measured(place: Place, size: str, tokens: int = 8192, times: int = 6, **how:
         "built": built,
         "allocated": torch.cuda.max_memory_allocated() if on_card else 0,
         "reserved": torch.cuda.max_memory_reserved() if on_card else 0,
-        "planned": stand.plan["peak_bytes"],
+        "planned": stand.plan.peak_bytes,
         "settings": {name: getattr(stand.settings, name) for name in ("varlen", "liger", "fused", "deterministic", "checkpointed_layers")},
         "notes": stand.notes,
     }

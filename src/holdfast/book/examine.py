@@ -12,6 +12,7 @@ from holdfast.core.cards.check import Case
 from holdfast.core.config.config import Config
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json
+from holdfast.core.run.plan import Plan
 from holdfast.core.types import Finding
 
 Readiness = Literal["ready", "risky", "blocked"]
@@ -19,7 +20,7 @@ ORDER = {"block": 0, "warn": 1, "info": 2}
 SHELVES = ("checks", "variables")
 
 
-def examine(facts: Json, config: Config | None = None, plan: Json | None = None) -> list[Finding]:
+def examine(facts: Json, config: Config | None = None, plan: Plan | None = None) -> list[Finding]:
     """Findings on a machine, and with `config` and `plan` on that run on it, the blocking ones first."""
     case = Case(read(facts), config, plan)
     found = [finding for shelf in SHELVES for card in cards(shelf).values() for finding in _told(card, case)]

@@ -11,6 +11,7 @@ from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
+from holdfast.core.run.plan import Bytes, Params, Plan
 from holdfast.core.versions import within
 from holdfast.mind.memory import Attends, Footprint, footprint, trainable_parameters
 from holdfast.mind.precision import choose_precision
@@ -23,7 +24,7 @@ _LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step ga
 WORKSPACE_BYTES = 400 << 20  # interpreter and imported libraries, measured: 340 MB
 
 
-def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, fused_attention: bool = True) -> Json:
+def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, fused_attention: bool = True) -> Plan:
     """Memory by kind in bytes, tokens per micro-batch, layers computed again in backward, and whether the run fits into the capacity.
 
     `lengths` in tokens: {max, mean, rows} of the training rows, `step`: all of the largest step. The capacity is the device's, never what
@@ -42,18 +43,18 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     loading = 0 if training_devices(machine) else need.loading + WORKSPACE_BYTES
     peak = max(sum(spent.values()), loading)
     per_step = config.train.effective_batch * lengths["mean"]
-    return {
-        "fits": None if capacity is None else peak <= capacity * USABLE_SHARE,
-        "peak_bytes": peak,
-        "capacity_bytes": capacity,
-        "bytes": spent,
-        "params": {"total": model.parameters(), "trainable": trainable},
-        "precision": precision,
-        "micro_batch_tokens": budget,
-        "checkpointed_layers": checkpointed,
-        "accumulation": min(config.train.effective_batch, max(1, round(per_step / budget))),
-        "reasons": [*_reasons(config, capacity, budget, checkpointed, peak, lengths), why, *_exactness(config, machine)],
-    }
+    return Plan(
+        fits=None if capacity is None else peak <= capacity * USABLE_SHARE,
+        peak_bytes=peak,
+        capacity_bytes=capacity,
+        bytes=Bytes(**spent),
+        params=Params(total=model.parameters(), trainable=trainable),
+        precision=precision,
+        micro_batch_tokens=budget,
+        checkpointed_layers=checkpointed,
+        accumulation=min(config.train.effective_batch, max(1, round(per_step / budget))),
+        reasons=(*_reasons(config, capacity, budget, checkpointed, peak, lengths), why, *_exactness(config, machine)),
+    )
 
 
 def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, fused: bool) -> Attends:
@@ -126,25 +127,28 @@ def _gib(value: float) -> str:
     return f"{value / 2**30:.2f} GiB"
 
 
-def settings_of(config: Config, plan: Json, machine: Json, threads: int) -> Settings:
-    """The settings a run begins with: the first entry of its timeline. `threads`: CPU threads this process may use."""
+def settings_of(config: Config, plan: Plan, machine: Json, threads: int, steps: int, samples: int) -> Settings:
+    """The settings a run begins with: the first entry of its timeline.
+
+    `threads`: CPU threads this process may use; `steps`, `samples`: of the whole run.
+    """
     chosen, liger, on_gpu = config.train.deterministic, config.train.liger, bool(training_devices(machine))
     return Settings(
         device="cuda" if on_gpu else "cpu",
         attention=config.train.attention,
-        dtype=plan["precision"],
+        dtype=plan.precision,
         liger=on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
         fused=on_gpu and bool(read(machine).tritons()),
         packing=config.train.packing,
         varlen=on_gpu,
         own_head=False,
-        micro_batch_tokens=plan["micro_batch_tokens"],
-        checkpointed_layers=plan["checkpointed_layers"],
+        micro_batch_tokens=plan.micro_batch_tokens,
+        checkpointed_layers=plan.checkpointed_layers,
         memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),
         threads=config.train.threads or threads,
         deterministic=not on_gpu if chosen is None else chosen,
-        steps=plan["steps"],
-        samples=plan["samples"],
+        steps=steps,
+        samples=samples,
     )
 
 

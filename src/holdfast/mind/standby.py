@@ -7,21 +7,22 @@ from typing import Literal
 from holdfast.core.config.config import Config
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json
+from holdfast.core.run.plan import Plan
 from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES
 
 _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")
 
 
-def standby_mode(config: Config, plan: Json, machine: Json) -> Literal["off", "imports", "model"]:
+def standby_mode(config: Config, plan: Plan, machine: Json) -> Literal["off", "imports", "model"]:
     """model: imports done and the model built; imports: on a GPU's host, or where memory is short of that; off: unwanted, or no room.
 
     Goes by the host's capacity in bytes, never by what happens to be free. A run that asks for a standby gets one.
     """
     if config.run.standby is False:
         return "off"
-    model = sum(plan["bytes"][kind] for kind in _OF_THE_MODEL)
+    model = sum(getattr(plan.bytes, kind) for kind in _OF_THE_MODEL)
     on_gpu = bool(training_devices(machine))
-    trainer = WORKSPACE_BYTES + plan["bytes"]["weights"] if on_gpu else plan["peak_bytes"]
+    trainer = WORKSPACE_BYTES + plan.bytes.weights if on_gpu else plan.peak_bytes
     room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - trainer - WORKSPACE_BYTES
     if not on_gpu and room >= model:
         return "model"

@@ -161,7 +161,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     A GPU that is gone is waited for, as in training, and a hang is ended. Raises Stop where it cannot be ended.
     """
     run.evaluation_file.unlink(missing_ok=True)
-    rows = run.plan()["rows"]["held_out"]
+    rows = run.plan().rows.held_out
     terminal.say(f"evaluating: the adapter is loaded afresh by plain PEFT, base against tuned on {counted(rows, 'held-out row')}")
     log = run.path / "evaluation.log"
 
@@ -180,7 +180,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
 
 def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Callable[[], bool]) -> int | str:
     """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
-    rows = run.plan()["rows"]["held_out"]
+    rows = run.plan().rows.held_out
     asked = 2 * (rows + min(rows, config.evaluate.generate))
     silence = Silence(config.run.hang_s)
     with open_log(log, anew=True) as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):

@@ -13,6 +13,7 @@ from holdfast.core.config.config import Config, Data
 from holdfast.core.errors import Stop
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
+from holdfast.core.run.plan import Plan
 from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan
 from holdfast.rows.files.raw_row import RawRow, Reject
@@ -31,7 +32,7 @@ _REMOTE = "https://github.com/jgi-genomeocean/genomeocean/pull/8"
 class Foreseen:
     """`plan`: None where the model cannot be read. The rows' lengths are not known yet, so it is of the longest rows allowed."""
 
-    plan: Json | None
+    plan: Plan | None
     findings: list[Finding]
 
 
@@ -114,14 +115,12 @@ def _wrong(row: RawRow | Reject, data: Data) -> str:
     return ""
 
 
-def _told(plan: Json, model: ModelFacts, limit: int) -> Finding:
-    if not plan["params"]["trainable"]:
+def _told(plan: Plan, model: ModelFacts, limit: int) -> Finding:
+    if not plan.params.trainable:
         named = sorted({name.rpartition(".")[2] for name in model.linear()})
         return Finding("plan", "block", "adapter.targets names no module of this model", f"it has {', '.join(named)}; or write all-linear")
-    peak = plan["peak_bytes"] / 2**30
-    room = "an unknown amount" if plan["capacity_bytes"] is None else f"{plan['capacity_bytes'] / 2**30:.2f} GiB"
+    peak = plan.peak_bytes / 2**30
+    room = "an unknown amount" if plan.capacity_bytes is None else f"{plan.capacity_bytes / 2**30:.2f} GiB"
     text = f"with rows of {limit:,} tokens, the longest allowed, the run needs about {peak:.2f} GiB of {room}"
-    text += (
-        f": {plan['params']['trainable']:,} of {plan['params']['total']:,} parameters learn, {plan['micro_batch_tokens']:,} tokens at once"
-    )
+    text += f": {plan.params.trainable:,} of {plan.params.total:,} parameters learn, {plan.micro_batch_tokens:,} tokens at once"
     return Finding("plan", "info", f"{text} ({model.folder})", "holdfast train measures it with your rows before it begins")

@@ -27,9 +27,11 @@ from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json, is_full, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
+from holdfast.core.inert import inert
 from holdfast.core.order.step_table import learning_rate, run_length
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
+from holdfast.core.run.plan import RowCounts, RunPlan, unknown_keys, write_plan
 from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_of_process
 from holdfast.core.safe_open import lock_descriptor
 from holdfast.core.types import Finding
@@ -121,6 +123,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
         return
     _check_timeline(run, terminal)
+    _tell_of_plan(run, terminal)
     old = run.config()
     changed = differences(take_up_changes(run, old, config, terminal), config)
     old = run.config()
@@ -168,24 +171,24 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     per_epoch = _rows_per_epoch(config, len(training))
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
-    plan = make_plan(config, model, machine, spread, has_fused_attention(machine))
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
-    plan |= {
-        "steps": steps,
-        "samples": samples,
-        "rows": {"train": len(training), "held_out": len(held_out), "per_epoch": per_epoch},
+    plan = RunPlan(
+        **dict(make_plan(config, model, machine, spread, has_fused_attention(machine))),
+        steps=steps,
+        samples=samples,
+        rows=RowCounts(train=len(training), held_out=len(held_out), per_epoch=per_epoch),
         **data,
-        **start,
-    }
+        start_adapter=start,
+    )
     _refuse_if_blocked(examine(machine, config, plan), terminal)
     write_json(run.machine_file, machine)
-    write_json(run.plan_file, plan)
+    write_plan(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
-    settings = settings_of(config, plan, machine, usable_threads()).as_json()
+    settings = settings_of(config, plan, machine, usable_threads(), steps, samples).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
     run.write_config(config)
     run.event("run_created", steps=steps, rows=len(training), seconds=round(time.monotonic() - began, 3))
-    terminal.say(f"plan: {counted(steps, 'step')} of {counted(min(config.train.effective_batch, samples), 'sample')}; {plan['reasons'][0]}")
+    terminal.say(f"plan: {counted(steps, 'step')} of {counted(min(config.train.effective_batch, samples), 'sample')}; {plan.reasons[0]}")
 
 
 def _rows_per_epoch(config: Config, training: int) -> int:
@@ -293,6 +296,13 @@ def _check_timeline(run: RunFolder, terminal: Terminal) -> None:
         terminal.tell(f"{run.timeline_file}: this version has no setting {', '.join(unknown)}; ignored")
 
 
+def _tell_of_plan(run: RunFolder, terminal: Terminal) -> None:
+    """Tell which parts of another version's plan are ignored. Raises Stop where the plan is none."""
+    run.plan()
+    if unknown := unknown_keys(run.plan_file):
+        terminal.tell(f"{run.plan_file}: this version knows nothing of {', '.join(map(inert, unknown))} in a plan; ignored")
+
+
 def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], terminal: Terminal) -> None:
     """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
     if other := _beside_length(changed):
@@ -302,7 +312,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
     train, behind = new.train, now.behind
     if run.committed() == now.steps:
         behind = now.steps * train.effective_batch - now.samples  # what its last step was too small by is drawn next
-    rows = epoch_rows(new.data, run.plan()["rows"]["train"])
+    rows = epoch_rows(new.data, run.plan().rows.train)
     steps, samples = run_length(rows, train.effective_batch, train.epochs, train.steps, behind)
     if steps <= run.committed():
         raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
@@ -335,7 +345,7 @@ def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:
 
 def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None:
     """The tokenised rows must still be those the run began with; lost ones are made again from the data files."""
-    wanted = run.plan().get("data_sha256")
+    wanted = run.plan().data_sha256
     if run.data_file.exists() and sha256(run.data_file) == wanted:
         return
     run.event("data_rebuilt", reason="data.safetensors is missing or damaged")

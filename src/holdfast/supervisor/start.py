@@ -16,15 +16,15 @@ def with_start(run: RunFolder, config: Config) -> Config:
     """`config` with the r, alpha and targets of its starting adapter; of an existing run, those it began with. Raises Stop."""
     if config.adapter.start is None:
         return config
-    begun = run.plan().get("start_adapter") if run.config_file.exists() else None
+    begun = run.plan().start_adapter if run.config_file.exists() else None
     facts: Json = begun or read_start(Path(config.adapter.start)).facts()
     return config.model_copy(update={"adapter": settled(config.adapter, facts)})
 
 
-def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> Json:
-    """Check the starting adapter and copy it into the run folder, which then needs it no more; its entry for the plan. Raises Stop."""
+def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> Json | None:
+    """Check the starting adapter and copy it into the run folder, which then needs it no more; what the plan tells of it. Raises Stop."""
     if config.adapter.start is None:
-        return {}
+        return None
     start = read_start(Path(config.adapter.start))
     check_start(start, config.adapter, model)
     write_bytes(run.start_adapter, start.file.read_bytes())
@@ -34,4 +34,4 @@ def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     terminal.say(
         f"start: {facts['path']} (sha256 {facts['sha256'][:16]}), so r = {adapter.r}, alpha = {adapter.alpha:g}, targets = {names}"
     )
-    return {"start_adapter": facts}
+    return facts

@@ -21,6 +21,7 @@ from holdfast.core.files import Json, write_json
 from holdfast.core.identity import myself
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.plan import RunPlan
 from holdfast.core.run.timeline import Entry, read_timeline, settings_at
 
 
@@ -46,7 +47,7 @@ class Job:
     number: int
     folder: Path
     config: Config
-    plan: Json
+    plan: RunPlan
     timeline: list[Entry]
     faults: list[Fault]
     orders: Json = field(default_factory=dict)

@@ -82,7 +82,7 @@ def build(job: Job, settings: Settings) -> Bench:
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     optimizer = AdamW(task.artifact, job.config.train)
     artifact = TensorImage(task.artifact, {"format": "pt"})
-    if begun := job.plan.get("start_adapter"):
+    if begun := job.plan.start_adapter:
         put_in(artifact, job.run.start_adapter, begun)
     return Bench(
         job,
@@ -98,8 +98,7 @@ def build(job: Job, settings: Settings) -> Bench:
 
 def _see_memory_free(job: Job, device: torch.device) -> None:
     """Give a process that held the device's memory time to leave it; what is missing then is told, and tried without."""
-    planned = job.plan.get("bytes", {})
-    needed = sum(planned.values()) - planned.get("workspace", 0)  # a process's own is taken by now
+    needed = job.plan.bytes.total() - job.plan.bytes.workspace  # a process's own is taken by now
     seconds, missing = wait_for_memory(needed, lambda: free_bytes(device))
     if missing:
         has = torch.cuda.mem_get_info(device)[1]

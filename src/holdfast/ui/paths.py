@@ -11,6 +11,7 @@ from holdfast.core.config.settings import Settings
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
+from holdfast.core.run.plan import Plan
 from holdfast.core.versions import within
 from holdfast.mind.plan import AT_ONCE, USABLE_SHARE, make_plan, settings_of
 from holdfast.mind.standby import standby_mode
@@ -26,11 +27,10 @@ def paths(facts: Json) -> dict[str, str]:
     """What a run with the defaults would do on this machine, by subject; what only its start can prove is told as that."""
     gpus, config = training_devices(facts), _config()
     fused = has_fused_attention(facts)
-    made = {name: make_plan(config, _model(shape), facts, _lengths(), fused) for name, shape in _SHAPES.items()}
-    plans = {name: plan | {"steps": 1, "samples": 1} for name, plan in made.items()}
+    plans = {name: make_plan(config, _model(shape), facts, _lengths(), fused) for name, shape in _SHAPES.items()}
     plan = plans["7B"]
-    settings = settings_of(config, plan, facts, 1)
-    capacity = plan["capacity_bytes"]
+    settings = settings_of(config, plan, facts, 1, steps=1, samples=1)
+    capacity = plan.capacity_bytes
     told = {
         "device": _named(gpus[0]) if gpus else "the CPU",
         "precision": settings.dtype,
@@ -101,8 +101,8 @@ def _limit(limit: int | None, capacity: int | None) -> str:
     return f"{limit / 2**30:.1f} GiB{share}, beyond which allocations fail rather than freeze the machine"
 
 
-def _fits(plan: Json) -> str:
+def _fits(plan: Plan) -> str:
     """What of a shape's plan a reader wants to know first."""
-    fits = {True: "fits", False: "does not fit", None: "cannot be judged: memory unknown"}[plan["fits"]]
-    again = f", {plan['checkpointed_layers']} layers computed again" if plan["checkpointed_layers"] else ""
-    return f"{fits}: {plan['micro_batch_tokens']:,} tokens at once{again}, a peak of {plan['peak_bytes'] / 2**30:.1f} GiB"
+    fits = {True: "fits", False: "does not fit", None: "cannot be judged: memory unknown"}[plan.fits]
+    again = f", {plan.checkpointed_layers} layers computed again" if plan.checkpointed_layers else ""
+    return f"{fits}: {plan.micro_batch_tokens:,} tokens at once{again}, a peak of {plan.peak_bytes / 2**30:.1f} GiB"

@@ -16,6 +16,7 @@ from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
 from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.plan import RunPlan, read_plan
 from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
@@ -45,7 +46,7 @@ def render(run: RunFolder) -> str:
     return template.render(
         name=run.path.name,
         status=status,
-        subtitle=_subtitle(config, run.plan()),
+        subtitle=_subtitle(config, read_plan(run.plan_file)),
         verdict=_verdict(summary, status, run, evaluation),
         tiles=_tiles(summary, steps),
         charts=_charts(steps, summary, read_evaluations(run)),
@@ -66,8 +67,8 @@ def render(run: RunFolder) -> str:
     )
 
 
-def _subtitle(config: Any, plan: Json) -> str:
-    rows = f"{plan['rows']['train']:,} rows of " if plan else ""
+def _subtitle(config: Any, plan: RunPlan | None) -> str:
+    rows = f"{plan.rows.train:,} rows of " if plan else ""
     names = ", ".join(Path(file).name for file in config.data.files)
     start = f", from the adapter {config.adapter.start}" if config.adapter.start else ""
     return f"LoRA r={config.adapter.r} on {Path(config.model).name}{start}, {rows}{names}"

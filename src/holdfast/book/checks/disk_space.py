@@ -15,7 +15,7 @@ def look(case: Case) -> Iterator[Finding]:
     free = case.machine.disk_free_bytes
     if free is None:
         return
-    checkpoint = case.plan["params"]["trainable"] * _CHECKPOINT_BYTES_PER_PARAMETER if case.plan else 0
+    checkpoint = case.plan.params.trainable * _CHECKPOINT_BYTES_PER_PARAMETER if case.plan else 0
     kept = case.config.save.keep + (1 if case.config.evaluate.every else 0) if case.config else 1  # the best one beside the newest
     needed = (kept + 2) * checkpoint + _JOURNAL_BYTES
     if free >= max(_WARN_BYTES, needed):

@@ -1,24 +1,37 @@
 """The planned run fits into the device's memory."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from holdfast.core.cards.check import Case, Check, warn
 from holdfast.core.facts.machine import Machine
+from holdfast.core.run.plan import Plan
 from holdfast.core.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:
-    if case.plan and case.plan["fits"] is False:
-        peak, capacity = (case.plan[f"{kind}_bytes"] / 2**30 for kind in ("peak", "capacity"))
-        message = f"the run needs about {peak:.1f} GiB, the device has {capacity:.1f} GiB"
+    plan = case.plan
+    if plan and plan.fits is False and plan.capacity_bytes is not None:
+        message = f"the run needs about {plan.peak_bytes / 2**30:.1f} GiB, the device has {plan.capacity_bytes / 2**30:.1f} GiB"
         yield warn(message, "lower train.max_tokens or train.micro_batch_tokens, or use train.precision=bf16")
 
 
-class _Planned(Check):
-    """Its evidence is a plan, not a machine."""
+_ANY: dict[str, Any] = {
+    "bytes": {},
+    "params": {"total": 1, "trainable": 1},
+    "precision": "fp32",
+    "micro_batch_tokens": 1,
+    "checkpointed_layers": 0,
+    "accumulation": 1,
+}
 
-    def matches(self, evidence: object) -> bool:
-        return any(True for _ in self.findings(Case(Machine(), plan=evidence)))  # type: ignore[arg-type]
+
+class _Planned(Check):
+    """Its evidence is of a plan, not a machine."""
+
+    def matches(self, evidence: Any) -> bool:
+        plan = Plan.model_validate(_ANY | evidence)
+        return any(True for _ in self.findings(Case(Machine(), plan=plan)))
 
 
 CARD = _Planned(

@@ -15,7 +15,7 @@ from holdfast.core.cards.catalog import Card, ClaimStanding
 from holdfast.core.config.config import Config
 from holdfast.core.facts.machine import Gpu, Machine
 from holdfast.core.facts.machine_file import read
-from holdfast.core.files import Json
+from holdfast.core.run.plan import Plan
 from holdfast.core.types import Finding
 from holdfast.core.versions import within
 
@@ -29,7 +29,7 @@ class Case:
 
     machine: Machine
     config: Config | None = None
-    plan: Json | None = None
+    plan: Plan | None = None
 
     @cached_property
     def candidates(self) -> tuple[Gpu, ...]:

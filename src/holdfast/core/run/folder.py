@@ -15,6 +15,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
+from holdfast.core.run.plan import RunPlan, read_plan
 
 TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
 
@@ -168,8 +169,13 @@ class RunFolder:
         text = yaml.safe_dump(config.model_dump(mode="json", exclude={"faults"}), sort_keys=False, allow_unicode=True)
         write_bytes(self.config_file, text.encode())
 
-    def plan(self) -> Json:
-        return read_json(self.plan_file) or {}
+    def plan(self) -> RunPlan:
+        """The run's plan. Raises Stop(1) where its file is missing or damaged."""
+        plan = read_plan(self.plan_file)
+        if plan is None:
+            text = f"{self.plan_file} is missing or damaged"
+            raise Stop(BLOCKED, text, "put its own plan back there; without it the run cannot be resumed")
+        return plan
 
     def id(self) -> str:
         """The run's own name: drawn when the folder was made, in every checkpoint's manifest."""

@@ -1,0 +1,103 @@
+"""What a run was planned to need and to do: memory by kind, tokens at once, steps. plan.json is read and written here alone.
+
+Who makes a plan is mind/plan.py. A key of another version's plan is ignored; `unknown_keys` names them, for whoever takes the run up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast.core.config.settings import Dtype
+from holdfast.core.files import Json, read_json, write_json
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Bytes(_Part):
+    """Bytes at the peak of a step, by what they are for. snapshot: what saving adds to the same memory."""
+
+    weights: Count = 0
+    adapter: Count = 0
+    gradients: Count = 0
+    optimizer: Count = 0
+    activations: Count = 0
+    logits: Count = 0
+    snapshot: Count = 0
+    workspace: Count = 0
+    allocator: Count = 0
+    context: Count = 0
+
+    def total(self) -> int:
+        return sum(self.by_kind().values())
+
+    def by_kind(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in type(self).model_fields}
+
+
+class Params(_Part):
+    """Numbers of parameters."""
+
+    total: Count
+    trainable: Count
+
+
+class Plan(_Part):
+    """Whether a run fits a device, and how it will go through its rows. None is unknown.
+
+    micro_batch_tokens: tokens that go through the model at once; checkpointed_layers: layers computed again in backward.
+    """
+
+    fits: bool | None
+    peak_bytes: Count
+    capacity_bytes: Count | None
+    bytes: Bytes
+    params: Params
+    precision: Dtype
+    micro_batch_tokens: Annotated[int, Field(ge=1)]
+    checkpointed_layers: Count
+    accumulation: Annotated[int, Field(ge=1)]
+    reasons: tuple[str, ...] = ()
+
+
+class RowCounts(_Part):
+    """Rows that are trained on, held out, and gone through in an epoch."""
+
+    train: Count
+    held_out: Count
+    per_epoch: Count
+
+
+class RunPlan(Plan):
+    """The plan of a run whose rows are known. start_adapter: facts of the adapter it begins from."""
+
+    steps: Annotated[int, Field(ge=1)]
+    samples: Annotated[int, Field(ge=1)]
+    rows: RowCounts
+    data_sha256: str
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    pad_token_id: int | None = None
+    start_adapter: Json | None = None
+
+
+def write_plan(file: Path, plan: RunPlan) -> None:
+    write_json(file, plan.model_dump(mode="json", exclude={"start_adapter"} if plan.start_adapter is None else None))
+
+
+def read_plan(file: Path) -> RunPlan | None:
+    """The plan in `file`; None where there is none, or what lies there is no plan."""
+    try:
+        return RunPlan.model_validate(read_json(file))
+    except ValidationError:
+        return None
+
+
+def unknown_keys(file: Path) -> list[str]:
+    """Keys of the file that this version knows nothing of, sorted."""
+    return sorted((read_json(file) or {}).keys() - RunPlan.model_fields.keys())
