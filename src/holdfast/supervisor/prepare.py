@@ -29,6 +29,7 @@ from holdfast.core.files import Json, is_full, read_json, replacing, sha256, wri
 from holdfast.core.identity import myself
 from holdfast.core.inert import inert
 from holdfast.core.order.step_table import learning_rate, run_length
+from holdfast.core.run.base_model import follow_pinned, identity, pinned, refuse_changed
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.plan import RowCounts, RunPlan, unknown_keys, write_plan
@@ -125,6 +126,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     _check_timeline(run, terminal)
     _tell_of_plan(run, terminal)
     old = run.config()
+    config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
     changed = differences(take_up_changes(run, old, config, terminal), config)
     old = run.config()
     if extend:
@@ -139,6 +141,8 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         if not run.committed():
             hint = f"it has no committed step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
         raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)
+    if (read_json(run.summary_file) or {}).get("status") != "finished":
+        refuse_changed(run, old.model)
     _check_data_file(run, config, terminal)
 
 
@@ -158,6 +162,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_machine, run.path)
         model = read_model(config.model)
+        config = config.model_copy(update={"model": pinned(config.model, model)})
         start = take_start(run, config, model, terminal)
         tokens, data = check_data(run, config, model, terminal)
         machine = asked.result()
@@ -177,6 +182,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         steps=steps,
         samples=samples,
         rows=RowCounts(train=len(training), held_out=len(held_out), per_epoch=per_epoch),
+        base=identity(model),
         **data,
         start_adapter=start,
     )

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.core.errors import DeviceGone
+from holdfast.core.errors import DeviceGone, Stop
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.trainer.libraries import libraries
 
@@ -41,7 +41,7 @@ JOBS = {
 
 
 def main(argv: list[str]) -> int:
-    """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait."""
+    """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait; so does what it refuses."""
     faulthandler.enable()
     name, *given = argv
     if name not in JOBS:
@@ -51,6 +51,9 @@ def main(argv: list[str]) -> int:
         with libraries() if work.with_libraries else contextlib.nullcontext():
             function = getattr(import_module(f"holdfast.trainer.jobs.{work.module}"), work.function)
         return int(function(*(read(text) for read, text in zip(work.arguments, given, strict=True))))
+    except Stop as stop:
+        print(f"holdfast: {stop}", file=sys.stderr)
+        return stop.code
     except DeviceGone as gone:
         print(f"holdfast: {gone}", file=sys.stderr)
         return EXIT_DEVICE_GONE

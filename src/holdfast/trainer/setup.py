@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import torch
 
 from holdfast.core.config.settings import Settings
+from holdfast.core.facts.model_folder import read_model
 from holdfast.core.order.step_table import learning_rate
+from holdfast.core.run import base_model
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.trainer.device import free_bytes, prepare_torch, wait_for_memory
 from holdfast.trainer.images import TensorImage
 from holdfast.trainer.job import Job
 from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.refuse import put_in
+from holdfast.trainer.refuse import Refusal, put_in
 from holdfast.trainer.step import Announce, Gradients, compute_gradients, nothing, update
 from holdfast.trainer.task import AnyTask
 from holdfast.trainer.tasks import task_of
@@ -74,6 +76,8 @@ class Bench:
 
 def build(job: Job, settings: Settings) -> Bench:
     """The state before the first step; it follows from config, settings and seed alone."""
+    if told := base_model.changed(job.run, read_model(job.config.model)):
+        raise Refusal("checkpoint_model_mismatch", told, base_model.HINT)
     device = prepare_torch(settings)
     if device.type == "cuda":
         _see_memory_free(job, device)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from holdfast import __version__
 from holdfast.core.facts.machine_file import training_devices
-from holdfast.core.facts.model_folder import EMBEDDED
+from holdfast.core.facts.model_folder import EMBEDDED, hub_name
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
 from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
@@ -202,12 +202,13 @@ def _rejects(run: RunFolder) -> list[Json]:
 
 
 def _usage(run: RunFolder, model: str) -> str:
-    model = str(EMBEDDED.get(model, model))
+    name, revision = hub_name(str(EMBEDDED.get(model, model)))
+    source = repr(name) + (f", revision={revision!r}" if revision else "")
     return (
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
         "from peft import PeftModel\n\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({model!r})\n"
-        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({model!r}), {str(run.adapter)!r})"
+        f"tokenizer = AutoTokenizer.from_pretrained({source})\n"
+        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({source}), {str(run.adapter)!r})"
     )
 
 

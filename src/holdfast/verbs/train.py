@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         outlive_terminal(terminal)
         config = with_start(folder, config)
         open_run(folder, config, arguments.extend, terminal)
+        config = config.model_copy(update={"model": folder.config().model})  # with the commit it began with
         summary = read_json(folder.summary_file)
         if summary and summary["status"] == "finished":
             terminal.say(f"{path} is finished; to train longer: raise train.steps or train.epochs and add --extend")

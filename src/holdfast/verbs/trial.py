@@ -8,8 +8,10 @@ from pathlib import Path
 import yaml
 
 from holdfast.core.config.settings import PartialSettings, Settings, checked
+from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.core.run.timeline import newest_settings, read_timeline
@@ -39,6 +41,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     folder.refuse_foreign()
+    refuse_changed(folder, folder.config().model)
     last = newest_settings(read_timeline(folder.timeline_file)).steps
     if not 1 <= arguments.step <= last:
         raise Stop(USAGE, f"step {arguments.step}: the run has steps 1 to {last}", "give one of them with --step")
@@ -78,8 +81,8 @@ def _settings(pairs: list[str]) -> PartialSettings:
         if not sign or (key not in _CHANGEABLE and key in Settings.model_fields):
             raise Stop(USAGE, f"--set {pair}: a trial can change {_listed()}", "for example --set attention=eager")
         try:
-            settings |= checked({key: yaml.safe_load(text)})
-        except ValueError as error:
+            settings |= checked({key: value_of(text)})
+        except (ValueError, yaml.YAMLError) as error:
             raise Stop(USAGE, f"--set {pair}: {error}", "`holdfast trial --help` lists the settings") from None
     return settings
 

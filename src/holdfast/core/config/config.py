@@ -196,7 +196,7 @@ class Run(Section):
 class Config(Section):
     """A holdfast run."""
 
-    model: str = Field(description="a folder in Hugging Face layout, a hub name, or tiny (ships with holdfast)")
+    model: str = Field(description="a folder in Hugging Face layout, a hub name (name or name@REVISION), or tiny (ships with holdfast)")
     data: Data
     adapter: Adapter = Adapter()
     train: Train = Train()

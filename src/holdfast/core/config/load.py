@@ -15,7 +15,7 @@ from holdfast.core.config.faults import Fault, FaultFile
 from holdfast.core.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of, translated
 from holdfast.core.config.yaml_tree import mappings, repeated, root_of, value_of
 from holdfast.core.errors import USAGE, Stop
-from holdfast.core.facts.model_folder import EMBEDDED
+from holdfast.core.facts.model_folder import EMBEDDED, hub_name
 from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
@@ -222,8 +222,8 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
 
 
 def looks_local(model: str) -> bool:
-    """Whether `model` can only be meant as a folder: hub names are `name` or `owner/name`."""
-    return model.startswith((".", "/", "~")) or model.count("/") > 1
+    """Whether `model` can only be meant as a folder: hub names are `name` or `owner/name`, with or without @REVISION."""
+    return model.startswith((".", "/", "~")) or hub_name(model)[0].count("/") > 1
 
 
 def find_path(name: str, folder: Path) -> Path | None:

@@ -61,7 +61,7 @@ class ModelFacts:
 
 
 def read_model(model: str) -> ModelFacts:
-    """Facts of an embedded model, a local folder, or a hub name in the local cache (fetched by huggingface_hub where there is a network).
+    """Facts of an embedded model, a local folder, or a hub name, also name@REVISION, in the local cache (fetched where there is a network).
 
     Raises Stop(1) when it cannot be had or is damaged, naming the file.
     """
@@ -77,7 +77,7 @@ def read_model(model: str) -> ModelFacts:
     shapes: dict[str, tuple[int, ...]] = {}
     types: set[str] = set()
     size = 0
-    for file in _weight_files(folder):
+    for file in weight_files(folder):
         tensors = stored_tensors(file)
         shapes |= {name: tensor.shape for name, tensor in tensors.items()}
         types |= {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
@@ -93,7 +93,14 @@ def _refuse_adapter(folder: Path) -> None:
         raise Stop(BLOCKED, f"{folder} holds an adapter and no model", f"to train it further: model: {base}, adapter.start: {folder}")
 
 
-def _from_hub(name: str) -> Path:
+def hub_name(model: str) -> tuple[str, str | None]:
+    """The name and the revision (a branch, a tag, a commit) of name@REVISION; None where none is asked for, and for a folder."""
+    name, at, revision = model.partition("@")
+    return (name, revision) if at and not Path(model).exists() else (model, None)
+
+
+def _from_hub(model: str) -> Path:
+    name, revision = hub_name(model)
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -102,13 +109,14 @@ def _from_hub(name: str) -> Path:
 
     wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise Stop(BLOCKED, f"{name} is not a folder, and the hub does not give it: {reason}", "give the path of a local folder") from None
+        raise Stop(BLOCKED, f"{model} is not a folder, and the hub does not give it: {reason}", "give the path of a local folder") from None
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model. Raises Stop(1) where there are none, or some are missing."""
     index = read_json(folder / "model.safetensors.index.json")
     if index is not None:
         names = sorted(set(index.get("weight_map", {}).values()))

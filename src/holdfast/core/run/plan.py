@@ -74,8 +74,15 @@ class RowCounts(_Part):
     per_epoch: Count
 
 
+class Base(_Part):
+    """Which base model it is: the commit, where it is a download of the hub's, and the hash of each file."""
+
+    commit: str | None = None
+    files: dict[str, str]
+
+
 class RunPlan(Plan):
-    """The plan of a run whose rows are known. start_adapter: facts of the adapter it begins from."""
+    """The plan of a run whose rows are known. start_adapter: facts of the adapter it begins from; base: None in older runs."""
 
     steps: Annotated[int, Field(ge=1)]
     samples: Annotated[int, Field(ge=1)]
@@ -84,6 +91,7 @@ class RunPlan(Plan):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     pad_token_id: int | None = None
     start_adapter: Json | None = None
+    base: Base | None = None
 
 
 def write_plan(file: Path, plan: RunPlan) -> None:

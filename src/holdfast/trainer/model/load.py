@@ -19,7 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import ModelFacts, read_model
+from holdfast.core.facts.model_folder import ModelFacts, hub_name, read_model
 from holdfast.core.files import Json
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
@@ -189,7 +189,8 @@ def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def adapter_config(model: Any, base: str) -> Json:
     """What PEFT writes as adapter_config.json, with sets in order, so that the same run writes the same file."""
-    values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
+    name, revision = hub_name(base)
+    values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": name, "revision": revision, "inference_mode": True}
     return {name: _plain(value) for name, value in sorted(values.items())}
 
 

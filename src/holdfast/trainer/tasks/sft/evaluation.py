@@ -11,6 +11,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json
+from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.tokens.chat_template import pieces
@@ -31,7 +32,11 @@ _SLOT = "HOLDFAST-SLOT"
 
 
 def load_tuned(run: RunFolder, config: Config, settings: Settings) -> tuple[Any, torch.device]:
-    """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`."""
+    """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`.
+
+    Raises Stop(1) where the base is not that of the run.
+    """
+    refuse_changed(run, config.model)
     device = prepare_torch(settings)
     base, _ = load_base(config, settings, device)
     model = PeftModel.from_pretrained(base, str(run.adapter)).eval()
