@@ -73,6 +73,7 @@ def test_a_run_whose_gpu_is_gone_does_not_go_on_on_the_cpu(run: Path, config_of:
     assert there.returncode == 0, there.stderr
 
 
+@pytest.mark.long  # tests/test_supervise.py holds the decision
 def test_it_goes_on_there_where_the_config_says_so(run: Path, config_of: Callable[..., Path]) -> None:
     file = run / "config.yaml"
     file.write_text(file.read_text().replace("allow_cpu: false", "allow_cpu: true"))

@@ -389,9 +389,9 @@ def test_a_poisoned_row_is_found_and_nothing_else_is_lost(
 @pytest.mark.parametrize(
     ("when", "remedy", "setting"),
     [
-        ({"step": 5, "setting": {"attention": "sdpa"}}, "eager-attention", {"attention": "eager"}),
+        pytest.param({"step": 5, "setting": {"attention": "sdpa"}}, "eager-attention", {"attention": "eager"}, marks=LONG),
         ({"step": 5, "env": {"HSA_ENABLE_SDMA": None}}, "sdma-off", {"env": {"HSA_ENABLE_SDMA": "0"}}),
-        ({"step": 5, "tokens": [150, 10_000]}, "smaller-micro-batch", None),
+        pytest.param({"step": 5, "tokens": [150, 10_000]}, "smaller-micro-batch", None, marks=LONG),
     ],
     ids=["setting", "environment", "shape"],
 )
@@ -473,6 +473,7 @@ def test_what_fails_every_seventh_time_accuses_nobody(config_of: Write, tmp_path
     assert summary["attempts"] > 1 and summary["quarantined"] == [] and not events(run, "remedy_applied")
 
 
+@pytest.mark.long  # tests/test_supervise.py holds the decision
 def test_what_does_not_come_back_changes_nothing(config_of: Write, tmp_path: Path) -> None:
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     faults.write_text(json.dumps([{"when": {"attempt": number, "step": 5}, "effect": "abort"} for number in (1, 2)]))

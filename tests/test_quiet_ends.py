@@ -34,6 +34,7 @@ def test_a_trainer_that_ends_with_code_0_in_the_middle_is_started_again_and_ends
     assert json.loads(whole.stdout)["artifact_sha256"] == summary["artifact_sha256"]
 
 
+@pytest.mark.long  # tests/test_supervise.py holds the decision
 def test_a_trainer_that_always_ends_with_code_0_is_given_up_and_publishes_nothing(config_of: Write, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = holdfast("train", config_of(run={"trials": 0}), "--run", run, "--faults", exits(tmp_path, step=5), "--json")

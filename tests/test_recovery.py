@@ -26,7 +26,8 @@ from holdfast.world.standby import Standby
 from support.architectures import ARCHITECTURES, task_of, tokens_of
 
 Write = Callable[..., Path]
-pytestmark = pytest.mark.usefixtures("no_leftovers", "exec_only")  # some count on the time that a start takes
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+starts_as_a_users = pytest.mark.usefixtures("exec_only")  # it counts on the time that a start takes
 STEPS = 400
 LONG = {"steps": STEPS, "effective_batch": 4}
 
@@ -76,6 +77,7 @@ def waiting_for_its_death(folder: Path) -> Path:
     return file
 
 
+@starts_as_a_users
 def test_a_standby_takes_over_and_ends_alike(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     child = start("train", config_of(train=LONG, run={"standby": True}), "--run", run, "--faults", waiting_for_its_death(tmp_path))
@@ -101,6 +103,7 @@ def _is_ready(pid: int) -> bool:
         return False
 
 
+@starts_as_a_users
 def test_a_standby_ends_with_its_supervisor_and_the_run_gets_another(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
     run, config = tmp_path / "run", config_of(train=LONG, run={"standby": True})
     first = start("train", config, "--run", run)
@@ -115,6 +118,7 @@ def test_a_standby_ends_with_its_supervisor_and_the_run_gets_another(config_of: 
     assert len(events(run, "standby_started")) == 2
 
 
+@starts_as_a_users
 def test_dead_standbys_do_no_harm(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
     """First its trainer, then its nurse dies before the run's own trainer does."""
     run = tmp_path / "run"
@@ -162,6 +166,7 @@ def test_a_standby_has_to_pay(tmp_path: Path) -> None:
             assert standby.waits() is expected
 
 
+@starts_as_a_users
 def test_a_standby_of_other_settings_builds_its_model_anew(config_of: Write, tmp_path: Path) -> None:
     """The micro-batch was split after the standby was built; what takes over computes with the new limit, to the same bits."""
     faults = tmp_path / "f.yaml"

@@ -50,8 +50,10 @@ def check(told: list[dict[str, Any]], kills: int, same_bits: bool) -> None:
         assert not same_bits or run["sha256"] == undisturbed["sha256"]
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("deterministic", "kills"),
+    [(True, 6), *(pytest.param(*case, marks=pytest.mark.long) for case in ((False, 6), (True, 20), (False, 20)))],
+)
 def test_some_kills(killed: Callable[..., list[dict[str, Any]]], deterministic: bool, kills: int) -> None:
     check(killed(kills, 1 + deterministic, deterministic), kills, same_bits=deterministic)
 
