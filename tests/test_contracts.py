@@ -35,7 +35,7 @@ OPTIONS = {
     "report": {"RUN", "--out"},
 }
 BEYOND = {"attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"plan", "run", "drill", "tune", "verify", "export", "serve", "models", "learn", "watch"} | {"data show", "data bars"}
+NOT_YET = {"plan", "run", "drill", "tune", "verify", "export", "serve", "models", "learn", "watch"} | {"data show"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {

@@ -14,6 +14,7 @@ _KINDS = {
     "split": "divide rows into files, similar rows in the same one",
     "sample": "draw rows by seed, evenly over a field",
     "diff": "say what changed between two versions of a set",
+    "bars": "make features of minute bars of a market",
     "make": "write rows from a recipe, or have a model write them",
     "collect": "gather rows from logs, a Redis stream or a shell history",
 }

@@ -1,0 +1,166 @@
+"""Judge bars: which are kept, and why another is not. A bar is never changed. Vectorised; remembers the newest time alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.files import Json
+from holdfast.rows.bars.read import LINE, Layout
+from holdfast.rows.bars.windows import Whole
+
+REASONS = {
+    "timestamp_unreadable": "no time as in 2025-09-11T09:30:00-05:00",
+    "timestamp_repeated": "the bar before has the same time",
+    "timestamp_unordered": "a bar before is of a later time",
+    "not_a_number": "a price or the volume is no finite number",
+    "price_not_positive": "a price is 0 or less; logarithms need positive ones",
+    "volume_negative": "the volume is below 0",
+    "high_below_low": "high and low do not enclose open and close",
+}
+_PRICES = ("open", "high", "low", "close")
+_ZONED = "%+"
+_PLAIN = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%m/%d/%YT%H:%M:%S", "%m/%d/%YT%H:%M", "%Y%m%dT%H%M%S")  # without an offset
+_US = {10: 1_000_000, 13: 1_000, 16: 1}  # digits of a Unix time in seconds, milliseconds, microseconds
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bars that are kept, as arrays. frame: their rows as texts, `first_of_contract`: where another contract begins than the bar before."""
+
+    frame: pl.DataFrame
+    time: Whole
+    day: Whole
+    minute: npt.NDArray[np.float64]
+    session: Whole
+    prices: dict[str, npt.NDArray[np.float64]]
+    volume: npt.NDArray[np.float64]
+    first_of_contract: npt.NDArray[np.bool_]
+
+
+@dataclass
+class Judge:
+    """Takes the chunks of one file in order. zone: of the exchange; begin: minutes after midnight at which a session begins there."""
+
+    layout: Layout
+    zone: str
+    begin: int
+    kept: int = 0
+    without_offset: int = 0
+    contracts: int = 1
+    by_reason: Counter[str] = field(default_factory=Counter)
+    _newest: int | None = None
+    _contract: str | None = None
+
+    def take(self, frame: pl.DataFrame) -> tuple[Kept, list[Json]]:
+        """(the bars that are kept, {line, reason, detail, raw} of the others). Raises Stop(2) where the zone is unknown."""
+        columns = self.layout.columns
+        time = self._times(frame[columns["timestamp"]])
+        numbers = {name: _numbers(frame[columns[name]]) for name in (*_PRICES, "volume")}
+        reason = self._reasons(time, numbers)
+        good = reason < 0
+        rejects = self._rejects(frame, reason)
+        stamps = time[good]
+        if len(stamps):
+            self._newest = int(stamps[-1])
+        self.kept += len(stamps)
+        return self._as_arrays(frame.filter(pl.Series(good)), stamps, {name: values[good] for name, values in numbers.items()}), rejects
+
+    def _times(self, texts: pl.Series) -> Whole:
+        """Microseconds since 1970, UTC; the smallest whole number where a text is no time."""
+        named = texts.str.strip_chars().alias("t")
+        try:
+            frame = named.to_frame().select(
+                pl.col("t").str.to_datetime(_ZONED, time_unit="us", time_zone="UTC", strict=False).alias("zoned"),
+                pl.coalesce(
+                    pl.col("t")
+                    .str.replace(" ", "T", literal=True)
+                    .str.to_datetime(form, time_unit="us", strict=False)
+                    .dt.replace_time_zone(self.zone, ambiguous="earliest", non_existent="null")
+                    .dt.convert_time_zone("UTC")
+                    for form in _PLAIN
+                ).alias("plain"),
+                pl.when(pl.col("t").str.contains(r"^(\d{10}|\d{13}|\d{16})$")).then(_unix(pl.col("t"))).alias("unix"),
+            )
+        except pl.exceptions.ComputeError:
+            raise Stop(USAGE, f"--zone {self.zone}: no such time zone", "write for example America/Chicago, Europe/Berlin or UTC") from None
+        self.without_offset += int((frame["zoned"].is_null() & frame["plain"].is_not_null()).sum())
+        return frame.select(pl.coalesce(frame["zoned"].dt.epoch("us"), frame["plain"].dt.epoch("us"), frame["unix"]).fill_null(_NONE))[
+            "zoned"
+        ].to_numpy()
+
+    def _reasons(self, time: Whole, numbers: dict[str, npt.NDArray[np.float64]]) -> npt.NDArray[np.int8]:
+        """Which of the REASONS each bar is rejected for; -1: none."""
+        open_, high, low, close = (numbers[name] for name in _PRICES)
+        finite = np.logical_and.reduce([np.isfinite(values) for values in numbers.values()])
+        tests = {
+            "timestamp_unreadable": time == _NONE,
+            "not_a_number": ~finite,
+            "price_not_positive": np.minimum.reduce([open_, high, low, close]) <= 0,
+            "volume_negative": numbers["volume"] < 0,
+            "high_below_low": (low > np.minimum(open_, close)) | (high < np.maximum(open_, close)),
+        }
+        reason = np.full(len(time), -1, np.int8)
+        names = list(REASONS)
+        for name, found in tests.items():
+            reason[found & (reason < 0)] = names.index(name)
+        sound = np.flatnonzero(reason < 0)
+        stamps = time[sound]
+        newest = np.maximum.accumulate(np.append(_NONE if self._newest is None else self._newest, stamps))[:-1]
+        reason[sound[stamps == newest]] = names.index("timestamp_repeated")
+        reason[sound[stamps < newest]] = names.index("timestamp_unordered")
+        return reason
+
+    def _rejects(self, frame: pl.DataFrame, reason: npt.NDArray[np.int8]) -> list[Json]:
+        bad = np.flatnonzero(reason >= 0)
+        names = list(REASONS)
+        self.by_reason.update(names[which] for which in reason[bad])
+        rows = frame[bad.tolist()].iter_rows(named=True) if len(bad) else ()
+        return [
+            {"line": row.pop(LINE), "reason": names[which], "detail": REASONS[names[which]], "raw": row}
+            for row, which in zip(rows, reason[bad], strict=True)
+        ]
+
+    def _as_arrays(self, frame: pl.DataFrame, time: Whole, numbers: dict[str, npt.NDArray[np.float64]]) -> Kept:
+        local = (
+            pl.Series("t", time, pl.Int64).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(self.zone).dt.replace_time_zone(None)
+        ).to_physical().to_numpy() // 1_000_000
+        day = local // 86_400
+        minute = (local - day * 86_400) / 60.0
+        session = (local + (86_400 - self.begin * 60 if self.begin else 0)) // 86_400
+        volume = numbers.pop("volume")
+        return Kept(frame, time, day, minute, session, numbers, volume, self._first_of_contract(frame))
+
+    def _first_of_contract(self, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
+        changed = np.zeros(len(frame), np.bool_)
+        if self.layout.contract and len(frame):
+            names = frame[self.layout.contract].fill_null("")
+            changed = names.ne(names.shift(1, fill_value=names[0] if self._contract is None else self._contract)).to_numpy()
+            self._contract = names[-1]
+            self.contracts += int(changed.sum())
+        return changed
+
+
+_NONE = np.iinfo(np.int64).min
+
+
+def _numbers(texts: pl.Series) -> npt.NDArray[np.float64]:
+    return texts.str.strip_chars().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+
+
+def _unix(text: pl.Expr) -> pl.Expr:
+    """Microseconds of a Unix time in seconds, milliseconds or microseconds, told by its digits."""
+    value, digits = text.cast(pl.Int64, strict=False), text.str.len_chars()
+    return pl.coalesce(pl.when(digits == count).then(value * factor) for count, factor in _US.items())
+
+
+def refuse_backward(kept: int, rejected: Counter[str], file: str) -> None:
+    """Raise Stop(1) where a file holds few bars in the order of time: it is sorted otherwise, and its rejects would be no accident."""
+    if rejected["timestamp_unordered"] > kept:
+        text = f"{file}: {rejected['timestamp_unordered']:,} bars are of an earlier time than one before them, {kept:,} are not"
+        raise Stop(BLOCKED, text, "sort the file by time, oldest first")
