@@ -29,6 +29,7 @@ OPTIONS = {
     "data clean": SHARED_DATA_OPTIONS | {"--out", "--rejects"},
     "data make": {"--rows", "--out", "--recipe", "--json"},
     "data collect": {"SOURCE", "--out", "--json"},
+    "data bars": {"FILE", "--vix", "--out", "--json"},
     "train": {"CONFIG", "key=value", "--run", "--extend", "--faults", "--json"},
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
@@ -72,6 +73,7 @@ COUNTS = of(rows=int, kept=int, mended=int, rejected=int, by_reason=dict)
 DATA = COUNTS | of(tokens=TOKENS, duplicates=int, near_duplicates=int, seconds=NUMBER)
 REJECT = of(file=str, line=int, reason=str, detail=str, raw=str)
 DRAWN = of(rows=int, by_category=dict)
+BARS = of(rows=int, features=[str], sessions=int, gaps=int)
 EVIDENCE = of(step=int, cause={*CAUSES, "unknown"}, samples=list, remedy=(str, NOTHING), evidence=str)
 INCIDENT = EVIDENCE | of(lost_steps=int, seconds_to_recover=(*NUMBER, NOTHING))
 LOSS = of(first=NUMBER, last=NUMBER, eval_base=NUMBER, eval_tuned=NUMBER)
@@ -257,6 +259,10 @@ def test_rows_are_checked_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_rows_are_made_and_collected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(DRAWN, capsys, "data", "make", "--rows", 5, "--out", tmp_path / "made.jsonl")
     told(DRAWN, capsys, "data", "collect", tmp_path / "made.jsonl", "--out", tmp_path / "collected.jsonl")
+    bars, vix = tmp_path / "bars.csv", tmp_path / "vix.csv"
+    assert main(["data", "bars", str(bars), "--vix", str(vix), "--make", "100"]) == 0
+    capsys.readouterr()
+    told(BARS, capsys, "data", "bars", bars, "--vix", vix, "--out", tmp_path / "features.csv")
 
 
 def test_a_run_leaves_what_the_contract_says(run: SimpleNamespace) -> None:
