@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, TypeGuard
 
 
 class Identity(TypedDict):
@@ -28,8 +28,10 @@ def myself() -> Identity:
     return me
 
 
-def alive(identity: Identity | None) -> bool:
-    return identity is not None and identify(identity["pid"]) == identity
+def alive(identity: object) -> TypeGuard[Identity]:
+    """Whether this names a process that lives. What comes out of a file may be anything."""
+    pid = identity.get("pid") if isinstance(identity, dict) else None
+    return type(pid) is int and pid > 0 and identify(pid) == identity
 
 
 def boot_id() -> str:

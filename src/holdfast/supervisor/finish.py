@@ -17,6 +17,7 @@ from holdfast.core.errors import GAVE_UP, Stop
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
 from holdfast.core.identity import alive
+from holdfast.core.locks import Tell
 from holdfast.core.run.attempt import close, closed_attempts, orders_of
 from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
 from holdfast.core.run.evaluations import is_over, read_evaluations, stopped_early
@@ -46,7 +47,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
 
     Raises KeyboardInterrupt when `stop` asks for it meanwhile; the run then counts as interrupted, and its evaluation is still to come.
     """
-    keep_newest(run, places, config)
+    keep_newest(run, places, config, terminal.tell)
     newest, _ = newest_valid(run)
     if newest is None or newest.step != run.committed() or not is_over(run):
         state = f"step {newest.step}" if newest else "nothing"
@@ -91,11 +92,11 @@ def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Termin
     return found
 
 
-def keep_newest(run: RunFolder, places: list[Path], config: Config) -> int | None:
+def keep_newest(run: RunFolder, places: list[Path], config: Config, tell: Tell) -> int | None:
     """Make the newest state durable, whoever was meant to; the step that is now safe on disk."""
     adapter_config = _adapter_config(run)
     if adapter_config is not None:
-        persist_newest(run, places, adapter_config, config.save)
+        persist_newest(run, places, adapter_config, config.save, tell)
         _see_writer_out(run)
     checkpoint, _ = newest_valid(run)
     return checkpoint.step if checkpoint else None

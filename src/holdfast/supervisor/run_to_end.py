@@ -80,7 +80,7 @@ def _conclude(
     if outcome.ending.kind == "finished":
         summary = finish(run, config, places, terminal, stop)
         return DONE, summary
-    saved = keep_newest(run, places, config)
+    saved = keep_newest(run, places, config, terminal.tell)
     if outcome.move is None:
         summary = write_summary(run, "interrupted", None)
         run.event("interrupted", step=run.committed(), saved=saved)

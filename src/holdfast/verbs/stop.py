@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import time
@@ -19,6 +18,7 @@ from holdfast.supervisor.runs import chosen, entry
 from holdfast.supervisor.signals import StopSignals
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
+from holdfast.world.holder import signal_holder
 from holdfast.world.process import LOOK_EVERY_S
 from holdfast.world.standing import Standing, lives, look
 
@@ -63,7 +63,7 @@ def _stop(folder: RunFolder, terminal: Terminal) -> None:
             raise _out_of_reach(standing)
         elif pid is not None and identity not in asked:
             asked.append(identity)
-            _ask(standing, pid)
+            _ask(standing, identity)
             terminal.say(f"asked process {pid} to stop {shown(folder.path)}: it finishes its step and saves")
         if time.monotonic() - reminded > _REMIND_EVERY_S:
             reminded = time.monotonic()
@@ -79,12 +79,15 @@ def _see_off(standing: Standing) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def _ask(standing: Standing, pid: int) -> None:
-    try:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    except PermissionError:
-        raise Stop(BLOCKED, f"{standing.run.path} is another user's: process {pid} takes no signal from you", "ask its owner") from None
+def _ask(standing: Standing, identity: Identity) -> None:
+    """Send the supervisor SIGTERM. Raises Stop(1) where the process that the lock file names does not hold the lock."""
+    pid, lock = identity["pid"], standing.run.supervisor_lock
+    if signal_holder(identity, lock, signal.SIGTERM) or not alive(identity):
+        return
+    if os.geteuid() not in (0, Path(f"/proc/{pid}").stat().st_uid):
+        raise Stop(BLOCKED, f"{standing.run.path} is another user's: process {pid} takes no signal from you", "ask its owner")
+    text = f"{lock} names process {pid}, but that process does not hold it: it is sent no signal"
+    raise Stop(BLOCKED, text, "end the run where it was started, with Ctrl-C or SIGTERM to its holdfast train")
 
 
 def _take_over(folder: RunFolder, terminal: Terminal) -> None:

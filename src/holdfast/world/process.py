@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.identity import alive
+from holdfast.core.identity import Identity, alive
 from holdfast.core.locks import hold
 from holdfast.core.run.attempt import is_closed, write_orders
 from holdfast.core.run.evaluations import is_over
@@ -23,6 +21,7 @@ from holdfast.core.types import EXIT_DISK_FULL, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end
 from holdfast.world.child import module_command
 from holdfast.world.ending import STUCK_S, stuck
+from holdfast.world.holder import signal_holder
 from holdfast.world.kernel import oom_kills
 from holdfast.world.patience import Overdue, Patience
 from holdfast.world.place import Place
@@ -111,29 +110,29 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
         if ending is not None:
             return ending
         if tick(attempt) and not asked:
-            asked = _ask_to_stop(attempt)
+            asked = _ask_to_stop(attempt, run)
         overdue = patience.overdue(attempt.pulse(), time.time())
-        if overdue is not None and not _end_hanging(attempt, overdue):
-            return Ending("stuck", facts={"reason": stuck("the trainer")})
+        if overdue is not None and (why := _end_hanging(attempt, run, overdue)):
+            return Ending("stuck", facts={"reason": why})
         wait_for_end(_watched(attempt), LOOK_EVERY_S)
 
 
-def _end_hanging(attempt: Attempt, overdue: Overdue) -> bool:
-    """Have the stacks of a silent trainer written into its log, then kill it; False where it cannot be killed."""
+def _end_hanging(attempt: Attempt, run: RunFolder, overdue: Overdue) -> str | None:
+    """Have the stacks of a silent trainer written into its log, then kill it; why it cannot be ended, where it cannot."""
     trainer = _trainer(attempt)
-    if not alive(trainer):  # type: ignore[arg-type]
-        return True
-    assert trainer is not None
+    if not alive(trainer):
+        return None
     text = f"no sign of life for {overdue.seconds:.0f} s in the section {overdue.section!r} (limit {overdue.limit_s:.0f} s)"
     pulse = attempt.pulse() or {}
     facts = {"reason": text, "section": overdue.section, "step": pulse.get("step"), "samples": pulse.get("samples", [])}
     write_json(attempt.folder / "hang.json", facts)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(trainer["pid"], signal.SIGUSR1)  # its stacks, by faulthandler
+    if signal_holder(trainer, run.trainer_lock, signal.SIGUSR1):  # its stacks, by faulthandler
         wait_for_end([trainer["pid"]], STACKS_S)
-        os.kill(trainer["pid"], signal.SIGKILL)
+        signal_holder(trainer, run.trainer_lock, signal.SIGKILL)
+    elif alive(trainer):
+        return f"process {trainer['pid']}, which rank0.json names, does not hold trainer.lock; it is sent no signal"
     wait_for_end([trainer["pid"]], STUCK_S)
-    return not alive(trainer)  # type: ignore[arg-type]
+    return stuck("the trainer") if alive(trainer) else None
 
 
 def _watched(attempt: Attempt) -> list[int]:
@@ -146,7 +145,7 @@ def _watched(attempt: Attempt) -> list[int]:
 def living_pids(attempt: Attempt) -> dict[str, int]:
     """Pids of the attempt's processes that are alive, by role."""
     found = {"nurse": read_json(attempt.folder / "nurse.json"), "trainer": _trainer(attempt)}
-    return {role: identity["pid"] for role, identity in found.items() if identity and alive(identity)}  # type: ignore[arg-type]
+    return {role: identity["pid"] for role, identity in found.items() if alive(identity)}
 
 
 def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
@@ -186,22 +185,18 @@ def _nurse_was_there(attempt: Attempt) -> bool:
     return (attempt.folder / "nurse.json").exists() or (attempt.folder / "rank0.json").exists()
 
 
-def _trainer(attempt: Attempt) -> Json | None:
-    entry = read_json(attempt.folder / "rank0.json")
-    return entry["identity"] if entry else None
+def _trainer(attempt: Attempt) -> Identity | None:
+    return (read_json(attempt.folder / "rank0.json") or {}).get("identity")
 
 
 def ask_newest_to_stop(run: RunFolder) -> None:
     """Send SIGTERM to the newest attempt's trainer, where it lives; a second one changes nothing."""
     attempt = adopt(run)
     if attempt is not None:
-        _ask_to_stop(attempt)
+        _ask_to_stop(attempt, run)
 
 
-def _ask_to_stop(attempt: Attempt) -> bool:
+def _ask_to_stop(attempt: Attempt, run: RunFolder) -> bool:
     """Send SIGTERM to the trainer; False while it has not told its name yet."""
-    pid = living_pids(attempt).get("trainer")
-    if pid is None:
-        return False
-    os.kill(pid, signal.SIGTERM)
-    return True
+    trainer = _trainer(attempt)
+    return alive(trainer) and signal_holder(trainer, run.trainer_lock, signal.SIGTERM)

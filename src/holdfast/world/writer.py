@@ -21,9 +21,10 @@ from pathlib import Path
 from holdfast.core.config.config import Save
 from holdfast.core.config.faults import Fault, Moment, fires
 from holdfast.core.config.load import load_faults
+from holdfast.core.errors import Stop
 from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
-from holdfast.core.locks import hold
+from holdfast.core.locks import Tell, hold
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.bell import hang_up, silence
 from holdfast.core.run.checkpoint import (
@@ -96,12 +97,12 @@ def _save_pinned(run: RunFolder, memory: MemoryFile, adapter_config: Json, keep:
     return len(waiting)
 
 
-def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: Save) -> int | None:
+def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: Save, tell: Tell | None = None) -> int | None:
     """Make the newest snapshot durable after its trainer is gone, and those a dead writer left pinned.
 
-    The step of the newest, or None when no snapshot is left. Raises OSError.
+    The step of the newest, or None when no snapshot is left. Raises OSError, and Stop(1) where the lock is not given back.
     """
-    with hold(run.writer_lock, wait=True):
+    with hold(run.writer_lock, wait=True, tell=tell):
         clear_staging(run)
         for place in places:
             memory = MemoryFile.open(place)
@@ -183,4 +184,8 @@ def _free(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(RunFolder(Path(sys.argv[1])), int(sys.argv[2])))
+    try:
+        raise SystemExit(main(RunFolder(Path(sys.argv[1])), int(sys.argv[2])))
+    except Stop as stop:
+        print(f"holdfast writer: {stop}", file=sys.stderr, flush=True)
+        raise SystemExit(stop.code) from None
