@@ -34,9 +34,10 @@ OPTIONS = {
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
+    "export": {"RUN|ADAPTER", "--to", "--out", "--json"},
 }
 BEYOND = {"attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"plan", "run", "drill", "tune", "verify", "export", "serve", "models", "learn", "watch"} | {"data show"}
+NOT_YET = {"plan", "run", "drill", "tune", "verify", "serve", "models", "learn", "watch"} | {"data show"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {
@@ -88,6 +89,8 @@ STEP = COMPUTED | of(lr=NUMBER, tokens=int, peak_bytes=int)
 TRIAL = COMPUTED | of(ending=str, finite=bool, gradients_sha256=str, weights_sha256=str, changed=dict)
 STATES = {"running", "finished", "gave_up", "interrupted", "dead"}
 RUN = of(run=str, state=STATES, step=int, steps=int, attempts=int, last_incident=(str, dict, NOTHING), pids=dict)
+CHECKED = of(engine=str, nmse=NUMBER, kl_per_token=NUMBER, top1_agreement=NUMBER, greedy_equal=bool, token_ids_equal=bool)
+EXPORT = of(files=[of(path=str, bytes=int, sha256=str)], checked=CHECKED | of(stops=bool, budget=dict, prompts=int))
 RUN_FILES = (
     *("config.yaml", "machine.json", "plan.json", "events.jsonl", "steps.jsonl", "summary.json", "report.html"),
     *(f"attempts/001/{name}" for name in ("launch.json", "output.log", "wreck.json")),
@@ -284,6 +287,10 @@ def test_a_run_is_shown_and_replayed(run: SimpleNamespace, tmp_path: Path, capsy
     assert {file: file.read_bytes() for file in kept} == kept, "a trial changes nothing in the run"
     assert main(["report", str(run.path), "--out", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").stat().st_size > 0
+
+
+def test_a_run_is_exported(run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(EXPORT, capsys, "export", run.path, "--to", "merged", "--out", tmp_path / "merged")
 
 
 @pytest.mark.parametrize(("noun", "keys"), [("Fault", FAULT), ("When", CONDITIONS)])

@@ -74,3 +74,10 @@ def advised(run: RunFolder) -> list[Advice]:
 def child_environment(changes: dict[str, str | None]) -> dict[str, str]:
     """This process's environment with a launch's changes (None: unset)."""
     return with_env(os.environ, changes)
+
+
+def measuring_environment(run: RunFolder | None) -> dict[str, str]:
+    """The environment of a child that measures models: that of the run's trainer, where there is a run."""
+    if run is not None and run.timeline_file.exists():
+        return child_environment(trainer_launch(run).env)
+    return child_environment({"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"})

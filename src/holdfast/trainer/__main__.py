@@ -35,6 +35,7 @@ JOBS = {
     "evaluate": Work("evaluate", "evaluate", (Path, int)),
     "chat": Work("chat", "chat", (Path,)),
     "losses": Work("losses", "losses", (Path,)),
+    "measure": Work("measure", "measure", (Path,)),
     "probe": Work("torch_facts", "probe", (), with_libraries=False),
     "probes": Work("probes.host", "probe_functions", (Path, int), with_libraries=False),
 }

@@ -67,7 +67,7 @@ def _of_shard(model: Any, shard: Shard, pad: int, vocabulary: int, device: torch
     starts = np.concatenate([[0], np.cumsum(shard.lengths)])
     budget = max(1, min(_MOST_TOKENS, _LOGITS // vocabulary))
     sums, counts = np.zeros(len(shard.lengths)), np.zeros(len(shard.lengths), np.int64)
-    for rows in _batches(shard.lengths, budget):
+    for rows in by_length(shard.lengths, budget):
         width = int(shard.lengths[rows].max())
         ids, learned = np.full((len(rows), width), pad, np.int64), np.zeros((len(rows), width), np.bool_)
         for at, row in enumerate(rows):
@@ -75,12 +75,12 @@ def _of_shard(model: Any, shard: Shard, pad: int, vocabulary: int, device: torch
             ids[at, :length] = shard.ids[starts[row] : starts[row] + length]
             learned[at, :length] = shard.learned[starts[row] : starts[row] + length]
         learned[:, 0] = False  # the first token of a row is never predicted
-        sums[rows], counts[rows] = _sums(model, torch.from_numpy(ids).to(device), torch.from_numpy(learned).to(device))
+        sums[rows], counts[rows] = row_sums(model, torch.from_numpy(ids).to(device), torch.from_numpy(learned).to(device))
     for line, count, total in zip(shard.lines.tolist(), counts.tolist(), sums.tolist(), strict=True):
         yield line, count, total / count
 
 
-def _sums(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def row_sums(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Sum of the losses of the learned tokens of each row, and how many there are. Rows are padded on the right, which none sees."""
     with torch.inference_mode():
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
@@ -89,7 +89,7 @@ def _sums(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> tuple[npt.NDA
     return sums.cpu().numpy(), learned.sum(dim=1).cpu().numpy()
 
 
-def _batches(lengths: npt.NDArray[np.int32], budget: int) -> Iterator[npt.NDArray[np.int64]]:
+def by_length(lengths: npt.NDArray[np.int32], budget: int) -> Iterator[npt.NDArray[np.int64]]:
     """Numbers of rows of about one length, rows times longest within `budget`; a longer one alone."""
     order = np.argsort(lengths, kind="stable")
     begin = 0

@@ -60,7 +60,7 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
         mix_precision(model, device.type)
     elif halves:
         if loaded != dtype:
-            _widen_constants(model)
+            widen_constants(model)
         keep_narrow(model, halves, dtype)
     model.config.use_cache = False
     return model.to(device), notes + without_attention_dropout(model)
@@ -104,7 +104,7 @@ def _some(tensors: list[str]) -> str:
     return f"{'; '.join(tensors[:_NAMED])}{more}"
 
 
-def _widen_constants(model: Any) -> None:
+def widen_constants(model: Any) -> None:
     """Give a model that was loaded in 16 bits the numbers its code computes for itself (frequencies, scales) as fp32 has them."""
     with init_empty_weights(include_buffers=False):
         wide = AutoModelForCausalLM.from_config(

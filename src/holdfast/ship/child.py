@@ -1,0 +1,57 @@
+"""Have a child process measure models: it holds torch, this one does not. Reads what it found; judges nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.files import Json, read_json, write_json
+from holdfast.ship.samples import Samples
+from holdfast.world.child import trainer_command
+from holdfast.world.system import usable_threads
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one part of a request came to; None where it was not asked for."""
+
+    facts: Json
+    losses: npt.NDArray[np.float64] | None = None
+    logits: npt.NDArray[np.float32] | None = None
+    hidden: npt.NDArray[np.float32] | None = None
+
+
+def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str]) -> dict[str, Found]:
+    """What the child found of each part, by its name. `folder`: an empty place for the two to meet. Raises Stop(1) where it fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    samples.save(folder / "rows.npz")
+    request: Json = {"rows": str(folder / "rows.npz"), "out": str(folder), "threads": usable_threads(), "parts": parts}
+    write_json(folder / "request.json", request)
+    with (folder / "output.log").open("wb") as log:
+        command = trainer_command("measure", folder / "request.json")
+        nothing = subprocess.DEVNULL
+        code = subprocess.run(command, stdin=nothing, stdout=log, stderr=log, env=dict(env), check=False).returncode
+    if code:
+        told = read_json(folder / "error.json")
+        what = f"{told['part']}: {told['message']}" if told else f"exit code {code}: {_last_line(folder / 'output.log')}"
+        raise Stop(BLOCKED, f"the model could not be measured ({what})", (told or {}).get("hint") or "holdfast diagnose reads such logs")
+    return {part["name"]: _read(folder, part["name"]) for part in parts}
+
+
+def _read(folder: Path, name: str) -> Found:
+    arrays: dict[str, Any] = {}
+    for kind in ("losses", "logits", "hidden"):
+        file = folder / f"{name}.{kind}.npy"
+        arrays[kind] = np.load(file, mmap_mode="r") if file.exists() else None
+    return Found(read_json(folder / f"{name}.json") or {}, **arrays)
+
+
+def _last_line(log: Path) -> str:
+    return (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1][:300]

@@ -1,0 +1,161 @@
+"""What an adapter makes of each tensor of its base model: LoRA, rank-stabilised LoRA, DoRA, embeddings, whole modules.
+
+After PEFT's own `merge_and_unload`, computed in fp32 and a stretch of rows at a time. Reads no base weights but those it is given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.files import Json
+from holdfast.ship.tensors import Floats, Held, tensors_of_file
+
+_PREFIX = "base_model.model."
+_PART = re.compile(r"^(.+)\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)(?:\.weight)?$")
+_OTHER = (  # what changes more than weights, or weights in a way that is not computed here
+    *("lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters", "trainable_token_indices"),
+    *("alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config", "kasa_config"),
+)
+HEAD = "lm_head.weight"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is done to one tensor. down [r, in], up [out, r]; flipped: the tensor is stored [in, out].
+
+    whole: what the adapter has in place of the base's tensor; PEFT keeps embeddings beside their adapters, too.
+    """
+
+    scale: float = 0.0
+    down: Floats | None = None
+    up: Floats | None = None
+    magnitude: Floats | None = None
+    flipped: bool = False
+    whole: Held | None = None
+
+    def applied(self, base: Floats, first: int, last: int) -> Floats:
+        """Rows first to last of the changed tensor, from those of the base's."""
+        if self.whole is not None:
+            base = self.whole.rows(first, last)
+        if self.down is None or self.up is None:
+            return base
+        if self.flipped:
+            return base + np.float32(self.scale) * (self.down[:, first:last].T @ self.up.T)
+        changed: Floats = base + np.float32(self.scale) * (self.up[first:last] @ self.down)
+        if self.magnitude is not None:
+            norm = np.sqrt((changed.astype(np.float64) ** 2).sum(axis=1)).astype(np.float32)
+            changed = changed * (self.magnitude[first:last] / norm)[:, None]
+        return changed
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The change of each tensor by its name in the base's files. untied: the output layer gets weights of its own."""
+
+    changes: dict[str, Change] = field(default_factory=dict)
+    untied: bool = False
+
+
+def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], tied: str | None) -> Delta:
+    """What the adapter in `file` makes of a base model with tensors of these names and shapes.
+
+    tied: the name of the embedding that is the output layer, too; None where that has its own weights or there is none.
+    Raises Stop(1) where the adapter is of a kind that is no change of single weights, or has a part the base has no place for.
+    """
+    _refuse_other(file, config)
+    parts: dict[str, dict[str, Held]] = {}
+    whole: dict[str, Held] = {}
+    for name, held in tensors_of_file(file).items():
+        match = _PART.match(name.removeprefix(_PREFIX))
+        if match:
+            parts.setdefault(match[1], {})[match[2]] = held
+        else:
+            whole[name.removeprefix(_PREFIX).replace(".modules_to_save", "").replace(".base_layer", "")] = held
+    names = set(base)
+    places = {end: name for name in names for end in _ends(name)}
+    changes: dict[str, Change] = {}
+    lost = []
+    for module, found in parts.items():
+        place = _place(f"{module}.weight", names, places, tied)
+        if place is None:
+            lost.append(module)
+        else:
+            changes[place] = _change(module, found, config, base[tied if tied and place == HEAD and HEAD not in base else place])
+    for name, held in whole.items():
+        place = _place(name, names, places, tied)
+        if place is None:
+            lost.append(name)
+        else:
+            _refuse_other_shape(name, held, base[tied if tied and place == HEAD and HEAD not in base else place])
+            changes[place] = replace(changes.get(place, Change()), whole=held)
+    if lost:
+        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        text = f"{file} has parts that the base model has no tensor for: {', '.join(sorted(lost)[:_SHOWN])}{more}"
+        raise Stop(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+    untied = tied is not None and (HEAD in changes or tied in changes)
+    return Delta(changes, untied)
+
+
+def _refuse_other(file: Path, config: Json) -> None:
+    kind = config.get("peft_type")
+    beyond = [name for name in _OTHER if config.get(name) not in (None, False, {}, [])]
+    if kind != "LORA" or beyond:
+        what = ", ".join(beyond) if kind == "LORA" else f"peft_type {kind}"
+        raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", "export it --to adapter")
+
+
+def _refuse_other_shape(name: str, held: Held, shape: tuple[int, ...]) -> None:
+    if held.stored.shape != shape:
+        raise _misfit(name, held.stored.shape, shape)
+
+
+def _misfit(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> Stop:
+    text = f"{name} of the adapter is made for {list(found)}, the base model has {list(shape)}"
+    return Stop(BLOCKED, text, "give the base model it was trained on with --base DIR")
+
+
+def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Change:
+    embedding = "lora_embedding_A" in found
+    sides = [found.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB"]
+    if sides[0] is None or sides[1] is None:
+        raise Stop(BLOCKED, f"{module} has only {' and '.join(sorted(found))} in the adapter", "save the adapter again")
+    down, up = sides[0].rows(), sides[1].rows()
+    if not (np.isfinite(down).all() and np.isfinite(up).all()):
+        raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
+    made_for = (len(up), down.shape[1])
+    if len(down) != up.shape[1] or shape not in (made_for, made_for[::-1]):
+        raise _misfit(module, made_for, shape)
+    flipped = embedding or shape != made_for or (made_for[0] == made_for[1] and bool(config.get("fan_in_fan_out")))
+    alpha = _of_pattern(module, config.get("alpha_pattern") or {}, config.get("lora_alpha", len(down)))
+    scale = alpha / (math.sqrt(len(down)) if config.get("use_rslora") else len(down))
+    magnitude = found["lora_magnitude_vector"].rows().reshape(-1) if "lora_magnitude_vector" in found else None
+    if flipped and magnitude is not None:
+        raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored turned round is not merged here", "export it --to adapter")
+    return Change(scale, down, up, magnitude, flipped)
+
+
+def _of_pattern(module: str, pattern: Json, otherwise: float) -> float:
+    """As PEFT's get_pattern_key: the first key that the module's name ends with, as a pattern."""
+    return float(next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), otherwise))
+
+
+def _place(name: str, names: set[str], places: dict[str, str], tied: str | None) -> str | None:
+    """The tensor of the base that a module's weight is: files leave out the first parts of some names."""
+    if name in names:
+        return name
+    if name.rpartition(".")[0].rpartition(".")[2] == "lm_head" and tied is not None:
+        return HEAD
+    return next((places[end] for end in _ends(name) if end.count(".") >= 2 and end in places), None)
+
+
+def _ends(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[at:]) for at in range(len(parts))]

@@ -1,0 +1,110 @@
+"""Greedy answers in batches, with the keys and values of what was read kept. Judges nothing.
+
+Prompts of about one length go together, padded on the left; a row that has ended leaves the batch once it is a quarter empty, and
+what is waiting is begun when nothing is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from holdfast.trainer.device import release
+from holdfast.trainer.exhausted import is_out_of_memory
+
+_BATCH = 64
+
+
+class Answer(NamedTuple):
+    """Token numbers without the one that ended it, by how much each was ahead of the second best, and whether it ended by itself.
+
+    Of an answer that ended by itself there is one margin more, that of its end.
+    """
+
+    ids: list[int]
+    margins: list[float]
+    ended: bool
+
+
+def greedy(
+    model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequence[int], longest: int, asked: Callable[[int], None] | None = None
+) -> list[Answer]:
+    """One answer a prompt, in their order, of at most `longest` tokens; `asked` is told how many prompts are done with."""
+    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
+    found: list[Answer | None] = [None] * len(prompts)
+    together = _BATCH
+    while order:
+        chosen = order[:together]
+        try:
+            answers = _batch(model, [prompts[at] for at in chosen], pad, ends, longest)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or len(chosen) == 1:
+                raise
+            answers = None
+        if answers is None:  # outside the except, whose error holds what was in the way
+            release()
+            together = len(chosen) // 2
+            continue
+        for at, answer in zip(chosen, answers, strict=True):
+            found[at] = answer
+        if asked:
+            asked(len(chosen))
+        order = order[together:]
+    return [answer for answer in found if answer is not None]
+
+
+@torch.inference_mode()
+def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
+    device = next(model.parameters()).device
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache = DynamicCache(config=model.config)
+    answers = [Answer([], [], False) for _ in prompts]
+    rows = list(range(len(prompts)))  # which prompt each row of the batch is; None once it has ended
+    alive = torch.ones(len(rows), dtype=torch.bool)
+    for _ in range(longest):
+        given = {"position_ids": positions} if _takes_positions(model) else {}
+        logits = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **given).logits[:, -1]
+        best = logits.float().topk(2)
+        chosen, ahead = best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()
+        for at, (number, margin) in enumerate(zip(chosen, ahead, strict=True)):
+            if not alive[at]:
+                continue
+            answer = answers[rows[at]]
+            answer.margins.append(margin)
+            if number in ends:
+                answers[rows[at]] = answer._replace(ended=True)
+                alive[at] = False
+            else:
+                answer.ids.append(number)
+        if not alive.any():
+            break
+        ids, positions = best.indices[:, :1], positions[:, -1:] + 1
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        if 4 * int(alive.sum()) <= 3 * len(rows):
+            ids, positions, mask, rows, alive = _without_ended(cache, alive, ids, positions, mask, rows)
+    return answers
+
+
+def _without_ended(
+    cache: DynamicCache, alive: Tensor, ids: Tensor, positions: Tensor, mask: Tensor, rows: list[int]
+) -> tuple[Tensor, Tensor, Tensor, list[int], Tensor]:
+    """The batch of the rows that have not ended yet."""
+    kept = alive.nonzero().flatten()
+    there = kept.to(ids.device)
+    cache.batch_select_indices(there)
+    return ids[there], positions[there], mask[there], [rows[at] for at in kept.tolist()], torch.ones(len(kept), dtype=torch.bool)
+
+
+def _takes_positions(model: Any) -> bool:
+    """Whether the architecture takes positions; ALiBi, say, counts for itself."""
+    from inspect import signature
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "position_ids" in signature(inner.forward).parameters

@@ -1,0 +1,142 @@
+"""Measure models on given rows, prompts and conversations: losses, logits, hidden states, greedy answers. Judges nothing.
+
+The request (JSON) names `rows` (a file of arrays: ids, learned, starts), `threads`, `out` (a folder) and `parts`. A part is a model
+folder, an adapter or null, a name, and what is asked of it: `losses`, `logits` (a list of [row, position]), `prompts`, `chats`, `texts`.
+`settings` and `tokenizer`: the folders whose generation config and tokenizer are used, where these are not the model's.
+What is found goes to `out/NAME.*`; what the user can mend to `out/error.json`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoTokenizer, GenerationConfig
+
+from holdfast.core.errors import BLOCKED, Stop, told
+from holdfast.core.files import Json, append_line, read_json, write_json
+from holdfast.trainer.device import release
+from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.greedy import greedy
+from holdfast.trainer.jobs.losses import by_length, row_sums
+from holdfast.trainer.model.plain import load_plain
+
+_LOGITS = 1 << 26  # numbers at a time: 256 MiB
+_MOST_TOKENS = 1 << 12  # of a batch
+Floats = npt.NDArray[np.float64]
+
+
+def measure(path: Path) -> int:
+    """Do what the request at `path` asks for, part by part."""
+    request: Json = read_json(path) or {}
+    out = Path(request["out"])
+    torch.set_num_threads(request["threads"])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows = np.load(request["rows"])
+    for part in request["parts"]:
+        try:
+            _measure(part, rows, out, device)
+        except Stop as stop:
+            write_json(out / "error.json", {"part": part["name"], "message": stop.message, "hint": stop.hint})
+            return stop.code
+        except Exception as error:
+            if is_out_of_memory(error):
+                write_json(out / "error.json", {"part": part["name"], "message": f"memory ran out: {told(error)}", "hint": ""})
+                return BLOCKED
+            if isinstance(error, (OSError, ValueError, KeyError, RuntimeError, AttributeError, TypeError)):  # of another's files
+                write_json(out / "error.json", {"part": part["name"], "message": told(error), "hint": ""})
+                return BLOCKED
+            raise
+        append_line(out / "done.jsonl", {"part": part["name"]})
+    return 0
+
+
+def _measure(part: Json, rows: Any, out: Path, device: torch.device) -> None:
+    name, answer = part["name"], dict[str, Any]()
+    if part.get("chats") is not None or part.get("texts") is not None:
+        answer |= _tokenised(part)
+    model = load_plain(part["model"], part["adapter"], device)
+    if part.get("losses"):
+        np.save(out / f"{name}.losses.npy", np.array([*_losses(model, rows, part["pad"], device)]))
+    if part.get("logits"):
+        logits, hidden = _logits(model, rows, part["logits"], device)
+        np.save(out / f"{name}.logits.npy", logits)
+        np.save(out / f"{name}.hidden.npy", hidden)
+    if part.get("prompts"):
+        began = time.perf_counter()
+        answer["answers"] = _answers(model, part, device)
+        answer["seconds"] = round(time.perf_counter() - began, 3)
+    write_json(out / f"{name}.json", answer)
+    del model
+    release()
+
+
+def _tokenised(part: Json) -> Json:
+    """Token numbers of conversations and texts, by the tokenizer and template that lie with the model."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(part.get("tokenizer") or part["model"], local_files_only=True, trust_remote_code=False)
+    chats = [
+        tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
+        for messages in part.get("chats") or []
+    ]
+    texts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in part.get("texts") or []]
+    return {"chats": [[*map(int, ids)] for ids in chats], "texts": texts}
+
+
+def _losses(model: Any, rows: Any, pad: int, device: torch.device) -> Iterator[tuple[int, float]]:
+    """Learned tokens and the sum of their losses of each row, in nats. Rows are padded on the right, which none sees."""
+    ids, learned, starts = rows["ids"], rows["learned"], rows["starts"]
+    lengths = np.diff(starts)
+    budget = max(1, min(_MOST_TOKENS, _LOGITS // model.get_input_embeddings().weight.shape[0]))
+    found = np.zeros((len(lengths), 2))
+    for batch in by_length(lengths, budget):
+        width = int(lengths[batch].max())
+        given, wanted = np.full((len(batch), width), pad, np.int64), np.zeros((len(batch), width), np.bool_)
+        for at, row in enumerate(batch):
+            span = slice(int(starts[row]), int(starts[row + 1]))
+            given[at, : lengths[row]], wanted[at, : lengths[row]] = ids[span], learned[span]
+        wanted[:, 0] = False  # the first token of a row is never predicted
+        sums, counts = row_sums(model, torch.from_numpy(given).to(device), torch.from_numpy(wanted).to(device))
+        found[batch] = np.stack([counts, sums], axis=1)
+    yield from ((int(count), float(total)) for count, total in found)
+
+
+def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device) -> tuple[Any, Any]:
+    """Logits [places, vocabulary] and hidden states [layers + 1, places, width] at (row, position); each row alone, so without padding."""
+    logits, hidden = [], []
+    for row in dict.fromkeys(row for row, _ in wanted):
+        at = [position for one, position in wanted if one == row]
+        ids = rows["ids"][int(rows["starts"][row]) : int(rows["starts"][row]) + max(at) + 1].astype(np.int64)
+        with torch.inference_mode():
+            found = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False, output_hidden_states=True)
+        logits.append(found.logits[0, at].float().cpu().numpy())
+        hidden.append(np.stack([state[0, at].float().cpu().numpy() for state in found.hidden_states]))
+    return np.concatenate(logits), np.concatenate(hidden, axis=1)
+
+
+def _answers(model: Any, part: Json, device: torch.device) -> list[Json]:
+    """Greedy answers: by our own loop where `ends` is given, else by transformers' generate with the folder's own settings."""
+    if part.get("ends") is not None:
+        found = greedy(model, part["prompts"], part["pad"], part["ends"], part["longest"])
+        return [answer._asdict() for answer in found]
+    settings = GenerationConfig.from_pretrained(part.get("settings") or part["model"], local_files_only=True)
+    ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+    answers = []
+    for prompt in part["prompts"]:
+        ids = torch.tensor([prompt], device=device)
+        with torch.inference_mode():
+            written = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=settings,
+                do_sample=False,
+                max_length=None,
+                max_new_tokens=part["longest"],
+            )[0, len(prompt) :].tolist()
+        ended = bool(written) and written[-1] in ends
+        answers.append({"ids": written[:-1] if ended else written, "ended": ended, "ends": ends, "pad": settings.pad_token_id})
+    return answers

@@ -1,0 +1,42 @@
+"""Load a model folder as anybody would, by plain transformers and PEFT, to measure it. Trains nothing.
+
+Weights stored in 16 bits stay so and are widened one product at a time: all is computed in fp32, because two models are compared.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, logging
+
+from holdfast.core.facts.model_folder import read_model
+from holdfast.trainer.model.frozen import keep_narrow
+from holdfast.trainer.model.load import HALVES, widen_constants
+
+
+def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
+    """The model in `folder`, with a PEFT adapter on it where one is named. Raises what transformers and PEFT raise."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    facts = read_model(folder)
+    halves = HALVES.get(facts.stored or "")
+    model, found = AutoModelForCausalLM.from_pretrained(
+        facts.folder,
+        dtype=halves or torch.float32,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    if found["missing_keys"]:
+        raise ValueError(f"{facts.folder} lacks {', '.join(sorted(found['missing_keys'])[:3])}")
+    if halves:
+        widen_constants(model)
+        keep_narrow(model, halves, torch.float32)
+    model = model.to(device).eval()
+    return PeftModel.from_pretrained(model, str(Path(adapter).resolve())).eval() if adapter else model
