@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import events, holdfast
+from conftest import events, holdfast, processes_of, start, wait_until
 from holdfast.core.errors import Stop
 from holdfast.core.files import append_line
 from holdfast.core.run.folder import RunFolder
 from holdfast.supervisor import finish
-from holdfast.world.patience import Patience, Silence
+from holdfast.world.awake import Awake
+from holdfast.world.patience import Overdue, Patience, Silence
 
 HANGS = """
 import os, signal, sys, time
@@ -38,23 +42,82 @@ def run(config_of: Callable[..., Path], tmp_path: Path) -> RunFolder:
     return folder
 
 
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
 def test_a_second_evaluation_may_be_silent_for_as_long_as_the_first_has_shown(run: RunFolder) -> None:
-    patience, pulse = Patience(run, 2, 60.0), {"phase": "evaluate", "time": 1000.0}
-    assert patience.overdue(pulse, 1899.0) is None
-    found = patience.overdue(pulse, 1901.0)
+    clock = Clock()
+    patience, pulse = Patience(run, 2, 60.0, clock), {"phase": "evaluate", "time": 1000.0}
+
+    def silent_for(seconds: float) -> Overdue | None:
+        clock.seconds = seconds
+        return patience.overdue(pulse)
+
+    assert silent_for(0.0) is None and silent_for(899.0) is None
+    found = silent_for(901.0)
     assert found and (found.section, found.limit_s) == ("evaluate", 900.0)
     append_line(run.evaluations_file, {"step": 4, "loss": 1.0, "seconds": 2.0})
-    assert patience.overdue(pulse, 1059.0) is None
-    found = patience.overdue(pulse, 1061.0)
+    assert silent_for(59.0) is None
+    found = silent_for(61.0)
     assert found and found.limit_s == 60.0, "what 20 times its two seconds are, and hang_s at least"
     append_line(run.evaluations_file, {"step": 8, "loss": 1.0, "seconds": 3000.0})
-    found = patience.overdue(pulse, 1901.0)
+    found = silent_for(901.0)
     assert found and found.limit_s == 900.0, "a part of it takes no longer than before it was known"
+
+
+def test_time_that_everything_slept_is_no_silence(run: RunFolder) -> None:
+    clock = Clock()
+    awake = Awake(2.0, clock)
+    patience, pulse = Patience(run, 2, 5.0, awake.now), {"phase": "step", "time": 1000.0}
+    assert patience.overdue(pulse) is None
+    for slept in (3600.0, 8.0, 1e9):  # a closed lid, docker pause, a paused virtual machine
+        clock.seconds += slept
+        assert patience.overdue(pulse) is None
+    pulse["time"] += 1
+    assert patience.overdue(dict(pulse)) is None, "and the trainer beats again"
+    found = None
+    for _ in range(200):
+        clock.seconds += 0.2
+        found = found or patience.overdue(dict(pulse))
+    assert found and found.seconds == pytest.approx(found.limit_s, abs=0.5), "a real silence is seen as early as ever"
+
+
+def test_a_pulse_that_was_written_by_another_clock_is_as_fresh_as_its_coming(run: RunFolder) -> None:
+    clock = Clock()
+    patience = Patience(run, 2, 5.0, clock)
+    for told in (1e12, 1000.0, -5.0):  # set forward, set back
+        clock.seconds += 4.0
+        assert patience.overdue({"phase": "step", "time": told}) is None
+    clock.seconds += 100.0
+    assert patience.overdue({"phase": "step", "time": -5.0}) is not None
+
+
+@pytest.mark.long
+def test_a_run_that_was_stopped_as_a_whole_goes_on_when_it_is_woken(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """As docker pause, scontrol suspend and a closed lid do."""
+    going = start("train", config_of(train={"steps": 60}, run={"hang_s": 3.0, "standby": False}), "--run", tmp_path / "run")
+    wait_until(lambda: (tmp_path / "run" / "steps.jsonl").exists())
+    everything = [going.pid, *processes_of(tmp_path / "run").values()]
+    for number, pause in ((signal.SIGSTOP, 6.0), (signal.SIGCONT, 0.0)):
+        for pid in everything:
+            os.kill(pid, number)
+        time.sleep(pause)
+    said, _ = going.communicate()
+    assert going.returncode == 0 and "no sign of life" not in said, said
+    assert [end.name for end in (tmp_path / "run" / "attempts").iterdir()] == ["001"]
 
 
 def test_a_child_that_beats_is_given_twenty_times_its_longest_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("holdfast.world.patience._LOOK_MOST_S", 1e9)
     silence = Silence(60.0)
     now = 899.0
     assert silence.too_long() is None

@@ -25,12 +25,14 @@ from holdfast.core.run.memory_file import memory_places
 from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.wait import wait_for_end
+from holdfast.world.awake import Awake
 from holdfast.world.child import trainer_command, with_env
 from holdfast.world.ending import end
 
 START_S = 900.0  # until a child computes, or has computed another step on its way there
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.02
+_AWAKE_S = 1.0  # between two looks: more was slept through
 DEVICE_GONE = "the GPU is gone"
 
 
@@ -117,16 +119,17 @@ def conclude(folder: Path, step: int, change: TrialChange, ending: str, seconds:
 
 def ending_of_child(child: subprocess.Popen[bytes], folder: Path, start_s: float, deadline_s: float) -> str:
     """How a trial ended, once it has, or that it takes too long."""
-    since, sign = time.monotonic(), (False, 0)
+    clock = Awake(_AWAKE_S).now
+    since, sign = clock(), (False, 0)
     while not (folder / "outcome.json").exists():
         newest = _sign_of_life(folder)
         if newest != sign:
-            since, sign = time.monotonic(), newest
+            since, sign = clock(), newest
         code = child.poll()
         if code is not None:
             return "finished" if (folder / "outcome.json").exists() else ending_of(code)
         running, _ = sign
-        if time.monotonic() - since > (deadline_s if running else start_s):
+        if clock() - since > (deadline_s if running else start_s):
             return f"no end after {deadline_s:.0f} s" if running else f"not ready after {start_s:.0f} s"
         wait_for_end((child.pid,), _LOOK_S)
     return "finished"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import statistics
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.core.files import Json, last_line
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.evaluations import read_evaluations
 from holdfast.core.run.folder import RunFolder
+from holdfast.world.awake import Awake
 
 _FIRST_S = 900.0  # what a section may take before the run has shown what it takes
 _TIMES = 20  # of what it took before
 _REMEMBERED = 50
+_LOOK_MOST_S = 2.0  # between two looks: more is time that the watcher itself did not have
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,16 @@ class Overdue:
 
 
 class Patience:
-    """Watches one attempt. `floor_s`: no section is called overdue earlier, however quick it was before."""
+    """Watches one attempt. `floor_s`: no section is called overdue earlier, however quick it was before.
 
-    def __init__(self, run: RunFolder, number: int, floor_s: float) -> None:
+    Silence is counted from the look at which the newest pulse was first seen, in seconds that the watcher was awake for.
+    """
+
+    def __init__(self, run: RunFolder, number: int, floor_s: float, clock: Callable[[], float] | None = None) -> None:
         self.run, self.number, self.floor_s = run, number, floor_s
-        self.began = time.time()
+        self._clock = clock or Awake(_LOOK_MOST_S).now
+        self._pulse: Json | None = None
+        self._since = self._clock()
         rows = list(run.steps())
         self.steps = [row["seconds"] for row in rows[-_REMEMBERED:]]
         self.seen = rows[-1]["step"] if rows else 0
@@ -38,11 +45,14 @@ class Patience:
         self.first_steps = [took for before, at in firsts.items() if (took := _first_step_s(run, before, at)) is not None]
         self.starts = [took for took in (_start_s(run, before) for before in range(1, number)) if took is not None]
 
-    def overdue(self, pulse: Json | None, now: float) -> Overdue | None:
-        """What has been silent for too long at `now` (seconds since the epoch), given the trainer's newest pulse."""
+    def overdue(self, pulse: Json | None) -> Overdue | None:
+        """What has been silent for too long by now, given the trainer's newest pulse. To be asked all the while."""
+        now = self._clock()
+        if pulse != self._pulse:
+            self._pulse, self._since = pulse, now
+        silent = now - self._since
         if pulse is None:
-            return self._judge("start", now - self.began, self.starts)
-        silent = now - pulse["time"]
+            return self._judge("start", silent, self.starts)
         if pulse["phase"] == "evaluate":
             return self._judge("evaluate", silent, self._evaluations() if silent > self.floor_s else [])
         if pulse["phase"] == "rehearsal":
@@ -56,7 +66,8 @@ class Patience:
         return max(self.floor_s, _TIMES * statistics.median(self.steps)) if self.steps else _FIRST_S
 
     def _judge(self, section: str, seconds: float, seen: list[float]) -> Overdue | None:
-        limit = max(self.floor_s, _TIMES * max(seen)) if seen else max(self.floor_s, _FIRST_S)
+        first = max(self.floor_s, _FIRST_S)
+        limit = max(self.floor_s, _TIMES * min(max(seen), first)) if seen else first  # clocks that were set make any number of seconds
         return Overdue(section, seconds, limit) if seconds > limit else None
 
     def _evaluations(self) -> list[float]:
@@ -78,11 +89,12 @@ class Silence:
 
     def __init__(self, floor_s: float) -> None:
         self.floor_s, self.longest = floor_s, 0.0
-        self._last, self._signs = time.monotonic(), 0
+        self._clock = Awake(_LOOK_MOST_S).now
+        self._last, self._signs = self._clock(), 0
 
     def broken(self) -> None:
         """The child gave a sign of life."""
-        now = time.monotonic()
+        now = self._clock()
         if self._signs:
             self.longest = max(self.longest, now - self._last)
         self._last, self._signs = now, self._signs + 1
@@ -90,7 +102,7 @@ class Silence:
     def too_long(self) -> float | None:
         """Seconds since the last sign of life, or since the start, where these are too many."""
         limit = _TIMES * self.longest if self._signs > 1 else _FIRST_S
-        silent = time.monotonic() - self._last
+        silent = self._clock() - self._last
         return silent if silent > max(self.floor_s, limit) else None
 
 

@@ -111,7 +111,7 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
             return ending
         if tick(attempt) and not asked:
             asked = _ask_to_stop(attempt, run)
-        overdue = patience.overdue(attempt.pulse(), time.time())
+        overdue = patience.overdue(attempt.pulse())
         if overdue is not None and (why := _end_hanging(attempt, run, overdue)):
             return Ending("stuck", facts={"reason": why})
         wait_for_end(_watched(attempt), LOOK_EVERY_S)
