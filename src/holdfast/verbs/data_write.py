@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from random import Random
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import inert
 from holdfast.rows.recipe.ask import Asker, Endpoint
 from holdfast.rows.recipe.generate import HELD_OUT_SHARE, Row, choose_held_out
 from holdfast.rows.recipe.model_rows import Order, Written, write_rows
 from holdfast.rows.recipe.recipe import Recipe
+from holdfast.rows.recipe.wire import shown
 from holdfast.ui.counting import counting
 
+_LONGEST_S = 86400.0
 EXAMPLE = "--endpoint http://127.0.0.1:8080/v1 --model qwen2.5-7b-instruct"
 
 
@@ -38,6 +42,9 @@ def written(arguments: argparse.Namespace, recipe: Recipe) -> tuple[list[Row], J
     endpoint = Endpoint(
         arguments.endpoint, arguments.model, os.environ.get(arguments.key_env) or None, arguments.timeout, arguments.retries
     )
+    endpoint.check()
+    if endpoint.in_the_clear:
+        print(inert(f"! the key goes to {shown(endpoint.url)} unencrypted: use https beyond your own network"), file=sys.stderr)
     journal = _journal(arguments)
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)
@@ -83,11 +90,13 @@ def _order_of(arguments: argparse.Namespace, recipe: Recipe) -> Order:
     if not arguments.model:
         raise Stop(USAGE, "--endpoint needs --model NAME", f"for example: {EXAMPLE}")
     if not arguments.endpoint.startswith(("http://", "https://")):
-        raise Stop(USAGE, f"--endpoint {arguments.endpoint}: not an http address", f"for example: {EXAMPLE}")
+        raise Stop(USAGE, f"--endpoint {shown(arguments.endpoint)}: not an http address", f"for example: {EXAMPLE}")
     for name, least in (("per_request", 1), ("parallel", 1), ("retries", 0), ("timeout", 0.001), ("price_in", 0), ("price_out", 0)):
         value = getattr(arguments, name)
         if value is not None and not value >= least:
             raise Stop(USAGE, f"--{name.replace('_', '-')} {value}: at least {least} is needed", f"for example: {EXAMPLE}")
+    if arguments.timeout > _LONGEST_S:
+        raise Stop(USAGE, f"--timeout {arguments.timeout:g}: at most {_LONGEST_S:g} seconds, a day", f"for example: {EXAMPLE}")
     if (arguments.price_in is None) != (arguments.price_out is None):
         raise Stop(USAGE, "--price-in and --price-out belong together", "give both, per million tokens")
     if arguments.max_cost is not None and arguments.price_in is None:

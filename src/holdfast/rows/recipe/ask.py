@@ -5,7 +5,7 @@ The wire: POST URL/chat/completions, https://platform.openai.com/docs/api-refere
 
 from __future__ import annotations
 
-import importlib
+import ipaddress
 import random
 import threading
 from dataclasses import dataclass, field
@@ -13,11 +13,15 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import orjson
+
 from holdfast.core.errors import GAVE_UP, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.rows.recipe.wire import Failed, Reply, Wire, shown
 
 _AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 _LONGEST_PAUSE_S = 30.0
+_MOST_TOKENS = 1 << 40  # that an answer may claim to have taken
 
 
 class Answer(NamedTuple):
@@ -47,6 +51,25 @@ class Endpoint:
             return base
         return f"{base}{'' if urlsplit(base).path else '/v1'}/chat/completions"
 
+    @property
+    def in_the_clear(self) -> bool:
+        """Whether the key would cross a network unencrypted."""
+        host = urlsplit(self.url).hostname or ""
+        return bool(self.key) and self.url.startswith("http://") and not _loopback(host)
+
+    def check(self) -> None:
+        """Raise Stop(2) where the address cannot be asked, or says who asks in two ways."""
+        try:
+            parts = urlsplit(self.url)
+            known, _ = bool(parts.hostname), parts.port
+        except ValueError:
+            known = False
+        if not known:
+            raise Stop(USAGE, f"--endpoint {shown(self.url)}: no address of a server", "for example: http://127.0.0.1:8080/v1")
+        if self.key and parts.username is not None:
+            text = f"--endpoint {shown(self.url)} has a name and password in it, and there is a key: only one of them can be sent"
+            raise Stop(USAGE, text, "take them out of the address, or unset the variable of --key-env")
+
 
 class _Again(Exception):
     """A failure that may pass; `pause_s`: what the endpoint asks to wait."""
@@ -60,13 +83,9 @@ class Asker:
     """Asks from several threads at once. Use it in a with statement; leaving it ends what is under way."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        try:
-            self._httpx: Any = importlib.import_module("httpx")
-        except ImportError:
-            raise Stop(USAGE, "--endpoint needs the package httpx", "pip install 'holdfast[endpoint]'") from None
+        endpoint.check()
         self._endpoint = endpoint
-        headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
-        self._client = self._httpx.Client(timeout=endpoint.timeout_s, headers=headers, limits=self._httpx.Limits(max_connections=None))
+        self._wire = Wire(endpoint.key, endpoint.timeout_s)
         self._over = threading.Event()
         self._takes_schema = True
         self.retries = 0
@@ -76,7 +95,7 @@ class Asker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._over.set()
-        self._client.close()
+        self._wire.close()
 
     def ask(self, messages: list[Json], schema: Json, max_tokens: int) -> Answer:
         """The model's answer, which should follow the JSON schema. Raises Stop(2) for a refusal, Stop(3) when it fails too often."""
@@ -95,7 +114,7 @@ class Asker:
             pause_s *= 2
         raise Stop(
             GAVE_UP,
-            f"{self._endpoint.address} failed {self._endpoint.retries + 1} times in a row: {why}",
+            f"{shown(self._endpoint.address)} failed {self._endpoint.retries + 1} times in a row: {why}",
             "what was written is kept; rerun the same command to resume",
         )
 
@@ -105,45 +124,44 @@ class Asker:
         if with_schema:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "rows", "schema": schema, "strict": True}}
         try:
-            response = self._client.post(self._endpoint.address, json=body)
-        except self._httpx.TransportError as error:
-            raise _Again(f"{type(error).__name__}: {error}") from error
-        except (self._httpx.InvalidURL, self._httpx.UnsupportedProtocol) as error:
-            raise Stop(USAGE, f"--endpoint {self._endpoint.url}: {error}", "for example: http://127.0.0.1:8080/v1") from None
-        except RuntimeError as error:  # the client was closed by another thread
+            reply = self._wire.post(self._endpoint.address, body)
+        except Failed as error:
             raise _Again(str(error)) from error
-        if response.status_code in _AGAIN:
-            raise _Again(f"status {response.status_code}: {_shown(response.text)}", _seconds(response.headers.get("retry-after")))
-        if response.status_code in (400, 422) and with_schema:  # many servers know no schemas
+        if reply.status in _AGAIN:
+            raise _Again(f"status {reply.status}: {_short(reply.body)}", _seconds(reply.retry_after))
+        if reply.status in (400, 422) and with_schema:  # many servers know no schemas
             self._takes_schema = False
-            raise _Again(f"status {response.status_code}: {_shown(response.text)}")
-        if response.status_code != 200:
-            hint = (
-                "--key-env names the variable that holds the key"
-                if response.status_code in (401, 403)
-                else "look at --endpoint and --model"
-            )
-            raise Stop(USAGE, f"{self._endpoint.address} answers with status {response.status_code}: {_shown(response.text)}", hint)
-        return _answer(response)
+            raise _Again(f"status {reply.status}: {_short(reply.body)}")
+        if reply.status != 200:
+            hint = "--key-env names the variable that holds the key" if reply.status in (401, 403) else "look at --endpoint and --model"
+            raise Stop(USAGE, f"{shown(self._endpoint.address)} answers with status {reply.status}: {_short(reply.body)}", hint)
+        return _answer(reply)
 
 
-def _answer(response: Any) -> Answer:
+def _answer(reply: Reply) -> Answer:
     try:
-        value = response.json()
+        value: Any = orjson.loads(reply.body)
         choice = value["choices"][0]
         text = choice["message"]["content"]
         usage = value.get("usage") or {}
         counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _Again(f"the answer is no chat completion ({type(error).__name__}): {_shown(response.text)}") from error
+        raise _Again(f"the answer is no chat completion ({type(error).__name__}): {_short(reply.body)}") from error
     if not isinstance(text, str):
-        raise _Again(f"the answer has no text: {_shown(response.text)}")
-    tokens = [count if isinstance(count, int) and count >= 0 else None for count in counts]
+        raise _Again(f"the answer has no text: {_short(reply.body)}")
+    tokens = [count if type(count) is int and 0 <= count < _MOST_TOKENS else None for count in counts]
     return Answer(text, tokens[0], tokens[1], choice.get("finish_reason") == "length")
 
 
-def _shown(text: str) -> str:
-    return " ".join(text.split())[:200] or "(nothing)"
+def _short(body: bytes) -> str:
+    return " ".join(body[:2000].decode(errors="replace").split())[:200] or "(nothing)"
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _seconds(header: str | None) -> float:
