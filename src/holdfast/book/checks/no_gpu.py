@@ -6,7 +6,7 @@ from holdfast.book.knowledge import AMD_DEVICES, WHEELS
 from holdfast.core.cards.check import Case, Check, warn
 from holdfast.core.types import Finding
 
-_FLAGS = {"amd": f"{AMD_DEVICES} --ipc=host", "nvidia": "--gpus all --ipc=host"}
+_FLAGS = {"amd": f"{AMD_DEVICES} --shm-size=8g", "nvidia": "--gpus all --shm-size=8g"}
 _LOADED = {
     "amd": "lspci | grep -i vga; sudo modprobe amdgpu; ls /dev/kfd",
     "nvidia": "lspci | grep -i nvidia; sudo modprobe nvidia; nvidia-smi",

@@ -12,7 +12,7 @@ def look(case: Case) -> Iterator[Finding]:
     size, container = case.machine.shm_bytes, case.machine.container
     if size is None or size >= _MODEST_BYTES:
         return
-    fix = "start the container with --shm-size=8g or --ipc=host" if container is not False else "sudo mount -o remount,size=8G /dev/shm"
+    fix = "start the container with --shm-size=8g" if container is not False else "sudo mount -o remount,size=8G /dev/shm"
     message = (
         f"/dev/shm has {size / 2**20:.0f} MiB: snapshots go to the run folder instead; loaders and collectives of "
         "other trainers die there with a bus error"

@@ -8,8 +8,10 @@ durable stay untouched while the next is written. A slot counts when its header 
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
+import platform
 import secrets
 import struct
 import zlib
@@ -89,7 +91,8 @@ class MemoryFile:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _allocate(descriptor, file_bytes(artifact_bytes, state_bytes))
-            os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + os.fsencode(owner)[:_OWNER_BYTES], 0)
+            names = os.fsencode(owner) + b"\0" + _surroundings()
+            os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + names[:_OWNER_BYTES], 0)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -321,7 +324,11 @@ def file_bytes(artifact_bytes: int, state_bytes: int) -> int:
 
 
 def abandoned(folder: Path) -> dict[Path, int]:
-    """Memory files of this user whose run folder is gone, with their bytes: of runs that were deleted unfinished."""
+    """Memory files of this user whose run folder is gone, with their bytes: of runs that were deleted unfinished.
+
+    A folder is gone where the one it lay in is there, as seen from where the file was made: containers that share /dev/shm see none of
+    each other's folders, and a disk that is not mounted is not empty.
+    """
     found = {}
     for file in folder.glob("holdfast-*.rank*"):
         try:
@@ -329,10 +336,22 @@ def abandoned(folder: Path) -> dict[Path, int]:
                 page, size = handle.read(PAGE), os.fstat(handle.fileno()).st_size
         except OSError:  # another user's, or gone meanwhile
             continue
-        owner = Path(os.fsdecode(page[_FILE.size :].rstrip(b"\0")))
-        if page.startswith(_MAGIC) and owner.is_absolute() and not owner.exists():
+        name, _, rest = page[_FILE.size :].partition(b"\0")
+        owner, ours = Path(os.fsdecode(name)), rest.rstrip(b"\0") == _surroundings()
+        if page.startswith(_MAGIC) and ours and owner.is_absolute() and owner.parent.is_dir() and not owner.exists():
             found[file] = size
     return found
+
+
+@functools.cache
+def _surroundings() -> bytes:
+    """What names the file systems that this process sees: its mount namespace, which is a container's own, and the machine's name."""
+    try:
+        space = Path("/proc/self/ns/mnt").readlink()
+    except OSError:  # macOS
+        space = Path("-")
+    root = Path("/").stat()
+    return f"{space} {platform.node()} {root.st_dev}:{root.st_ino}".encode()[:200]
 
 
 def sweep(folder: Path) -> list[Path]:
