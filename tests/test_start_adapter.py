@@ -167,8 +167,8 @@ def test_an_adapter_that_is_not_on_every_layer_the_config_names(config_of: Write
     ("changes", "says"),
     [
         ({"r": 16}, "has rank 4 and 4, adapter_config.json says r = 16"),
-        ({"use_dora": True}, "is not a plain LoRA adapter (use_dora: True)"),
-        ({"peft_type": "IA3"}, "is not a plain LoRA adapter (peft_type: 'IA3')"),
+        ({"use_dora": True}, "has no lora_magnitude_vector, a part of DoRA"),
+        ({"peft_type": "LOHA"}, "is not an adapter that can be trained further (peft_type: 'LOHA')"),
         ({"r": None}, "names no r and lora_alpha"),
     ],
 )

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, packed_attention
 from holdfast.trainer.model.dropout import StepContext, make_stateless
-from holdfast.trainer.model.load import artifact_tensors, without_attention_dropout
+from holdfast.trainer.model.load import without_attention_dropout
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.mixed import mix_precision
+from holdfast.trainer.model.trained.adapters import artifact_tensors
 from holdfast.trainer.tasks.sft.packing import grouped_batches
 from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.tasks.sft.text_model import LabelLoss

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from holdfast.core.config.config import Config
+from holdfast.core.config.config import OWN_WEIGHTS, Config
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
+from holdfast.mind.trained_size import adapted, trainable_parameters
 
 # How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.
 Attends = Literal["at once", "apart", "plainly"]
@@ -59,6 +59,8 @@ def footprint(
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout and masks_kept else 0
     weights = total * (2 if halves or mixed else 4)
+    if config.adapter.type in OWN_WEIGHTS:  # what is trained is fp32, and counted as the adapter
+        weights = (total - trainable) * (2 if halves else 4)
     capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")
     scores = 3 if capped or config.train.attention == "eager" else 1 if on_card == "plainly" else 0
     need = Footprint(
@@ -78,7 +80,8 @@ def footprint(
         return replace(need, kept=need.kept + _HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle)
     return replace(
         need,
-        fixed=need.fixed | {"adapter": trainable * (6 if mixed else 4)},  # products take a copy in 16 bits
+        fixed=need.fixed
+        | {"adapter": trainable * (6 if mixed and config.adapter.type not in OWN_WEIGHTS else 4)},  # products take a copy in 16 bits
         kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
         passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it
         logit=(14, 16) if model.config.get("final_logit_softcapping") else (6, 10) if mixed else (4, 8),
@@ -108,26 +111,10 @@ def _kept_on_a_card(config: Config, model: ModelFacts, mixed: bool, at_once: boo
     queries, width = size * heads, 2 if mixed else 4
     norms = sum(len(shape) == 1 and "norm" in name for name, shape in model.shapes.items()) / _layers(model)
     between = any(name.endswith("q_norm.weight") for name in model.shapes)  # of queries and keys
-    low = len(_adapted(model, config.adapter.targets)) * config.adapter.r / _layers(model)
+    low = len(adapted(model, config.adapter.targets)) * config.adapter.r / _layers(model)
     kept = 4 * width * middle + width * low + 2 * (4 + width) * hidden + 4 * (heads + 2)
     kept += 4 * hidden * max(0, int(norms) - 2 - 2 * between)  # those of what a part gives
     kept += 4 * (queries + keys + 2 * heads) if between else 0
     if at_once:
         return int(kept + 2 * width * (queries + keys))
     return int(kept + (14 if mixed else 16) * queries)  # keys and values are repeated for their heads
-
-
-def trainable_parameters(config: Config, model: ModelFacts) -> int:
-    return sum(config.adapter.r * sum(shape) for shape in _adapted(model, config.adapter.targets))
-
-
-def _adapted(model: ModelFacts, targets: str | list[str]) -> list[tuple[int, ...]]:
-    """Shapes of the weights an adapter sits on: those that are named or match, or every matrix but embeddings and the output layer."""
-    if targets == "all-linear":
-        return list(model.linear().values())
-    modules = model.matrices()
-    if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
-        modules["lm_head"] = tied[0]
-    if isinstance(targets, str):
-        return [shape for name, shape in modules.items() if re.fullmatch(targets, name)]  # as PEFT reads a text
-    return [shape for name, shape in modules.items() if name.rpartition(".")[2] in targets or name in targets]

@@ -13,8 +13,9 @@ from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Params, Plan
 from holdfast.core.versions import within
-from holdfast.mind.memory import Attends, Footprint, footprint, trainable_parameters
+from holdfast.mind.memory import Attends, Footprint, footprint
 from holdfast.mind.precision import choose_precision
+from holdfast.mind.trained_size import trainable_parameters
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
 USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
@@ -139,7 +140,7 @@ def settings_of(config: Config, plan: Plan, machine: Json, threads: int, steps: 
         dtype=plan.precision,
         liger=on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
         fused=on_gpu and bool(read(machine).tritons()),
-        packing=config.train.packing,
+        packing=config.train.packing and config.adapter.type != "prompt",  # learned embeddings stand before each row
         varlen=on_gpu,
         own_head=False,
         micro_batch_tokens=plan.micro_batch_tokens,

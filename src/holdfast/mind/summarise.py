@@ -25,6 +25,7 @@ def summarise(
     quarantined: list[Json],
     artifact_step: int | None,
     artifact_sha256: str | None,
+    is_adapter: bool = True,
 ) -> Json:
     """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
     wall, last = wall_seconds(launches, endings, _last_signs(steps)), steps[-1] if steps else {}
@@ -54,7 +55,7 @@ def summarise(
         "peak_bytes": max((row["peak_bytes"] for row in steps), default=None),
         "artifact_step": artifact_step,
         "artifact_sha256": artifact_sha256,
-        "adapter_sha256": artifact_sha256,
+        "adapter_sha256": artifact_sha256 if is_adapter else None,
     }
 
 

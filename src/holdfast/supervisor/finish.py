@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -15,11 +15,12 @@ from holdfast.book import cards_of
 from holdfast.core.config.config import Config
 from holdfast.core.errors import GAVE_UP, Stop
 from holdfast.core.facts.model_folder import read_model
-from holdfast.core.files import Json, fsync_folder, read_json, read_lines, write_json
+from holdfast.core.files import Json, read_json, read_lines, write_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import Tell
+from holdfast.core.run.artifact import Artifact, artifact_of
 from holdfast.core.run.attempt import close, closed_attempts, orders_of
-from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT, Checkpoint, newest_valid, next_valid
+from holdfast.core.run.checkpoint import Checkpoint, newest_valid, next_valid
 from holdfast.core.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import newest_settings, read_timeline
@@ -30,6 +31,7 @@ from holdfast.core.wait import wait_for_end
 from holdfast.mind.health import at_the_end
 from holdfast.mind.summarise import summarise
 from holdfast.supervisor.launch import child_environment, trainer_launch
+from holdfast.supervisor.publish import publish_artifact
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
 from holdfast.world.child import trainer_command
@@ -55,7 +57,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
         _close(run)
         raise Stop(GAVE_UP, text, "check the disk; rerun the same command to train the missing steps again")
     artifact = _chosen(run, config, newest, terminal)
-    publish_artifact(run, artifact, _folder_of(config.model))
+    artifact = replace(artifact, artifact_sha256=publish_artifact(run, artifact, _folder_of(config.model)))
     began = time.monotonic()
     try:
         _evaluate(run, config, terminal, stop)
@@ -94,9 +96,9 @@ def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Termin
 
 def keep_newest(run: RunFolder, places: list[Path], config: Config, tell: Tell) -> int | None:
     """Make the newest state durable, whoever was meant to; the step that is now safe on disk."""
-    adapter_config = _adapter_config(run)
-    if adapter_config is not None:
-        persist_newest(run, places, adapter_config, config.save, tell)
+    artifact = _artifact(run)
+    if artifact is not None:
+        persist_newest(run, places, artifact, config.save, tell)
         _see_writer_out(run)
     checkpoint, _ = newest_valid(run)
     return checkpoint.step if checkpoint else None
@@ -110,12 +112,11 @@ def _see_writer_out(run: RunFolder) -> None:
         wait_for_end([writer["pid"]], _LEAVING_S)
 
 
-def _adapter_config(run: RunFolder) -> Json | None:
+def _artifact(run: RunFolder) -> Artifact | None:
     for number in reversed(run.attempts()):
         ready = read_json(run.attempt(number) / "ready.json")
         if ready:
-            value: Json = ready["adapter_config"]
-            return value
+            return artifact_of(ready)
     return None
 
 
@@ -127,35 +128,6 @@ def _folder_of(model: str) -> Path | None:
         return None
 
 
-_TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "merges.txt", "tokenizer.model"),
-)
-
-
-def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None) -> None:
-    """Copy a verified checkpoint's adapter and the model's tokenizer to RUN/adapter, whole or not at all.
-
-    RUN/artifact is another name for it.
-    """
-    staged = run.path / ".adapter.tmp"
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir()
-    for name in (ARTIFACT, ADAPTER_CONFIG):
-        shutil.copyfile(checkpoint.folder / name, staged / name)
-        with (staged / name).open("rb") as handle:
-            os.fsync(handle.fileno())
-    for file in [model / name for name in _TOKENIZER] if model else []:
-        if file.is_file():
-            shutil.copyfile(file, staged / file.name)
-    shutil.rmtree(run.adapter, ignore_errors=True)
-    staged.rename(run.adapter)
-    link = run.path / "artifact"
-    if not link.is_symlink():
-        link.symlink_to("adapter", target_is_directory=True)
-    fsync_folder(run.path)
-
-
 def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown.
 
@@ -163,7 +135,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     """
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan().rows.held_out
-    terminal.say(f"evaluating: the adapter is loaded afresh by plain PEFT, base against tuned on {counted(rows, 'held-out row')}")
+    terminal.say(f"evaluating: what was made is loaded afresh, base against tuned on {counted(rows, 'held-out row')}")
     log = run.path / "evaluation.log"
 
     def ask() -> int | str:
@@ -267,6 +239,7 @@ def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkp
         stopped_early=_stopped_early(run) if status == "finished" else None,
         artifact_step=artifact.step if artifact else None,
         artifact_sha256=artifact.artifact_sha256 if artifact else None,
+        is_adapter=artifact is None or artifact.kind == "adapter",
     )
 
 

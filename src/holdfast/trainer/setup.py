@@ -15,7 +15,8 @@ from holdfast.core.run.memory_file import Snapshot
 from holdfast.trainer.device import free_bytes, prepare_torch, wait_for_memory
 from holdfast.trainer.images import TensorImage
 from holdfast.trainer.job import Job
-from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.optimizer import Block
+from holdfast.trainer.optimizers import optimizer_of
 from holdfast.trainer.refuse import Refusal, put_in
 from holdfast.trainer.step import Announce, Gradients, compute_gradients, nothing, update
 from holdfast.trainer.task import AnyTask
@@ -29,7 +30,7 @@ class Bench:
     job: Job
     settings: Settings
     task: AnyTask
-    optimizer: AdamW
+    optimizer: Block
     artifact: TensorImage
     state: TensorImage
     device: torch.device
@@ -54,7 +55,9 @@ class Bench:
     def apply(self, step: int, computed: Gradients) -> bool:
         """Move the weights by what was computed at `step`, if that is finite. Whether they moved."""
         if computed.finite:
+            self.task.upkeep.before()
             update(self.optimizer, computed, self.learning_rate(step), self.job.config.train.max_grad_norm)
+            self.task.upkeep.after(step, self.job.settings(step).steps)
         return computed.finite
 
     def prepare(self, step: int) -> None:
@@ -84,7 +87,7 @@ def build(job: Job, settings: Settings) -> Bench:
     task = task_of(job.config).build(job.run, job.config, settings, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
-    optimizer = AdamW(task.artifact, job.config.train)
+    optimizer = optimizer_of(task.artifact, job.config.train, task.upkeep.rates)
     artifact = TensorImage(task.artifact, {"format": "pt"})
     if begun := job.plan.start_adapter:
         put_in(artifact, job.run.start_adapter, begun)

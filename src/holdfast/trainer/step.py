@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.trainer.exhausted import tag_out_of_memory
-from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.optimizer import Block
 from holdfast.trainer.task import AnyTask, Batch
 
 # Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's
@@ -44,7 +44,7 @@ def nothing() -> None:
 
 def compute_gradients(
     task: AnyTask,
-    optimizer: AdamW,
+    optimizer: Block,
     step: int,
     samples: list[int],
     budget: int,
@@ -64,6 +64,7 @@ def compute_gradients(
     total, right = sum(parts[1:], start=parts[0])
     with tag_out_of_memory(batches[-1]):
         announce("gate", len(batches) - 1, batches[-1])
+        task.upkeep.gradients()
     norm = torch.linalg.vector_norm(optimizer.gradient)
     values = torch.stack([total / labels, norm.double(), right])
     with tag_out_of_memory(batches[-1]):
@@ -72,7 +73,7 @@ def compute_gradients(
     return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value))
 
 
-def _accumulate(task: AnyTask, optimizer: AdamW, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
+def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss and its labels predicted right, [2]. Raises OutOfMemory."""
     with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)
@@ -86,7 +87,7 @@ def _accumulate(task: AnyTask, optimizer: AdamW, step: int, number: int, batch: 
         return torch.stack([loss.detach().double(), right.double()])
 
 
-def update(optimizer: AdamW, computed: Gradients, lr: float, max_grad_norm: float) -> None:
+def update(optimizer: Block, computed: Gradients, lr: float, max_grad_norm: float) -> None:
     """Clip the gradients to `max_grad_norm` and take one optimizer step. Only after the gate."""
     factor = max_grad_norm / (computed.grad_norm + 1e-6)
     if factor < 1.0:
@@ -94,7 +95,7 @@ def update(optimizer: AdamW, computed: Gradients, lr: float, max_grad_norm: floa
     optimizer.step(lr)
 
 
-def gradients_sha256(optimizer: AdamW) -> str:
+def gradients_sha256(optimizer: Block) -> str:
     """SHA-256 over names and bytes of all gradients, in the order of names."""
     digest = hashlib.sha256()
     for name, parameter in sorted(optimizer.parameters.items()):

@@ -14,7 +14,9 @@ from holdfast.core.config.settings import PartialSettings, Settings
 from holdfast.core.files import Json
 from holdfast.core.order.shuffle import Rows
 from holdfast.core.order.step_table import StepTable
+from holdfast.core.run.artifact import Artifact
 from holdfast.core.run.folder import RunFolder
+from holdfast.trainer.upkeep import Upkeep
 
 # is told how many rows a model was just asked for; 0: it has computed one more token
 Asked = Callable[[int], None]
@@ -76,7 +78,8 @@ class Task(Protocol[OneBatch]):
     data: DataSet
     model: nn.Module
     artifact: dict[str, Tensor]
-    adapter_config: Json
+    form: Artifact
+    upkeep: Upkeep
 
     @classmethod
     def settle(cls, config: Config, settings: Settings) -> tuple[PartialSettings, str]:

@@ -21,7 +21,7 @@ from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
-from holdfast.ui.words import artifact_origin, change_of_loss, early_end, unhealthy
+from holdfast.ui.words import artifact_origin, change_of_loss, early_end, unhealthy, what_is_trained
 
 _REJECTS_SHOWN = 8
 _NOTICES_SHOWN = 50
@@ -58,7 +58,7 @@ def render(run: RunFolder) -> str:
         data_chart=_data_chart(data),
         data_rows=_data_rows(data),
         rejects=_rejects(run),
-        usage=_usage(run, config.model) if run.adapter.exists() else "",
+        usage=_usage(run, config.model) if run.artifact.exists() else "",
         machine=_machine(run),
         timeline=[_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
         config=config_text,
@@ -71,7 +71,7 @@ def _subtitle(config: Any, plan: RunPlan | None) -> str:
     rows = f"{plan.rows.train:,} rows of " if plan else ""
     names = ", ".join(Path(file).name for file in config.data.files)
     start = f", from the adapter {config.adapter.start}" if config.adapter.start else ""
-    return f"LoRA r={config.adapter.r} on {Path(config.model).name}{start}, {rows}{names}"
+    return f"{what_is_trained(config.adapter)} on {Path(config.model).name}{start}, {rows}{names}"
 
 
 def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> str:
@@ -202,6 +202,12 @@ def _rejects(run: RunFolder) -> list[Json]:
 
 
 def _usage(run: RunFolder, model: str) -> str:
+    if not run.adapter.exists():
+        return (
+            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            f"tokenizer = AutoTokenizer.from_pretrained({str(run.path / 'model')!r})\n"
+            f"model = AutoModelForCausalLM.from_pretrained({str(run.path / 'model')!r})"
+        )
     name, revision = hub_name(str(EMBEDDED.get(model, model)))
     source = repr(name) + (f", revision={revision!r}" if revision else "")
     return (

@@ -26,7 +26,7 @@ from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.core.safe_open import log_descriptor
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice, turn
-from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy
+from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy, what_is_trained
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
@@ -108,7 +108,7 @@ class Terminal:
         self._run, self._looking_on = run, looking_on
         self._events = Tail(run.events_file, from_end=True)
         self._steps = newest_settings(read_timeline(run.timeline_file)).steps
-        self.say(f"run: {run.path}  ({config.model}, LoRA r={config.adapter.r}, {counted(self._steps, 'step')})")
+        self.say(f"run: {run.path}  ({config.model}, {what_is_trained(config.adapter)}, {counted(self._steps, 'step')})")
         if self.quiet or not self.console.is_terminal:
             return
         columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
@@ -254,8 +254,9 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("incident", f"step {incident['step']}: {incident['evidence']}{back}"))
     if len(summary["incidents"]) > 6:
         facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
-    if summary["adapter_sha256"]:
+    if summary["artifact_sha256"]:
+        kind = "adapter" if summary["adapter_sha256"] else "model"
         origin = artifact_origin(summary)
-        facts.append(("adapter", f"{run.adapter}  ({f'{origin}; ' if origin else ''}sha256 {summary['adapter_sha256'][:16]})"))
+        facts.append((kind, f"{run.path / kind}  ({f'{origin}; ' if origin else ''}sha256 {summary['artifact_sha256'][:16]})"))
     facts.append(("report", str(run.path / "report.html")))
     return facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from holdfast.core.config.config import Adapter
 from holdfast.core.files import Json
 from holdfast.core.units import counted
 from holdfast.mind.health import ills
@@ -85,3 +86,17 @@ def evaluated(event: Json) -> str:
     """One evaluation on the way, as its event tells it."""
     loss = "not finite" if event["loss"] is None else f"{event['loss']:.4f}"
     return f"step {event['step']:,}: held-out loss {loss}" + (", the best so far" if event["best"] else "")
+
+
+_KINDS = {"lora": "LoRA", "rslora": "rsLoRA", "dora": "DoRA", "adalora": "AdaLoRA"}
+
+
+def what_is_trained(adapter: Adapter) -> str:
+    """The kind of an adapter and its size, or which weights of a model, in a few words."""
+    if adapter.type in _KINDS:
+        return f"{_KINDS[adapter.type]} r={adapter.r}"
+    if adapter.type == "prompt":
+        return f"{adapter.virtual_tokens} learned prompt tokens"
+    if adapter.type == "layers":
+        return f"the last {adapter.layers} layers" if isinstance(adapter.layers, int) else "the weights of adapter.layers"
+    return "IA3" if adapter.type == "ia3" else "all weights"

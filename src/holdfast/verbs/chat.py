@@ -24,8 +24,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     folder.refuse_foreign()
-    if not folder.adapter.exists():
-        raise Stop(BLOCKED, f"{folder.path} has no adapter yet: the run is not finished", "finish it with the command that began it")
+    if not folder.artifact.exists():
+        raise Stop(
+            BLOCKED, f"{folder.path} has no adapter or model yet: the run is not finished", "finish it with the command that began it"
+        )
     environment = child_environment(trainer_launch(folder).env)
     code = subprocess.run(trainer_command("chat", folder.path), env=environment, check=False).returncode
     if code:

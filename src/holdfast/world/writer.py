@@ -25,11 +25,10 @@ from holdfast.core.errors import Stop
 from holdfast.core.files import Json, read_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import Tell, hold
+from holdfast.core.run.artifact import Artifact, artifact_of
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.bell import hang_up, silence
 from holdfast.core.run.checkpoint import (
-    ADAPTER_CONFIG,
-    ARTIFACT,
     STATE,
     checkpoint_name,
     clear_staging,
@@ -67,7 +66,7 @@ def main(run: RunFolder, attempt: int) -> int:
                 silence(bell)
             living = not looks_gone or (alive(trainer["identity"]) if trainer else _locked(run))
             held = _mapped(Path(ready["memory_file"]), held) if ready else None
-            saved = _save_pinned(run, held[1], ready["adapter_config"], keep, faults, attempt) if ready and held else 0
+            saved = _save_pinned(run, held[1], artifact_of(ready), keep, faults, attempt) if ready and held else 0
             if not saved and not living:
                 return 0
             ended = wait_for_end([trainer["identity"]["pid"]] if trainer else [], _LOOK_S if bell is None else _BELL_S, bell)
@@ -86,18 +85,18 @@ def _mapped(place: Path, held: tuple[int, MemoryFile] | None) -> tuple[int, Memo
     return (inode, memory) if memory else None
 
 
-def _save_pinned(run: RunFolder, memory: MemoryFile, adapter_config: Json, keep: Save, faults: list[Fault], attempt: int) -> int:
+def _save_pinned(run: RunFolder, memory: MemoryFile, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> int:
     """Save every pinned snapshot; how many there were."""
     waiting = memory.pinned_headers()
     for header in waiting:
         snapshot = memory.read(header)
         if snapshot is not None:
-            memory.saved_s = _save(run, snapshot, adapter_config, keep, faults, attempt)
+            memory.saved_s = _save(run, snapshot, artifact, keep, faults, attempt)
         memory.unpin(header.index)
     return len(waiting)
 
 
-def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, keep: Save, tell: Tell | None = None) -> int | None:
+def persist_newest(run: RunFolder, places: list[Path], artifact: Artifact, keep: Save, tell: Tell | None = None) -> int | None:
     """Make the newest snapshot durable after its trainer is gone, and those a dead writer left pinned.
 
     The step of the newest, or None when no snapshot is left. Raises OSError, and Stop(1) where the lock is not given back.
@@ -112,7 +111,7 @@ def persist_newest(run: RunFolder, places: list[Path], adapter_config: Json, kee
             waiting = memory.pinned_headers()
             for snapshot in [*map(memory.read, waiting), newest]:
                 if snapshot is not None and problem(run.checkpoints / checkpoint_name(snapshot.step), run.id()):
-                    save_checkpoint(run, snapshot, adapter_config, keep)
+                    save_checkpoint(run, snapshot, artifact, keep)
             for header in waiting:
                 memory.unpin(header.index)
             return newest.step
@@ -125,15 +124,15 @@ def _locked(run: RunFolder) -> bool:
         return not free
 
 
-def _save(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: Save, faults: list[Fault], attempt: int) -> float:
+def _save(run: RunFolder, snapshot: Snapshot, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> float:
     """Save one checkpoint; the seconds it took. A save that fails is an event and not the end: training goes on."""
     began = time.perf_counter()
     step = snapshot.step
     try:
-        staged = stage_checkpoint(run, snapshot, adapter_config)
-        _break(faults, Moment("save", attempt, step=step), staged)
+        staged = stage_checkpoint(run, snapshot, artifact)
+        _break(faults, Moment("save", attempt, step=step), staged, artifact)
         publish_checkpoint(run, staged, step)
-        _break(faults, Moment("saved", attempt, step=step), None)
+        _break(faults, Moment("saved", attempt, step=step), None, artifact)
         prune(run, keep)
         _tell(run, "checkpoint_saved", step=step, seconds=round(time.perf_counter() - began, 4))
     except OSError as error:
@@ -142,7 +141,7 @@ def _save(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: Save, 
     return time.perf_counter() - began
 
 
-def _break(faults: list[Fault], moment: Moment, staged: Path | None) -> None:
+def _break(faults: list[Fault], moment: Moment, staged: Path | None, artifact: Artifact) -> None:
     for fault in faults:
         if not fires(fault, moment):
             continue
@@ -154,10 +153,10 @@ def _break(faults: list[Fault], moment: Moment, staged: Path | None) -> None:
         elif fault.effect == "raise" or (fault.effect == "bad_sector" and fnmatch.fnmatchcase(f"checkpoints/{_final(staged)}", fault.path)):
             raise OSError(errno.EIO, fault.message or "Input/output error")
         elif staged is not None and fault.effect == "corrupt_checkpoint":
-            _flip_a_bit(staged / ARTIFACT)
+            _flip_a_bit(staged / artifact.weights_name)
         elif staged is not None and fault.effect == "torn_checkpoint":
             os.truncate(staged / STATE, (staged / STATE).stat().st_size // 2)
-            (staged / ADAPTER_CONFIG).unlink()
+            (staged / artifact.config_name).unlink()
 
 
 def _final(staged: Path | None) -> str:

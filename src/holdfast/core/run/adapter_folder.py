@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.config.config import Adapter
+from holdfast.core.config.config import LORA_KINDS, OWN_WEIGHTS, Adapter
 from holdfast.core.config.module_pattern import refused
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.facts.model_folder import ModelFacts, Stored, broken_tensor, stored_tensors
@@ -19,10 +19,12 @@ from holdfast.core.units import counted
 
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")
 _PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here
-    *("use_dora", "use_rslora", "bias", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform"),
+    *("bias", "lora_bias", "rank_pattern", "alpha_pattern", "layers_to_transform"),
     *("exclude_modules", "target_parameters", "trainable_token_indices", "layer_replication"),
 )
+_TYPES = {"LORA": "lora", "ADALORA": "adalora", "IA3": "ia3", "PROMPT_TUNING": "prompt"}  # as PEFT calls them
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000), "F64": ("<u8", 0x7FF0000000000000)}
+_MAGNITUDE = ".lora_magnitude_vector"
 _SHOWN = 5
 
 
@@ -45,8 +47,14 @@ class StartAdapter:
 
     def facts(self) -> Json:
         """What plan.json says of it."""
-        r, alpha = self.config["r"], float(self.config["lora_alpha"])
-        return {"path": str(self.folder), "sha256": sha256(self.file), "r": r, "alpha": alpha, "targets": self.targets}
+        facts: Json = {"path": str(self.folder), "sha256": sha256(self.file), "type": kind_of(self.config), "targets": self.targets}
+        if saved := self.config.get("modules_to_save"):
+            facts["modules_to_save"] = saved
+        if facts["type"] == "prompt":
+            facts["virtual_tokens"] = self.config["num_virtual_tokens"]
+        if "r" in self.config and facts["type"] != "prompt":
+            facts |= {"r": self.config["r"], "alpha": float(self.config["lora_alpha"])}
+        return facts
 
 
 def read_start(path: Path) -> StartAdapter:
@@ -56,9 +64,16 @@ def read_start(path: Path) -> StartAdapter:
     if config is None or not (folder / ARTIFACT).is_file():
         raise Stop(USAGE, _not_an_adapter(folder, config), "give a folder that PEFT saved, or a finished run")
     unplain = [f"{name}: {config[name]!r}" for name in _PLAIN_ONLY if config.get(name) not in (None, False, {}, [], "none")]
-    if config.get("peft_type") != "LORA" or unplain:
-        kind = ", ".join(unplain) if config.get("peft_type") == "LORA" else f"peft_type: {config.get('peft_type')!r}"
-        raise Stop(BLOCKED, f"{folder} is not a plain LoRA adapter ({kind})", "only a plain LoRA adapter can be trained further")
+    kind = kind_of(config)
+    if kind is None or unplain:
+        told = ", ".join(unplain) if kind else f"peft_type: {config.get('peft_type')!r}"
+        raise Stop(
+            BLOCKED, f"{folder} is not an adapter that can be trained further ({told})", f"kinds that can: {', '.join(_TYPES.values())}"
+        )
+    if kind in ("prompt", "ia3"):
+        return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
+    if kind == "adalora":
+        config = config | {"r": config.get("init_r")}
     if not isinstance(config.get("r"), int) or not isinstance(config.get("lora_alpha"), int | float):
         raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no r and lora_alpha", "download the adapter again")
     _check_targets(folder, config.get("target_modules") or [])
@@ -76,6 +91,14 @@ def _check_targets(folder: Path | str, targets: object) -> None:
         raise Stop(BLOCKED, f"{folder}: target_modules is {why}", "name the modules one by one, or write a simpler pattern")
 
 
+def kind_of(config: Json) -> str | None:
+    """What `adapter.type` is for an adapter of PEFT's; None for kinds that are not trained here."""
+    kind = config.get("peft_type")
+    if kind == "LORA":
+        return "dora" if config.get("use_dora") else "rslora" if config.get("use_rslora") else "lora"
+    return _TYPES.get(kind) if isinstance(kind, str) else None
+
+
 def _not_an_adapter(folder: Path, config: Json | None) -> str:
     lacking = [name for name in (ADAPTER_CONFIG, ARTIFACT) if not (folder / name).exists()]
     if config is None and not lacking:
@@ -91,8 +114,19 @@ def settled(adapter: Adapter, facts: Json) -> Adapter:
     Whether a starting adapter really is on all modules that the targets name, only the base model can tell: `check_start`.
     """
     _check_targets(facts["path"], facts["targets"])
-    differing, taken = [], {}
-    for name in ("r", "alpha", "targets"):
+    differing: list[str] = []
+    taken: dict[str, Any] = {}
+    if adapter.type in OWN_WEIGHTS:
+        raise Stop(
+            USAGE, f"adapter.start names an adapter, and type {adapter.type} has none", "to train a model further, name it under model"
+        )
+    if adapter.init in ("pissa", "olora"):
+        raise Stop(
+            USAGE, f"adapter.init: {adapter.init} begins an adapter anew, and adapter.start goes on from one", "leave one of them out"
+        )
+    for name in ("type", "r", "alpha", "targets", "virtual_tokens", "modules_to_save"):
+        if name not in facts:
+            continue
         wanted, found = getattr(adapter, name), facts[name]
         if name not in adapter.model_fields_set:
             taken[name] = found
@@ -128,7 +162,8 @@ def _ends(name: str) -> set[str]:
 
 def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> None:
     """Raise Stop(1) with every difference when the adapter does not fit the base model, or holds values that are not finite."""
-    problems = _misfits(start, adapter, model)
+    plain = adapter.type in LORA_KINDS and not adapter.modules_to_save
+    problems = _misfits(start, adapter, model) if plain else []  # the trainer compares the others with what it has made
     if problems:
         more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         listed = "\n".join([*problems[:_SHOWN], *more])
@@ -149,7 +184,10 @@ def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> Non
 def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[str]:
     sides: dict[str, dict[str, tuple[int, ...]]] = {}
     problems = []
+    scaled = {name.partition("base_model.model.")[2].removesuffix(_MAGNITUDE) for name in start.tensors if name.endswith(_MAGNITUDE)}
     for name, tensor in start.tensors.items():
+        if adapter.type == "dora" and name.endswith(_MAGNITUDE):
+            continue
         match = _NAME.match(name)
         if match is None or len(tensor.shape) != 2:
             problems.append(f"  {name} of shape {list(tensor.shape)} does not belong to a LoRA adapter on linear layers")
@@ -166,6 +204,8 @@ def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[s
             problems.append(f"  {module} has rank {parts['A'][0]} and {parts['B'][1]}, adapter_config.json says r = {r}")
         elif (parts["B"][0], parts["A"][1]) not in (shape, shape[::-1]):
             problems.append(f"  {module} is made for {parts['B'][0]} x {parts['A'][1]}, the base model has {' x '.join(map(str, shape))}")
+    if adapter.type == "dora":
+        problems += [f"  {module} has no lora_magnitude_vector, a part of DoRA" for module in sorted(set(sides) - scaled)]
     missing = _uncovered(set(sides), adapter.targets, model)
     return problems + [f"  {module} of the base model has no part in the adapter" for module in missing]
 

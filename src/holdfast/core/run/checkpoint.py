@@ -13,12 +13,12 @@ import orjson
 
 from holdfast.core.config.config import Save
 from holdfast.core.files import Json, fsync_folder, read_json, sha256, write_bytes, write_json
+from holdfast.core.run.artifact import CONFIGS, WEIGHTS, Artifact, Kind
 from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import Snapshot
 
-ARTIFACT = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
+ARTIFACT, ADAPTER_CONFIG = WEIGHTS["adapter"], CONFIGS["adapter"]
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
 BEST = "best.json"
@@ -33,23 +33,25 @@ class Checkpoint:
     step: int
     meta: Json
     artifact_sha256: str
+    kind: Kind = "adapter"
+    partial: bool = False
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.step, 0, self.meta, (self.folder / ARTIFACT).read_bytes(), (self.folder / STATE).read_bytes())
+        return Snapshot(self.step, 0, self.meta, (self.folder / WEIGHTS[self.kind]).read_bytes(), (self.folder / STATE).read_bytes())
 
 
 def checkpoint_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def stage_checkpoint(run: RunFolder, snapshot: Snapshot, adapter_config: Json) -> Path:
+def stage_checkpoint(run: RunFolder, snapshot: Snapshot, artifact: Artifact) -> Path:
     """Write a checkpoint's files under a temporary name, the manifest last, all flushed to disk. Raises OSError."""
     run.checkpoints.mkdir(exist_ok=True)
     folder = run.checkpoints / f".{checkpoint_name(snapshot.step)}.{os.getpid()}.tmp"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    config = orjson.dumps(adapter_config, option=orjson.OPT_INDENT_2)
-    files = {ARTIFACT: snapshot.artifact, ADAPTER_CONFIG: config, STATE: snapshot.state}
+    config = orjson.dumps(artifact.config, option=orjson.OPT_INDENT_2)
+    files = {artifact.weights_name: snapshot.artifact, artifact.config_name: config, STATE: snapshot.state}
     for name, data in files.items():
         with (folder / name).open("wb") as handle:
             handle.write(data)
@@ -58,6 +60,7 @@ def stage_checkpoint(run: RunFolder, snapshot: Snapshot, adapter_config: Json) -
     manifest = {
         "run": run.id(),
         "step": snapshot.step,
+        "artifact": {"kind": artifact.kind, "partial": artifact.partial},
         "files": {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()},
         "meta": snapshot.meta,
     }
@@ -82,10 +85,10 @@ def publish_checkpoint(run: RunFolder, staged: Path, step: int) -> Path:
     return final
 
 
-def save_checkpoint(run: RunFolder, snapshot: Snapshot, adapter_config: Json, keep: Save) -> Path:
+def save_checkpoint(run: RunFolder, snapshot: Snapshot, artifact: Artifact, keep: Save) -> Path:
     """Make a snapshot durable and remove checkpoints that need not be kept. Raises OSError; nothing half-made is left."""
     try:
-        staged = stage_checkpoint(run, snapshot, adapter_config)
+        staged = stage_checkpoint(run, snapshot, artifact)
     except OSError:
         clear_staging(run)
         raise
@@ -150,7 +153,8 @@ def problem(folder: Path, run_id: str) -> str | None:
     if manifest.get("step") != int(folder.name[5:]):
         return f"its manifest is of step {manifest.get('step')}"
     files = manifest.get("files")
-    if not isinstance(files, dict) or {ARTIFACT, ADAPTER_CONFIG, STATE} - set(files):
+    kind, _ = _kind_of(manifest)
+    if not isinstance(files, dict) or kind not in WEIGHTS or {WEIGHTS[kind], CONFIGS[kind], STATE} - set(files):
         return "its manifest does not list every file"
     for name, facts in files.items():
         try:
@@ -162,6 +166,12 @@ def problem(folder: Path, run_id: str) -> str | None:
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
     return None
+
+
+def _kind_of(manifest: Json) -> tuple[Kind, bool]:
+    """What a checkpoint holds of the artifact; a manifest from before there was another kind means an adapter."""
+    facts: Json = manifest.get("artifact") or {"kind": "adapter"}
+    return facts["kind"], bool(facts.get("partial"))
 
 
 def newest_valid(run: RunFolder) -> tuple[Checkpoint | None, list[Json]]:
@@ -178,6 +188,7 @@ def next_valid(run: RunFolder, steps: list[int]) -> tuple[Checkpoint | None, lis
         reason = problem(folder, run_id)
         if reason is None:
             manifest = read_json(folder / MANIFEST) or {}
-            return Checkpoint(folder, step, manifest["meta"], manifest["files"][ARTIFACT]["sha256"]), passed_over
+            kind, partial = _kind_of(manifest)
+            return Checkpoint(folder, step, manifest["meta"], manifest["files"][WEIGHTS[kind]]["sha256"], kind, partial), passed_over
         passed_over.append({"checkpoint": folder.name, "reason": reason})
     return None, passed_over

@@ -104,6 +104,11 @@ class RunFolder:
         return self.path / "adapter"
 
     @property
+    def artifact(self) -> Path:
+        """What the run has made: another name of its adapter's folder, or of its model's."""
+        return self.path / "artifact"
+
+    @property
     def start_adapter(self) -> Path:
         """The run's own copy of the adapter it started from."""
         return self.path / "start_adapter.safetensors"

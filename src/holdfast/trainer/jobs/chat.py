@@ -13,7 +13,7 @@ from holdfast.rows.judge.rules import Rules
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Tokens, load_codec
 from holdfast.trainer.tasks.sft.answer import answers
-from holdfast.trainer.tasks.sft.evaluation import load_tuned
+from holdfast.trainer.tasks.sft.evaluation import Sides
 
 
 def chat(path: Path) -> int:
@@ -22,7 +22,7 @@ def chat(path: Path) -> int:
     config = run.config()
     codec = load_codec(read_model(config.model).folder)
     planned = settings_of_process(read_timeline(run.timeline_file))
-    model, _ = load_tuned(run, config, planned.model_copy(update={"device": None}))  # to talk, any will do
+    sides = Sides(run, config, planned.model_copy(update={"device": None}))  # to talk, any device will do
     show = sys.stdin.isatty()
     print(f"base and tuned ({run.path.name}) answer side by side; an empty line or Ctrl-D ends", flush=True)
     while True:
@@ -39,7 +39,7 @@ def chat(path: Path) -> int:
             continue
         prompt = [number for number, learned in zip(tokens.ids, tokens.learned, strict=True) if not learned]
         longest = config.evaluate.max_new_tokens
-        with model.disable_adapter():
+        with sides.base() as model:
             base = answers(model, [prompt], codec.tokenizer, codec.pad, codec.eos, longest)[0]
-        tuned = answers(model, [prompt], codec.tokenizer, codec.pad, codec.eos, longest)[0]
+        tuned = answers(sides.tuned, [prompt], codec.tokenizer, codec.pad, codec.eos, longest)[0]
         print(f"base : {base}\ntuned: {tuned}", flush=True)

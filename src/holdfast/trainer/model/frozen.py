@@ -40,6 +40,12 @@ def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype =
     return saved
 
 
+def widened(weight: Any, dtype: torch.dtype) -> Tensor:
+    """A frozen weight as products take it, however it is held."""
+    wide: Tensor = weight.detach().to(dtype)
+    return wide
+
+
 def _is_scaled_embedding(module: nn.Module) -> bool:
     """Whether it is a subclass of nn.Embedding whose forward pass takes token ids and nothing else, as Gemma's does."""
     if not isinstance(module, nn.Embedding) or type(module) is nn.Embedding:

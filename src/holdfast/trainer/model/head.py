@@ -20,19 +20,29 @@ class OutputHead:
     """The output layer of a causal language model and what its architecture does to logits: scaling, then soft-capping."""
 
     def __init__(self, model: Any) -> None:
-        self.layer: nn.Module = model.get_output_embeddings()
+        self._layer: Any = model.get_output_embeddings()
         config = model.config.get_text_config()
         self.cap: float | None = getattr(config, "final_logit_softcapping", None)
         self.scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
 
+    @property
+    def layer(self) -> nn.Module:
+        """The output layer; where it is one that PEFT trains a copy of, the copy, unless the adapter is switched off."""
+        layer = self._layer
+        if not hasattr(layer, "modules_to_save"):
+            return layer  # type: ignore[no-any-return]
+        return layer.original_module if layer.disable_adapters else layer.modules_to_save[layer.active_adapters[0]]  # type: ignore[no-any-return]
+
     def loss_sum(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(sum of cross-entropies in fp32, how many labels have the largest logit). hidden: [labels, size]; labels: [labels]."""
-        if type(self.layer) is nn.Linear and not self.layer.weight.requires_grad:
+        layer = self.layer
+        if type(layer) is nn.Linear and not layer.weight.requires_grad:
+            wide = hidden.dtype == HALF and layer.weight.dtype == torch.float32  # a model whose matrices were trained
             found: tuple[Tensor, Tensor] = _FrozenHeadLoss.apply(  # type: ignore[no-untyped-call]
-                hidden, labels, self.layer.weight, self.layer.bias, self.scale, self.cap
+                hidden.float() if wide else hidden, labels, layer.weight, layer.bias, self.scale, self.cap
             )
             return found
-        rows = _rows_at_once(len(labels), self.layer)
+        rows = _rows_at_once(len(labels), layer)
         parts = zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True)
         chunks = [checkpoint(self._loss_of_chunk, part, wanted, use_reentrant=False) for part, wanted in parts]
         losses, right = zip(*chunks, strict=True)
@@ -40,7 +50,12 @@ class OutputHead:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[positions, size] -> [positions, vocabulary] in fp32, all at once."""
-        logits = self.layer(hidden).float() * self.scale
+        layer = self.layer
+        if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and hidden.dtype == HALF:
+            product = F.linear(hidden, layer.weight.to(HALF), None if layer.bias is None else layer.bias.to(HALF))
+        else:
+            product = layer(hidden)
+        logits = product.float() * self.scale
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
     def _loss_of_chunk(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

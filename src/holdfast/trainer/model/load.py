@@ -10,17 +10,14 @@ from typing import Any
 import torch
 import transformers
 from accelerate import init_empty_weights  # type: ignore[import-untyped]
-from peft import LoraConfig, get_peft_model
-from peft.utils import get_peft_model_state_dict
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from holdfast.core.config.config import Config
+from holdfast.core.config.config import OWN_WEIGHTS, Config
 from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import ModelFacts, hub_name, read_model
-from holdfast.core.files import Json
+from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import mix_precision
@@ -57,7 +54,7 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
     if settings.dtype == "bf16":
-        mix_precision(model, device.type)
+        mix_precision(model, device.type, halve=config.adapter.type not in OWN_WEIGHTS or facts.stored in HALVES)
     elif halves:
         if loaded != dtype:
             widen_constants(model)
@@ -151,25 +148,6 @@ def without_attention_dropout(model: Any) -> list[str]:
     return notes
 
 
-def add_adapter(model: nn.Module, config: Config) -> nn.Module:
-    """Put a fresh LoRA adapter on the model; its random values follow from the seed. Trained weights are fp32.
-
-    Raises Refusal where adapter.targets names nothing that PEFT can put an adapter on.
-    """
-    adapter = config.adapter
-    torch.manual_seed(config.train.seed)
-    lora = LoraConfig(
-        r=adapter.r, lora_alpha=adapter.alpha, lora_dropout=adapter.dropout, target_modules=adapter.targets, task_type="CAUSAL_LM"
-    )
-    try:
-        wrapped: nn.Module = get_peft_model(model, lora, autocast_adapter_dtype=True)
-    except ValueError as error:
-        able = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
-        text = _short(f"adapter.targets is {adapter.targets!r}: {error}")
-        raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
-    return wrapped.train()
-
-
 def checkpoint_layers(model: nn.Module, layers: int) -> int:
     """Let the first `layers` decoder layers keep their inputs alone and compute the rest again in backward; how many are able to."""
     able = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
@@ -178,25 +156,3 @@ def checkpoint_layers(model: nn.Module, layers: int) -> int:
         # no random state to keep: dropout is a hash, and a model's own attention dropout is off
         module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
     return len(able)
-
-
-def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter's weights under the names PEFT saves them with; the tensors are the live parameters, trained in place."""
-    saved = get_peft_model_state_dict(model, save_embedding_layers=False)  # an adapter of embeddings needs no copy of them
-    parameters = {parameter.data_ptr(): parameter for parameter in model.parameters() if parameter.requires_grad}
-    return {name: parameters[tensor.data_ptr()] for name, tensor in sorted(saved.items())}
-
-
-def adapter_config(model: Any, base: str) -> Json:
-    """What PEFT writes as adapter_config.json, with sets in order, so that the same run writes the same file."""
-    name, revision = hub_name(base)
-    values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": name, "revision": revision, "inference_mode": True}
-    return {name: _plain(value) for name, value in sorted(values.items())}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return getattr(value, "value", value)

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 HALF = torch.bfloat16
 
 
-def mix_precision(model: Any, device: str) -> None:
-    """Bring a model's matrices to bf16 and all else to fp32, and let its decoder compute accordingly. `device`: torch's type of it."""
+def mix_precision(model: Any, device: str, halve: bool = True) -> None:
+    """Bring a model's matrices to bf16 and all else to fp32, and let its decoder compute accordingly. `device`: torch's type of it.
+
+    halve: False where matrices that are to be trained would be rounded: each product then narrows a copy.
+    """
     for module in model.modules():
         own = list(module.named_parameters(recurse=False))
-        wanted = HALF if any(parameter.ndim > 1 for _, parameter in own) else torch.float32
+        wanted = HALF if halve and any(parameter.ndim > 1 for _, parameter in own) else torch.float32
         for _, parameter in own:
             parameter.requires_grad_(False)
             parameter.data = parameter.data.to(wanted)
@@ -26,8 +29,17 @@ def mix_precision(model: Any, device: str) -> None:
             module.register_forward_hook(_widened)
         elif "Norm" in type(module).__name__:
             module.register_forward_hook(_narrowed)
+    output = model.get_output_embeddings()
+    if output is not None:
+        output.register_forward_pre_hook(_as_its_weight)
     inner: Any = getattr(model, model.base_model_prefix, None) or model
     inner.forward = torch.autocast(device, HALF)(inner.forward)
+
+
+def _as_its_weight(module: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """An output layer stands outside of what is computed in bf16, and one that is trained has fp32 weights."""
+    weight = getattr(module, "weight", None)
+    return inputs if weight is None else (inputs[0].to(weight.dtype), *inputs[1:])
 
 
 def _widened(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:

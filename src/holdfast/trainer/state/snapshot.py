@@ -73,7 +73,7 @@ class Snapshots:
                     raise
                 continue
             memory.unpin_damaged()
-            ready = {"memory_file": str(place), "adapter_config": self.bench.task.adapter_config}
+            ready = {"memory_file": str(place), "artifact": self.bench.task.form.as_json()}
             write_json(job.folder / "ready.json", ready, durable=False)
             return memory
         raise AssertionError("there is always a place")
@@ -271,7 +271,7 @@ class Snapshots:
             for header in self.memory.pinned_headers() if free else ():
                 snapshot = self.memory.read(header)
                 if snapshot is not None:
-                    save_checkpoint(job.run, snapshot, self.bench.task.adapter_config, job.config.save)
+                    save_checkpoint(job.run, snapshot, self.bench.task.form, job.config.save)
                     job.event("checkpoint_saved", step=snapshot.step, by="the trainer, because no writer lives")
                 self.memory.unpin(header.index)
 

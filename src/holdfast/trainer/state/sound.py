@@ -18,7 +18,6 @@ from holdfast.trainer.images import ABSURD
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.state.restore import Found, find_state
 
-_FURTHEST = 100.0  # times the rate a weight may go in a step; with usual betas it is below 8 (Cauchy-Schwarz over the two moments)
 _ROUNDING = 1.01
 _TINY = 1e-12
 
@@ -30,7 +29,7 @@ def damage(bench: Bench, step: int) -> str | None:
     if weights is not None:
         return weights
     clipped = bench.job.config.train.max_grad_norm * _ROUNDING
-    limits = {"exp_avg": (clipped, -clipped), "exp_avg_sq": (clipped * clipped, 0.0), "step": (float(step), 0.0)}
+    limits = bench.optimizer.limits(clipped) | {"step": (float(step), 0.0)}
     kinds = {name: name.partition("/")[0] for name in bench.state.tensors}
     found = (_worst({name: tensor}, *limits.get(kinds[name], (ABSURD, -ABSURD))) for name, tensor in bench.state.tensors.items())
     return next((one for one in found if one is not None), None)
@@ -72,7 +71,7 @@ def difference(bench: Bench, stored: Snapshot) -> Json | None:
 def _reach(bench: Bench, step: int) -> float:
     """How far a weight may have gone in so many steps."""
     train, factor = bench.job.config.train, max(1.0, bench.job.settings(step).lr_factor)
-    return _FURTHEST * train.lr * factor * step if train.beta1**2 < train.beta2 else math.inf
+    return bench.optimizer.reach * train.lr * factor * step
 
 
 def _worst(tensors: dict[str, Tensor], most: float, least: float) -> str | None:

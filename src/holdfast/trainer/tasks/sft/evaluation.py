@@ -1,13 +1,16 @@
-"""Load the finished adapter the way anybody would, with plain transformers and PEFT, and compare it with the base on held-out rows."""
+"""Load the finished artifact the way anybody would, with plain transformers and PEFT, and compare it with the base on held-out rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from peft import PeftModel
+from torch import Tensor
 
-from holdfast.core.config.config import Config
+from holdfast.core.config.config import OWN_WEIGHTS, Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json
@@ -31,39 +34,74 @@ _ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together
 _SLOT = "HOLDFAST-SLOT"
 
 
-def load_tuned(run: RunFolder, config: Config, settings: Settings) -> tuple[Any, torch.device]:
-    """Base model with the run's adapter, as PEFT loads it; without the adapter inside `model.disable_adapter()`.
+class Sides:
+    """The tuned model as anybody would load it, and its base: one model where there is an adapter, else loaded when it is asked for.
 
     Raises Stop(1) where the base is not that of the run.
     """
-    refuse_changed(run, config.model)
-    device = prepare_torch(settings)
-    base, _ = load_base(config, settings, device)
-    model = PeftModel.from_pretrained(base, str(run.adapter)).eval()
-    if settings.dtype == "bf16":
-        use_lean_lora(model, mixed=True)  # what a product rounds away is no part of the adapter's worth
-    return model, device
+
+    def __init__(self, run: RunFolder, config: Config, settings: Settings) -> None:
+        refuse_changed(run, config.model)
+        self.config, self.settings = config, settings
+        self.device = prepare_torch(settings)
+        self.is_adapter = config.adapter.type not in OWN_WEIGHTS
+        self._base: Any = None
+        self.tuned: Any
+        if not self.is_adapter:
+            made = config.model_copy(update={"model": str(run.artifact)})
+            self.tuned = load_base(made, settings, self.device)[0].eval()
+            return
+        base, _ = load_base(config, settings, self.device)
+        self.tuned = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+        if settings.dtype == "bf16":
+            use_lean_lora(self.tuned, mixed=True)  # what a product rounds away is no part of the adapter's worth
+
+    @contextmanager
+    def base(self) -> Iterator[Any]:
+        """Inside, the model it began with."""
+        if self.is_adapter:
+            with self.tuned.disable_adapter():
+                yield self.tuned
+            return
+        if self._base is None:
+            self._base = load_base(self.config, self.settings, self.device)[0].eval()
+        yield self._base
+
+    def give_up_tuned(self) -> None:
+        """The tuned model is not asked for again: where the base is another one, it takes its place."""
+        if not self.is_adapter:
+            self.tuned = None
+            release()
 
 
 def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
     """Held-out loss per label token, exact matches and sample answers of the base and the tuned model."""
-    model, device = load_tuned(run, config, settings)
+    sides = Sides(run, config, settings)
     tokens = load_tokens(run.data_file)
     held_out = split(tokens, config.data, config.train.seed)[1].tolist()
     result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
-    if held_out:
-        result["eval_tuned"] = mean_loss(model, tokens, held_out, settings, device, asked)
-        with model.disable_adapter():
-            result["eval_base"] = mean_loss(model, tokens, held_out, settings, device, asked)
-        if config.evaluate.generate:
-            result |= _compare_answers(model, tokens, held_out[: config.evaluate.generate], config, asked)
-    return result
+    if not held_out:
+        return result
+    codec = load_codec(read_model(config.model).folder)
+    parts = [_first_turn(tokens, row) for row in held_out[: config.evaluate.generate]]
+    prompts = [prompt for prompt, _ in parts]
+
+    def of(model: Any) -> tuple[float, list[str]]:
+        loss = mean_loss(model, tokens, held_out, settings, sides.device, asked)
+        return loss, _answers(model, prompts, codec, config, asked) if prompts else []
+
+    result["eval_tuned"], tuned = of(sides.tuned)
+    sides.give_up_tuned()
+    with sides.base() as model:
+        result["eval_base"], base = of(model)
+    return result | (_compare_answers(parts, tuned, base, codec) if prompts else {})
 
 
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
     """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
     total, labels, budget = 0.0, 0, settings.micro_batch_tokens
-    loss = LabelLoss(model.get_base_model(), settings.own_head)
+    inner, prefix = _inner(model)
+    loss = LabelLoss(inner, settings.own_head, prefix)
     waiting = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
     while waiting:
         left = set(now := waiting.pop(0))
@@ -87,21 +125,23 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
     return total / labels
 
 
-def _compare_answers(model: Any, tokens: TokenSet, rows: list[int], config: Config, asked: Asked) -> Json:
-    codec = load_codec(read_model(config.model).folder)
-    parts = [_first_turn(tokens, row) for row in rows]
+def _inner(model: Any) -> tuple[Any, Tensor | None]:
+    """The causal model within, and what an adapter puts before each sample: embeddings [tokens, size]."""
+    if not isinstance(model, PeftModel):
+        return model, None
+    learns_prompt = model.active_peft_config.is_prompt_learning and not getattr(model, "_adapters_disabled", False)
+    return model.get_base_model(), model.get_prompt(batch_size=1)[0] if learns_prompt else None
+
+
+def _compare_answers(parts: list[tuple[list[int], list[int]]], tuned: list[str], base: list[str], codec: Codec) -> Json:
     wanted = [codec.tokenizer.decode(answer, skip_special_tokens=True).strip() for _, answer in parts]
-    prompts = [prompt for prompt, _ in parts]
-    tuned = _answers(model, prompts, codec, config, asked)
-    with model.disable_adapter():
-        base = _answers(model, prompts, codec, config, asked)
-    questions = [_question(prompt, codec) for prompt in prompts]
+    questions = [_question(prompt, codec) for prompt, _ in parts]
     kept = [
         {"prompt": q, "wanted": w, "base": b, "tuned": t}
         for q, w, b, t in list(zip(questions, wanted, base, tuned, strict=True))[:_SAMPLES_KEPT]
     ]
     matches = {name: sum(a == w for a, w in zip(given, wanted, strict=True)) for name, given in (("base", base), ("tuned", tuned))}
-    return {"exact_match": {"asked": len(rows)} | matches, "samples": kept}
+    return {"exact_match": {"asked": len(parts)} | matches, "samples": kept}
 
 
 def _question(prompt: list[int], codec: Codec) -> str:

@@ -62,7 +62,8 @@ class Sft(TextModel):
             yield "setting_changed", {"what": note}
 
     def prove(self) -> tuple[PartialSettings, str]:
-        return differences(self)
+        with self.losses.without_prefix():
+            return differences(self)
 
     def refuse(self, samples: list[int], step: int) -> None:
         """Raise Refusal when no token of a step's samples is learned: its mean loss would be 0 / 0.
@@ -85,5 +86,5 @@ class Sft(TextModel):
         checkpoint_layers(self.base, settings["checkpointed_layers"])
 
     def state(self) -> dict[str, Tensor]:
-        """Nothing: dropout is a hash of step and position, and the order of rows follows from the seed."""
-        return {}
+        """What is kept beside the weights; dropout is a hash of step and position, and the order of rows follows from the seed."""
+        return self.upkeep.state()

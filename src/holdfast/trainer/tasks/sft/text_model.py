@@ -17,14 +17,15 @@ from holdfast.trainer.model.dropout import StepContext, make_stateless
 from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.model.head import OutputHead, summed_loss
 from holdfast.trainer.model.liger import Liger
-from holdfast.trainer.model.load import DTYPES, adapter_config, add_adapter, artifact_tensors, checkpoint_layers, load_base
+from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.offload import HostActivations
+from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches, packed_batches
 
 
 class TextModel:
-    """The base model stays frozen, a LoRA adapter is trained on the rows' answer tokens."""
+    """A base model and what is trained of it, on the rows' answer tokens."""
 
     kernel: Kernel | None
     _ahead: tuple[tuple[list[int], int], list[TextBatch]] | None = None
@@ -34,17 +35,18 @@ class TextModel:
         base, self.notes = load_base(config, settings, device)
         self.base = base
         self.liger = Liger(base) if settings.liger else None
-        self.model: nn.Module = add_adapter(base, config)
+        trained = trained_on(base, config, settings.steps)
+        self.model: nn.Module = trained.model
+        self.upkeep = trained.upkeep
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
-        self.artifact = artifact_tensors(self.model)
-        self.adapter_config = adapter_config(self.model, config.model)
+        self.artifact, self.form = trained.tensors, trained.form
         mixed = settings.dtype == "bf16"
         fused = settings.fused and device.type == "cuda"  # a remedy may have brought a card's run to the CPU
         self.fused = Fused(self.model, self.context, mixed) if fused else None
         if self.fused is None:
             use_lean_lora(self.model, mixed)
-        self.losses = LabelLoss(base, own_head=settings.own_head)
+        self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix)
         self.packing: bool = settings.packing
         self.own_kind: str = base.config._attn_implementation
         at_once = self.packing and settings.varlen and settings.attention == "sdpa" and settings.dtype == "bf16"
@@ -89,31 +91,56 @@ class TextModel:
     def enter(self, batch: TextBatch, step: int) -> None:
         """Tell dropout, attention and kernels which model, samples and positions the next forward pass is about."""
         Liger.use(self.liger)
-        self.context.enter(step, batch.samples, batch.positions, batch.lengths if batch.packed else None, batch.ends)
+        samples, positions = batch.samples, batch.positions
+        if (prefix := self.losses.prefix) is not None:
+            ahead = torch.arange(-len(prefix), 0, device=positions.device).expand(len(positions), -1)
+            samples, positions = torch.cat([samples[:, :1].expand_as(ahead), samples], 1), torch.cat([ahead, positions], 1)
+        self.context.enter(step, samples, positions, batch.lengths if batch.packed else None, batch.ends)
 
 
 class LabelLoss:
     """Sum of cross-entropies over the labels of a micro-batch, in fp32, and how many of them have the largest logit.
 
     own_head: let the model compute logits of all positions itself, for an architecture whose output layer `Head` does not match.
+    prefix: embeddings that stand before every sample, [tokens, size]; samples then have rows of their own.
     """
 
-    def __init__(self, model: Any, own_head: bool) -> None:
+    def __init__(self, model: Any, own_head: bool, prefix: Tensor | None = None) -> None:
         self.model = model
+        self.prefix = prefix
         self.decoder = getattr(model, model.base_model_prefix, None)
         self.head = None if own_head or self.decoder is None else OutputHead(model)
 
     def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         if self.head is None:
-            logits = self.model(**inputs(batch), use_cache=False).logits
+            logits = self._own(self.model(**self._inputs(batch), use_cache=False).logits)
             return summed_loss(logits.flatten(0, 1).index_select(0, batch.label_at).float(), batch.label_ids)
         return self.head.loss_sum(self.hidden(batch).index_select(0, batch.label_at), batch.label_ids)
 
     def hidden(self, batch: TextBatch) -> Tensor:
         """The decoder's output before the output layer: [rows * width, size]."""
         assert self.decoder is not None
-        states: Tensor = self.decoder(**inputs(batch), use_cache=False).last_hidden_state
-        return states.flatten(0, 1)
+        states: Tensor = self.decoder(**self._inputs(batch), use_cache=False).last_hidden_state
+        return self._own(states).flatten(0, 1)
+
+    @contextmanager
+    def without_prefix(self) -> Iterator[None]:
+        """Inside, samples stand alone."""
+        kept, self.prefix = self.prefix, None
+        yield
+        self.prefix = kept
+
+    def _own(self, states: Tensor) -> Tensor:
+        """What belongs to the samples' own positions."""
+        return states if self.prefix is None else states[:, len(self.prefix) :]
+
+    def _inputs(self, batch: TextBatch) -> dict[str, Tensor]:
+        if self.prefix is None:
+            return inputs(batch)
+        embedded = self.model.get_input_embeddings()(batch.ids)
+        ahead = self.prefix.to(embedded.dtype).expand(len(embedded), -1, -1)
+        there = torch.cat([batch.positions.new_ones(ahead.shape[:2]), (batch.positions >= 0).long()], 1)
+        return {"inputs_embeds": torch.cat([ahead, embedded], 1), "attention_mask": there}
 
 
 def inputs(batch: TextBatch) -> dict[str, Tensor]:

@@ -1,0 +1,18 @@
+"""Which way of training a config asks for: the one place where that is chosen."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import read_model
+from holdfast.trainer.model.trained.adapters import PeftAdapter
+from holdfast.trainer.model.trained.strategy import Trained
+from holdfast.trainer.model.trained.weights import OwnWeights
+
+
+def trained_on(base: nn.Module, config: Config, steps: int) -> Trained:
+    """Attach what `adapter.type` names to the frozen base model. steps: of the run. Raises Refusal where it does not fit."""
+    if config.adapter.type in ("full", "layers"):
+        return OwnWeights(base, config, read_model(config.model))
+    return PeftAdapter(base, config, steps)

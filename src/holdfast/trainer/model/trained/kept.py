@@ -1,0 +1,65 @@
+"""PiSSA and OLoRA without touching the base model: a half of the adapter keeps what it began with, and takes it off again.
+
+Both begin an adapter with a part of the weight it sits on and want that part gone from the weight: W - s B0 A0 + s B A. Here W stays as
+it is, and the adapter has twice the rank: [B, -B0] [A; A0]. Only the first half is trained. So the base may be held in 16 or 4 bits, and
+what is saved is a plain LoRA adapter of the model that everybody has. (Meng et al. 2024, arXiv 2404.02948;
+Buyukakyuz 2024, arXiv 2406.01775)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from peft.tuners.lora.layer import LoraLayer
+from torch import Tensor, nn
+
+from holdfast.trainer.model.frozen import widened
+from holdfast.trainer.upkeep import Upkeep
+
+_SWEEPS, _BEYOND = 16, 8  # of the randomised decomposition: powers of the matrix, columns beyond the rank
+
+
+class KeptStart(Upkeep):
+    """Leaves the kept halves without gradient; an optimizer whose update of such an element is 0 leaves them as they are."""
+
+    def __init__(self, halves: list[Tensor], rates: Mapping[str, float]) -> None:
+        super().__init__(rates)
+        self.halves = halves
+
+    def gradients(self) -> None:
+        for parameter, side in self.halves:
+            assert parameter.grad is not None
+            kept = parameter.grad.tensor_split(2, dim=side)[1]
+            kept.zero_()
+
+
+@torch.no_grad()
+def start_from_weights(model: nn.Module, init: str, rank: int, seed: int) -> Any:
+    """Give each LoRA layer both halves; (parameter, dimension along which its second half is kept) of each matrix."""
+    halves = []
+    for module in model.modules():
+        if not isinstance(module, LoraLayer) or "default" not in module.lora_A:
+            continue
+        a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
+        weight = widened(module.get_base_layer().weight, torch.float32)
+        left, right = _parts(weight, init, rank, seed)
+        scale = module.scaling["default"]
+        if init == "pissa":
+            left, right = left / scale**0.5, right / scale**0.5
+        a.copy_(torch.cat([right, right]))
+        b.copy_(torch.cat([left, -left], dim=1))
+        halves += [(a, 0), (b, 1)]
+    return halves
+
+
+def _parts(weight: Tensor, init: str, rank: int, seed: int) -> tuple[Tensor, Tensor]:
+    """[out, rank] and [rank, in]: the largest singular directions, each with the root of its value; or the first of an orthogonal basis."""
+    if init == "olora":
+        q, r = torch.linalg.qr(weight)
+        return q[:, :rank].contiguous(), r[:rank].contiguous()
+    torch.manual_seed(seed)
+    u, s, v = torch.svd_lowrank(weight, q=min(rank + _BEYOND, *weight.shape), niter=_SWEEPS)
+    root = s[:rank].sqrt()
+    return u[:, :rank] * root, (v[:, :rank] * root).t()

@@ -1,0 +1,24 @@
+"""What every way of training a model has in common."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from holdfast.core.run.artifact import Artifact
+from holdfast.trainer.upkeep import Upkeep
+
+
+class Trained(Protocol):
+    """What is trained on a base model.
+
+    model: the base with whatever is put on it. tensors: live fp32 leaves under the names of the artifact's file. prefix: embeddings
+    that stand before every sample, [tokens, size], where there are such.
+    """
+
+    model: nn.Module
+    tensors: dict[str, Tensor]
+    form: Artifact
+    upkeep: Upkeep
+    prefix: Tensor | None

@@ -1,0 +1,79 @@
+"""A model's own weights: all of them, or those of some layers. What is trained is fp32; the rest stays as it is held."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from holdfast.core.config.config import Config
+from holdfast.core.facts.model_folder import ModelFacts
+from holdfast.core.files import Json
+from holdfast.core.run.artifact import Artifact
+from holdfast.trainer.model.trained.adapters import widen_trained
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.upkeep import Upkeep
+
+
+class OwnWeights:
+    """The weights that `adapter.layers` names, or all. Raises Refusal where it names none."""
+
+    prefix: Tensor | None = None
+
+    def __init__(self, base: nn.Module, config: Config, facts: ModelFacts) -> None:
+        self.model = base
+        chosen = _chosen(base, config)
+        for parameter in base.parameters():
+            parameter.requires_grad_(False)
+        for one in chosen.values():
+            one.requires_grad_(one.is_floating_point())
+        widen_trained(base)
+        base.train()
+        prefix = f"{base.base_model_prefix}."
+        self.tensors: dict[str, Tensor] = {_in_file(name, facts, prefix): one for name, one in sorted(chosen.items())}
+        self.form = Artifact("model", _config(facts.config), partial=not set(facts.shapes) <= set(self.tensors))
+        self.upkeep = Upkeep()
+
+
+def _chosen(base: Any, config: Config) -> dict[str, Tensor]:
+    parameters = dict(base.named_parameters())
+    if config.adapter.type == "full":
+        return parameters
+    wanted = config.adapter.layers
+    blocks = [name for name, module in base.named_modules() if isinstance(module, GradientCheckpointingLayer)]
+    if isinstance(wanted, int):
+        if wanted > len(blocks):
+            text = f"adapter.layers is {wanted}, the model has {len(blocks)} layers"
+            raise Refusal("launch_misconfigured", text, "give fewer, or adapter.type: full; then start afresh with --run DIR")
+        names = blocks[-wanted:]
+        return {name: one for name, one in parameters.items() if any(name.startswith(f"{block}.") for block in names)}
+    if isinstance(wanted, str):
+        return _some({name: one for name, one in parameters.items() if re.fullmatch(wanted, name)}, wanted, parameters)
+    return _some({name: one for name, one in parameters.items() if _named(name, wanted or [])}, wanted, parameters)
+
+
+def _named(name: str, wanted: list[str]) -> bool:
+    """Whether one of the names is the parameter's, its module's, or a part of the way to it."""
+    return any(f".{one}." in f".{name}." for one in wanted)
+
+
+def _some(found: dict[str, Tensor], wanted: object, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    if not found:
+        first = ", ".join(list(parameters)[:3])
+        text = f"adapter.layers is {wanted!r}, and no weight of the model has such a name"
+        raise Refusal("launch_misconfigured", text, f"its weights are named like {first}")
+    return found
+
+
+def _in_file(name: str, facts: ModelFacts, prefix: str) -> str:
+    """The name a weight has in the model's own files."""
+    short = name.removeprefix(prefix)
+    return short if name not in facts.shapes and short in facts.shapes else name
+
+
+def _config(config: Json) -> Json:
+    """The model's config for weights of which some or all are fp32 now."""
+    kept = {name: value for name, value in config.items() if name not in ("torch_dtype", "quantization_config")}
+    return kept | {"dtype": "float32"}

@@ -1,0 +1,66 @@
+"""A step on a small model without a run around it: the parts of a trainer in their order, its state as bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
+from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.trainer.images import TensorImage
+from holdfast.trainer.optimizers import optimizer_of
+from holdfast.trainer.step import Gradients, compute_gradients, update
+from holdfast.trainer.tasks.sft.task import Sft
+from support.architectures import ARCHITECTURES, tokens_of
+
+STEPS = 12
+
+
+def model_folder(folder: Path, kind: str = "llama", dtype: torch.dtype = torch.float32) -> Path:
+    """A random two-layer model on disk."""
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[kind]())
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2) if parameter.dim() > 1 else None
+    model.to(dtype).save_pretrained(folder)
+    return folder
+
+
+class Stand:
+    """Task and optimizer of a config; `step` computes and applies one step of all rows."""
+
+    def __init__(self, model: Path, tokens: TokenSet | None = None, settings: dict[str, Any] | None = None, **sections: Any) -> None:
+        tree = {"model": str(model), "data": {"files": "x", "held_out": 0.0}, "train": {"lr": 1e-2}, "adapter": {"r": 4}}
+        for name, values in sections.items():
+            tree[name] = tree.get(name, {}) | values  # type: ignore[operator]
+        self.config = Config.model_validate(tree)
+        chosen = {"steps": STEPS, "samples": 6, "threads": 1, "micro_batch_tokens": 400, "packing": self.config.adapter.type != "prompt"}
+        self.settings = Settings.model_validate(chosen | (settings or {}))
+        torch.set_num_threads(1)
+        self.task = Sft(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"))
+        self.rows = list(range(len(self.task.tokens)))
+        self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.upkeep.rates)
+        self.artifact = TensorImage(self.task.artifact, {"format": "pt"})
+        self.state = TensorImage(self.optimizer.state() | self.task.state())
+
+    def compute(self, step: int, budget: int | None = None, rows: list[int] | None = None) -> Gradients:
+        said = budget or self.settings.micro_batch_tokens
+        return compute_gradients(self.task, self.optimizer, step, rows or self.rows, said, lambda *_: 1.0)
+
+    def step(self, step: int) -> float:
+        computed = self.compute(step)
+        self.task.upkeep.before()
+        update(self.optimizer, computed, self.config.train.lr, 1.0)
+        self.task.upkeep.after(step, self.settings.steps)
+        return computed.loss
+
+    def saved(self) -> tuple[bytes, bytes]:
+        return self.artifact.to_bytes(), self.state.to_bytes()
+
+    def restore(self, saved: tuple[bytes, bytes]) -> None:
+        self.artifact.read(saved[0])
+        self.state.read(saved[1])
