@@ -31,13 +31,14 @@ OPTIONS = {
     "data collect": {"SOURCE", "--out", "--json"},
     "data bars": {"FILE", "--vix", "--out", "--json"},
     "train": {"CONFIG", "key=value", "--run", "--extend", "--faults", "--json"},
+    "run": {"--name", "--run", "--progress", "--checkpoints", "--retries", "--hang-s", "--try", "--callback", "--json", "-- COMMAND ..."},
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
     "export": {"RUN|ADAPTER", "--to", "--out", "--json"},
 }
 BEYOND = {"attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"plan", "run", "drill", "tune", "verify", "serve", "models", "learn", "watch"} | {"data show"}
+NOT_YET = {"plan", "drill", "tune", "verify", "serve", "models", "learn", "watch"} | {"data show"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {
@@ -78,6 +79,9 @@ BARS = of(rows=int, features=[str], sessions=int, gaps=int)
 EVIDENCE = of(step=int, cause={*CAUSES, "unknown"}, samples=list, remedy=(str, NOTHING), evidence=str)
 INCIDENT = EVIDENCE | of(lost_steps=int, seconds_to_recover=(*NUMBER, NOTHING))
 LOSS = of(first=NUMBER, last=NUMBER, eval_base=NUMBER, eval_tuned=NUMBER)
+COMMAND = of(status={"finished"}, command=[str], launcher=(str, NOTHING), attempts=int, incidents=list, checkpoints_set_aside=list) | of(
+    steps_computed_twice=(int, NOTHING), goodput=(*NUMBER, NOTHING), steps=(int, NOTHING), artifact_sha256=(str, NOTHING)
+)
 LEFT_OUT = of(file=str, line=int, reason=str)
 SUMMARY = (
     of(status={"finished", "gave_up", "interrupted"}, steps=int, samples_seen=int, loss=LOSS, attempts=int)
@@ -278,6 +282,13 @@ def test_a_run_leaves_what_the_contract_says(run: SimpleNamespace) -> None:
     assert not [*wrong(lines(run.path / "steps.jsonl"), [STEP])]
     assert not [*wrong(lines(run.path / "quarantine.jsonl"), [LEFT_OUT | of(evidence=str)])]
     assert all("event" in event for event in lines(run.path / "events.jsonl"))
+
+
+def test_a_command_of_somebody_elses_leaves_what_the_contract_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--run", str(tmp_path / "run"), "--json", "--", "true"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert not [*wrong(answer, COMMAND)]
+    assert answer["command"] == ["true"] and json.loads((tmp_path / "run/summary.json").read_text()) == answer
 
 
 def test_a_run_is_shown_and_replayed(run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

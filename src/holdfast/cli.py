@@ -21,6 +21,7 @@ _STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED
 VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what fixes it",
     "train": "train a model from a config, or go on with an unfinished run",
+    "run": "watch over any training command: restart it from its newest whole checkpoint, end its hangs, tell why it fails",
     "status": "show what is running where, how far each run is, and what happened to it",
     "attach": "follow a running run, from any terminal",
     "stop": "let a run finish its step, save and end, as Ctrl-C does",

@@ -52,7 +52,7 @@ LOADED_WITH = {
 _READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", "SIMULATED_")
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "CUDA", "HIP", "ROCR", "HSA", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR")  # the second is set by an import
-_CHILDLESS = ("holdfast.trainer", "holdfast.world.writer")
+_CHILDLESS = ("holdfast.trainer", "holdfast.world.writer", "holdfast.world.command_nurse")
 
 _libc = ctypes.CDLL(None)
 _exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; where it has another name, all is an exec

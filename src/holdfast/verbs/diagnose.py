@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     machine = read_machine_file(arguments.machine) if arguments.machine else {}
     path = Path(arguments.log)
     if arguments.log != "-" and path.is_dir():
-        folder = RunFolder(path.resolve()).existing()
+        folder = RunFolder(path.resolve())
+        if not folder.command_file.exists():
+            folder.existing()
         found, attempts = diagnose_run(folder, cards)
         result = answer(found, cards) | _refusal(folder, found) | {"attempts": attempts}
     else:

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     trainer = subprocess.Popen(orders["argv"], stdin=subprocess.PIPE, env=_environment(orders), pass_fds=(lock,))
     names = Path(argv[1]).with_name("standby_pids.json")
     with contextlib.suppress(OSError):
-        _write(names, {"standby nurse": myself(), "standby": identify(trainer.pid)})
+        write_whole(names, {"standby nurse": myself(), "standby": identify(trainer.pid)})
     attempt = sys.stdin.readline().strip()
     names.unlink(missing_ok=True)
     code = _attend(Path(attempt), lock, trainer) if attempt else 0
@@ -52,9 +52,9 @@ def _attend(attempt: Path, lock: int | None, standby: subprocess.Popen[bytes] | 
     """See an attempt through to its end, with the trainer that stood by where there is one."""
     launch = json.loads((attempt / "launch.json").read_text())
     lock = _open_lock(launch) if lock is None else lock
-    if not _lock(lock) or (attempt / "ending.json").exists():
+    if not take_lock(lock) or (attempt / "ending.json").exists():
         return 1  # another trainer lives, or a new supervisor has called this attempt off
-    _write(attempt / "nurse.json", dict(myself()))
+    write_whole(attempt / "nurse.json", dict(myself()))
     reserve(attempt)
     environment = _environment(launch)
     began = time.time()
@@ -76,7 +76,7 @@ def write_ending(attempt: Path, ending: dict[str, Any]) -> None:
     """Write ending.json, on a full disk into the room that was reserved for it."""
     reserved, text = attempt / _RESERVED, json.dumps(ending).encode()
     try:
-        _write(attempt / "ending.json", ending)
+        write_whole(attempt / "ending.json", ending)
         reserved.unlink(missing_ok=True)
     except OSError:
         with reserved.open("r+b", buffering=0) as handle:
@@ -103,7 +103,7 @@ def _open_lock(orders: dict[str, Any]) -> int:
     return lock_descriptor(orders["trainer_lock"])
 
 
-def _lock(descriptor: int) -> bool:
+def take_lock(descriptor: int) -> bool:
     """Take the trainer lock; for a second, because others hold it for an instant when they ask whether it is free."""
     for _ in range(50):
         try:
@@ -141,14 +141,15 @@ def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment
 def _name(file: Path, writer: subprocess.Popen[bytes]) -> None:
     """Write down who the writer is, for `holdfast status`; on a full disk that is left out."""
     with contextlib.suppress(OSError):
-        _write(file, {"identity": identify(writer.pid)})
+        write_whole(file, {"identity": identify(writer.pid)})
 
 
 def _start(argv: list[str], environment: dict[str, str], output: Any, inherited: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
     return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, pass_fds=inherited)
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def write_whole(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file, whole or not at all."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(value))
     temporary.replace(path)

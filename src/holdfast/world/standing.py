@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from holdfast.core.files import Json, read_json
+from holdfast.core.files import Json, last_line, read_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder
@@ -134,6 +134,8 @@ def _ended(summary: Json, result: Json) -> State:
 
 
 def _doing(run: RunFolder, attempt: Attempt | None, training: bool, result: Json) -> str:
+    if run.command_file.exists():
+        return "running its command"
     if not run.config_file.exists():
         return "preparing"
     if training and attempt is not None:
@@ -150,7 +152,7 @@ def _pids(run: RunFolder, holder: Json, attempt: Attempt | None) -> dict[str, in
 
 
 def _last_row(run: RunFolder) -> Json:
-    row = run.last_step() or {}
+    row = (last_line(run.progress_file) if run.command_file.exists() else run.last_step()) or {}
     if row and not isinstance(row["step"], int):
         raise ValueError(f"step {row['step']!r}")
     return row
@@ -167,11 +169,16 @@ def _plain(command: object) -> str | None:
 
 def _steps(run: RunFolder) -> int | None:
     """How many steps the run is to have; None before that is planned."""
+    if run.command_file.exists():
+        total = (last_line(run.progress_file) or {}).get("total")
+        return total if isinstance(total, int) else None
     planned = [entry.settings["steps"] for entry in read_timeline(run.timeline_file) if "steps" in entry.settings]
     return int(planned[-1]) if planned else None
 
 
 def _missing(run: RunFolder, attempts: list[int]) -> list[str]:
     """Files a run cannot go on without. Before the config is written, it is only being prepared."""
+    if run.command_file.exists():
+        return []
     wanted = ["run.json", "timeline.jsonl", "plan.json"] if run.config_file.exists() else ["config.yaml"] if attempts else []
     return [f"{name} is missing" for name in wanted if not (run.path / name).exists()]

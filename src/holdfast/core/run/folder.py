@@ -34,6 +34,9 @@ class RunFolder:
 
     def existing(self) -> RunFolder:
         """This folder, when it holds a run. Raises Stop(2) when it does not."""
+        if self.command_file.exists():
+            text = f"{self.path} is the run of another program's command: it has no steps of ours to look into"
+            raise Stop(USAGE, text, "`holdfast status` and `holdfast diagnose` tell what is known of it")
         if not self.config_file.exists():
             raise Stop(USAGE, f"{self.path} is not a run folder (it has no config.yaml)", "run folders lie under runs/")
         return self
@@ -45,6 +48,16 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         return self.path / "config.yaml"
+
+    @property
+    def command_file(self) -> Path:
+        """Of a run whose trainer is somebody else's command."""
+        return self.path / "command.json"
+
+    @property
+    def progress_file(self) -> Path:
+        """How far such a command was seen to be, and when."""
+        return self.path / "progress.jsonl"
 
     @property
     def steps_file(self) -> Path:

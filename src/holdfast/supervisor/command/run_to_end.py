@@ -1,0 +1,164 @@
+"""Watch over somebody else's command to its end, and conclude its run: summary, post-mortem, exit code."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+from holdfast.book import cards_of
+from holdfast.core.cards.failure import Failure
+from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.core.files import Json, append_line, read_json, write_bytes, write_json
+from holdfast.core.run.attempt import closed_attempts, orders_of
+from holdfast.core.run.command import Command
+from holdfast.core.run.folder import RunFolder
+from holdfast.mind.command_summary import summarise_command
+from holdfast.mind.explain import answer
+from holdfast.mind.fitting import elsewhere, fitted
+from holdfast.supervisor.command.signs import Seen
+from holdfast.supervisor.command.supervise import CommandView, Outcome, log_of, progress_of, supervise_command
+from holdfast.supervisor.command.wishes import Wishes
+from holdfast.ui.echo import Echo
+from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import shown
+from holdfast.world.gpus import read_gpus
+from holdfast.world.place import Place
+from holdfast.world.process import Attempt
+from holdfast.world.system import read_system
+
+_LAST_LINES, _REMEDIES = 12, 3
+
+
+def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, wishes: Wishes) -> tuple[int, Json]:
+    """Bring the command to an end; exit code and summary. Raises Stop where it is given up."""
+    if not run.machine_file.exists():
+        place = Place()
+        write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
+    run.summary_file.unlink(missing_ok=True)
+
+    def follow(attempt: Attempt, from_end: bool) -> None:
+        echo.drain()
+        if wishes.listening:
+            echo.follow(attempt.folder / "output.log", from_end)
+
+    def tick(_: Seen) -> None:
+        echo.look()
+
+    def tell(text: str) -> None:
+        echo.drain()
+        terminal.tell(text)
+        append_line(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
+
+    wishes.running = True
+    try:
+        outcome = supervise_command(run, command, CommandView(tell, wishes.wish, follow, tick))
+        echo.drain()
+        return _conclude(run, command, outcome, terminal)
+    except FileNotFoundError:
+        if run.command_file.exists():
+            raise
+        raise Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again") from None
+
+
+def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:
+    move = outcome.move
+    code = outcome.ending.code if outcome.ending else None
+    summary = _write_summary(
+        run, command, {"done": "finished", "stopped": "interrupted", "give_up": "gave_up"}[move.kind], move.reason, code
+    )
+    if move.kind == "done":
+        run.event("finished", step=summary["steps"])
+        terminal.say(_well(summary))
+        return DONE, summary
+    if move.kind == "stopped":
+        run.event("interrupted", step=summary["steps"])
+        at = f"after step {summary['steps']}" if summary["steps"] else "before any step was seen"
+        terminal.tell(f"stopped {at}; rerun the same command to resume")
+        return INTERRUPTED, summary
+    run.event("gave_up", step=summary["steps"], reason=move.reason)
+    if outcome.ending is not None and outcome.ending.kind == "refused":
+        raise Stop(BLOCKED, move.reason, "mend that, then rerun the same command", summary)
+    post_mortem = _post_mortem(run, command, outcome, summary)
+    write_bytes(run.path / "post-mortem.md", "\n".join(post_mortem).encode() + b"\n")
+    raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in post_mortem[2:])]), "", summary)
+
+
+def _well(summary: Json) -> str:
+    """The last word on a command that ended well, with what is not known of it."""
+    steps = f"{summary['steps']:,} steps" if summary["steps"] else "no progress was seen, so whether it did its work is not known"
+    again = f", {summary['steps_computed_twice']} computed twice" if summary["steps_computed_twice"] else ""
+    attempts = f"{summary['attempts']} attempts" if summary["attempts"] > 1 else "1 attempt"
+    share = f", {summary['goodput']:.0%} of the time in steps that count" if summary["goodput"] is not None else ""
+    return f"ended well: {steps}{again}, {attempts}{share}"
+
+
+def _write_summary(run: RunFolder, command: Command, status: str, reason: str, code: int | None) -> Json:
+    numbers = run.attempts()
+    summary = summarise_command(
+        status=status,
+        reason=reason,
+        command={"argv": list(command.argv), "launcher": command.launcher},
+        code=code,
+        progress=progress_of(run),
+        events=list(run.events()),
+        wrecks=[end.facts for _, end in closed_attempts(run)],
+        launches={number: found.facts for number in numbers if (found := orders_of(run.attempt(number)))},
+        endings={number: read_json(run.attempt(number) / "ending.json") or {} for number in numbers},
+    )
+    write_json(run.summary_file, summary)
+    return summary
+
+
+def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Json) -> list[str]:
+    """What is known of a command that was given up, as lines of Markdown: cause, what helps, what is left, the last words."""
+    cards: dict[str, Failure] = cards_of("failures")
+    wreck, found = outcome.wreck, outcome.diagnosis
+    lines = [f"# {shlex.join(command.argv)[:200]}", ""]
+    lines += [f"attempts: {summary['attempts']}; steps seen: {summary['steps'] if summary['steps'] is not None else 'none'}"]
+    if found is not None and found.cause not in ("unknown", "healthy"):
+        told = answer(found, cards)
+        text = "\n".join(wreck.lines) if wreck else ""
+        lines.append(f"cause: {found.cause} ({found.confidence:.0%}): {told['explanation']}")
+        known = [one for one in fitted(told["remedies"], text, of_holdfast=False) if not one["command"].startswith("holdfast")]
+        for number, one in enumerate(known[:_REMEDIES], 1):
+            said = "; ".join([*elsewhere(one["patch"]), *([one["command"]] if one["command"] else [])])
+            lines.append(f"{number}. {one['what']}" + (f": {said}" if said else ""))
+    else:
+        lines.append("cause: unknown")
+    if wreck is not None:
+        lines += [f"kernel: {text}" for text in (wreck.kernel_messages or ())[-2:]]
+        lines += [f"| {line[:300]}" for line in [line for line in wreck.lines if line.strip()][-_LAST_LINES:]]
+        lines.append(f"its output: {log_of(run, wreck.attempt)}")
+    if aside := summary["checkpoints_set_aside"]:
+        lines.append(f"not whole, renamed: {', '.join(aside)}")
+    newest = next((event for event in reversed(list(run.events())) if event["event"] == "restored"), None)
+    if newest and newest["step"]:
+        lines.append(f"newest whole checkpoint that was used: {newest['state']}")
+    if command.callback is False and command.launcher is not None:
+        lines.append("more would be known with --callback")
+    lines.append(f"all of it: holdfast diagnose {shown(run.path)}; mend the cause, then rerun the same command to resume")
+    return lines
+
+
+def finished_before(run: RunFolder) -> Json | None:
+    """The summary of a command's run that is at its end."""
+    summary = read_json(run.summary_file)
+    return summary if summary and summary.get("status") == "finished" else None
+
+
+def free_name(runs: Path, name: str, command: Command) -> Path:
+    """A run folder below `runs` for this command: an unfinished run of it is gone on with, others are left alone."""
+    for number in range(1, 10000):
+        place = runs / (name if number == 1 else f"{name}-{number}")
+        if not place.exists():
+            return place
+        known = read_json(place / "command.json")
+        if (
+            known
+            and known.get("argv") == list(command.argv)
+            and known.get("folder") == command.folder
+            and not finished_before(RunFolder(place))
+        ):
+            return place
+    return runs / f"{name}-{int(time.time())}"

@@ -1,0 +1,89 @@
+"""The checkpoint to go on from: the newest that is whole. Those that are not are renamed aside, never deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.files import read_json
+from holdfast.world.checkpoints.proof import prove
+from holdfast.world.checkpoints.tensors import NotWhole
+
+ASIDE = "set-aside-"  # a Trainer counts and deletes what begins with "checkpoint-"
+_TRAINER = re.compile(r"checkpoint-(\d+)")
+_ANY = re.compile(r"(\d+)(?=\D*$)")
+
+
+@dataclass(frozen=True)
+class Found:
+    """step: of the checkpoint, None where its name tells none; aside: (new path, why) of those that were not whole."""
+
+    path: Path | None
+    step: int | None
+    aside: tuple[tuple[Path, str], ...] = ()
+
+
+def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
+    """What looks like a checkpoint by its name, newest first."""
+    found: list[tuple[int | None, Path]] = []
+    with contextlib.suppress(OSError):
+        for entry in place.iterdir():
+            if entry.is_symlink() or entry.name.startswith((ASIDE, ".")):
+                continue
+            if whole == "trainer":
+                if entry.is_dir() and (named := _TRAINER.fullmatch(entry.name)):
+                    found.append((int(named[1]), entry))
+            elif entry.is_dir() or entry.suffix in (".pt", ".pth", ".ckpt", ".safetensors", ".bin"):
+                number = _ANY.search(entry.name)
+                found.append((int(number[1]) if number else None, entry))
+    return sorted(found, key=lambda one: (-1 if one[0] is None else one[0], _changed(one[1])), reverse=True)
+
+
+def marks(place: Path, whole: str) -> dict[str, int]:
+    """The checkpoints there are, by name, with their time of change: to know later which of them are another run's."""
+    return {entry.name: _changed(entry) for _, entry in candidates(place, whole)}
+
+
+def _changed(entry: Path) -> int:
+    """Nanoseconds; of a Trainer's folder when its state was written, because anybody may touch a folder."""
+    for file in (entry / "trainer_state.json", entry):
+        with contextlib.suppress(OSError):
+            return file.stat().st_mtime_ns
+    return 0
+
+
+def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
+    """The newest checkpoint that is whole and not one of `there`. What is newer and is not whole has another name afterwards."""
+    own = [(step, entry) for step, entry in candidates(place, whole) if there.get(entry.name) != _changed(entry)]
+    aside: list[tuple[Path, str]] = []
+    for at, (step, entry) in enumerate(own):
+        try:
+            prove(entry, whole, own[at + 1][1] if at + 1 < len(own) else None)
+        except NotWhole as error:
+            aside.append((_set_aside(entry), str(error)))
+            continue
+        return Found(entry, step, tuple(aside))
+    return Found(None, None, tuple(aside))
+
+
+def _set_aside(entry: Path) -> Path:
+    """Another name beside it; where that cannot be given (a read-only disk) it keeps its own."""
+    for number in range(1, 1000):
+        other = entry.with_name(f"{ASIDE}{entry.name}" + (f".{number}" if number > 1 else ""))
+        if not other.exists():
+            with contextlib.suppress(OSError):
+                return entry.rename(other)
+            return entry
+    return entry
+
+
+def newest_state(place: Path) -> tuple[int, int | None] | None:
+    """(step, last step) as the newest trainer_state.json in a folder of checkpoints tells them; None where there is none."""
+    for step, entry in candidates(place, "trainer"):
+        state = read_json(entry / "trainer_state.json")
+        if state is not None and step is not None:
+            most = state.get("max_steps")
+            return step, most if isinstance(most, int) and most > 0 else None
+    return None

@@ -1,0 +1,56 @@
+"""The processes below a process. Standard library only, because the nurse uses it too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def below(pid: int) -> list[int]:
+    """Its living descendants, nearest first; zombies are dead. Empty where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir(_PROC) if _PROC.is_dir() else ():  # noqa: PTH208  (a thousand paths, twice a second)
+        if entry.isdigit() and (fields := _stat(int(entry))) and fields[0] not in ("Z", "X"):
+            children.setdefault(int(fields[1]), []).append(int(entry))
+    found, ahead = [], [pid]
+    while ahead:
+        ahead = [child for parent in ahead for child in children.get(parent, ())]
+        found += ahead
+    return found
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """What these processes have computed so far, and children of theirs that ended and were collected."""
+    tick = os.sysconf("SC_CLK_TCK")
+    return sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid))) / tick
+
+
+def name_of(pid: int) -> str:
+    """Its command line in short, empty where it is gone."""
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return " ".join(words).strip()[:120]
+
+
+def waits_in(pid: int) -> dict[str, str]:
+    """The state of a process and where in the kernel it waits, as far as that may be read."""
+    found = {}
+    if fields := _stat(pid):
+        found["state"] = fields[0]
+    with contextlib.suppress(OSError):
+        found["wchan"] = (_PROC / str(pid) / "wchan").read_text().strip()
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as handle:
+            return handle.read().decode(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,83 @@
+"""Behaves as a script of transformers' Trainer does on the outside, in milliseconds: --output_dir, checkpoint-N, a bar, a resume flag.
+
+--faults KIND:STEP:CALL[,...]: what happens after STEP in the CALL-th start (* for each). Each start is a line of calls.txt.
+"""
+
+import argparse
+import json
+import os
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--output_dir", default="out")
+parser.add_argument("--resume_from_checkpoint")
+parser.add_argument("--max_steps", type=int, default=8)
+parser.add_argument("--save_steps", type=int, default=2)
+parser.add_argument("--per_device_train_batch_size", type=int, default=8)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+parser.add_argument("--step_s", type=float, default=0.03)
+parser.add_argument("--faults", default="")
+given = parser.parse_args()
+with open("calls.txt", "a") as calls:
+    calls.write(" ".join(sys.argv[1:]) + "\n")
+call = len(Path("calls.txt").read_text().splitlines())
+out = Path(given.output_dir)
+
+
+def tensors(file: Path, value: float) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    file.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<2f", value, value))
+
+
+def save(step: int, value: float) -> None:
+    folder = out / f"checkpoint-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors(folder / "adapter_model.safetensors", value)
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": given.max_steps}))
+
+
+def happen(kind: str, step: int) -> None:
+    folder = out / f"checkpoint-{step}"
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "raise":
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    elif kind == "oom" and given.per_device_train_batch_size > 4:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB")
+    elif kind == "serialised" and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    elif kind == "hang":
+        time.sleep(600)
+    elif kind == "exit":
+        sys.exit(7)
+    elif kind == "torn":
+        os.truncate(folder / "adapter_model.safetensors", 30)
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "nan":
+        tensors(folder / "adapter_model.safetensors", float("nan"))
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "stateless":
+        (folder / "trainer_state.json").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "midsave":
+        (out / f"checkpoint-{step + 1}").mkdir()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+begin = 0
+if given.resume_from_checkpoint:
+    begin = json.loads((Path(given.resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
+for step in range(begin + 1, given.max_steps + 1):
+    time.sleep(given.step_s)
+    share = 100 * step // given.max_steps
+    print(f"\r {share:3d}%|###   | {step}/{given.max_steps} [00:01<00:02,  3.20it/s]", end="", file=sys.stderr, flush=True)
+    if step % given.save_steps == 0:
+        save(step, step / 3)
+    for fault in filter(None, given.faults.split(",")):
+        what, at, which = fault.split(":")
+        if step == int(at) and which in ("*", str(call)):
+            happen(what, step)

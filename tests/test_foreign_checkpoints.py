@@ -1,0 +1,266 @@
+"""Checkpoints of other programs are proven whole without running what is in them; a command is told to go on as its card says."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shlex
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from holdfast.book import cards_of
+from holdfast.mind.counters import Counter
+from holdfast.mind.next_try import Try, next_try
+from holdfast.mind.pace import Pace
+from holdfast.mind.resuming import changed, checkpoints_of, known_by, resumed
+from holdfast.world.checkpoints.newest import newest_whole
+from holdfast.world.checkpoints.proof import prove
+from holdfast.world.checkpoints.tensors import NotWhole
+from holdfast.world.event_files import EventFile
+
+
+class Trap:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch sprung",)
+
+
+def archive(file: Path, value: object = ("lr", 1e-4), protocol: int = 2) -> None:
+    with zipfile.ZipFile(file, "w") as held:
+        held.writestr("archive/data.pkl", pickle.dumps(value, protocol=protocol))
+        held.writestr("archive/data/0", b"\1" * 4096)
+
+
+def checkpoint(place: Path, step: int = 10) -> Path:
+    folder = place / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    save_file({"a": np.ones((4, 3), np.float32), "b": np.ones(5, np.float16)}, folder / "adapter_model.safetensors")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": 100}))
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        archive(folder / name)
+    return folder
+
+
+def cut(file: Path, to: int) -> None:
+    os.truncate(file, to)
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0xFF
+    file.write_bytes(data)
+
+
+def infinite(folder: Path, kind: str) -> None:
+    save_file({"a": np.array([1.0, np.inf], kind)}, folder / "adapter_model.safetensors")
+
+
+def shards(folder: Path, there: bool) -> None:
+    (folder / "adapter_model.safetensors").unlink()
+    save_file({"a": np.ones(2, np.float32)}, folder / "model-00001-of-00002.safetensors")
+    if there:
+        save_file({"b": np.ones(2, np.float32)}, folder / "model-00002-of-00002.safetensors")
+    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+
+DAMAGE = {
+    "whole": (lambda folder: None, None),
+    "shards": (lambda folder: shards(folder, True), None),
+    "no optimizer, as with save_only_model": (
+        lambda folder: [(folder / name).unlink() for name in ("optimizer.pt", "rng_state.pth")],
+        None,
+    ),
+    "weights cut": (lambda folder: cut(folder / "adapter_model.safetensors", 100), "adapter_model.safetensors is torn"),
+    "weights empty": (lambda folder: cut(folder / "adapter_model.safetensors", 0), "is torn: 0 bytes"),
+    "weights infinite": (lambda folder: infinite(folder, "float32"), "a holds a value that is not finite"),
+    "halves infinite": (lambda folder: infinite(folder, "float16"), "a holds a value that is not finite"),
+    "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "it holds no weights"),
+    "optimizer cut": (lambda folder: cut(folder / "optimizer.pt", 3000), "optimizer.pt is torn"),
+    "optimizer flipped": (lambda folder: flip(folder / "optimizer.pt", 2000), "the checksum of archive/data/0 does not match"),
+    "optimizer empty": (lambda folder: cut(folder / "optimizer.pt", 0), "optimizer.pt is empty"),
+    "no state": (lambda folder: (folder / "trainer_state.json").unlink(), "trainer_state.json is missing"),
+    "state cut": (lambda folder: cut(folder / "trainer_state.json", 9), "trainer_state.json is damaged"),
+    "state of another step": (lambda folder: (folder / "trainer_state.json").write_text('{"global_step": 9}'), "is of step 9"),
+    "a trap": (lambda folder: archive(folder / "optimizer.pt", Trap()), "would call posix.system"),
+    "a trap, newer": (lambda folder: archive(folder / "optimizer.pt", Trap(), 4), "would call posix.system"),
+    "a shard missing": (lambda folder: shards(folder, False), "model-00002-of-00002.safetensors is missing"),
+    "deepspeed without its part": (lambda folder: (folder / "latest").write_text("global_step10"), "latest names 'global_step10'"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_is_wrong_with_a_checkpoint_is_seen_without_loading_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = checkpoint(tmp_path)
+    damage, says = DAMAGE[name]
+    damage(folder)
+    if says is None:
+        prove(folder, "trainer")
+        return
+    with pytest.raises(NotWhole, match=says.replace("(", r"\(")):
+        prove(folder, "trainer")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_file_of_states_that_its_elder_has_must_not_be_missing(tmp_path: Path) -> None:
+    elder, younger = checkpoint(tmp_path, 10), checkpoint(tmp_path, 20)
+    (younger / "rng_state.pth").unlink()
+    found = newest_whole(tmp_path, "trainer", {})
+    assert found.path == elder and found.aside[0][1] == "rng_state.pth is missing, which checkpoint-10 has"
+    assert (tmp_path / "set-aside-checkpoint-20").is_dir()
+
+
+def test_names_of_an_earlier_time_are_kept_when_another_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "set-aside-checkpoint-10").mkdir()
+    cut(checkpoint(tmp_path) / "optimizer.pt", 5)
+    assert newest_whole(tmp_path, "trainer", {}).aside[0][0].name == "set-aside-checkpoint-10.2"
+
+
+@pytest.mark.parametrize(
+    ("command", "card", "place", "goes_on"),
+    [
+        ("python t.py --output_dir o", "transformers-trainer", "o", "python t.py --output_dir o RESUME CK"),
+        ("python t.py --output_dir=o --bf16", "transformers-trainer", "o", "python t.py --output_dir=o --bf16 RESUME CK"),
+        ("python t.py --output_dir o RESUME=x -v", "transformers-trainer", "o", "python t.py --output_dir o RESUME=CK -v"),
+        ("python t.py RESUME True --output_dir o", "transformers-trainer", "o", "python t.py RESUME CK --output_dir o"),
+        ("torchrun --nproc-per-node 2 t.py --output_dir o", "torchrun", "o", "torchrun --nproc-per-node 2 t.py --output_dir o RESUME CK"),
+        ("accelerate launch t.py --output_dir o", "accelerate", "o", "accelerate launch t.py --output_dir o RESUME CK"),
+        ("axolotl train c.yml", "axolotl", "from-yaml", "axolotl train c.yml --resume-from-checkpoint=CK"),
+        ("llamafactory-cli train c.yaml", "llama-factory", "from-yaml", "llamafactory-cli train c.yaml resume_from_checkpoint=CK"),
+        ("trl sft --config c.yaml", "trl", "from-yaml", "trl sft --config c.yaml RESUME CK"),
+        ("python u.py --resume last.pt", "resuming-script", None, "python u.py --resume CK"),
+        ("tune run r --config c.yaml output_dir=o", "torchtune", "o", "tune run r --config c.yaml output_dir=o"),
+        ("make train", None, None, "make train"),
+    ],
+)
+def test_a_command_is_known_and_told_to_go_on_in_its_own_words(command: str, card: str | None, place: str | None, goes_on: str) -> None:
+    words = shlex.split(command.replace("RESUME", "--resume_from_checkpoint"))
+    found = known_by(words, cards_of("launchers"))
+    assert (found.id if found else None) == card
+    assert checkpoints_of(words, found, {"output_dir": "from-yaml"}) == place
+    assert shlex.join(resumed(words, found, "CK")) == goes_on.replace("RESUME", "--resume_from_checkpoint")
+
+
+def test_a_remedy_is_an_argument_of_the_commands_own() -> None:
+    cards, remedies = cards_of("launchers"), cards_of("remedies")
+    words = shlex.split("python t.py --output_dir o --per_device_train_batch_size 1")
+    assert changed(words, cards["transformers-trainer"], remedies["smaller-micro-batch"])[1] == "--gradient_accumulation_steps 2 (was 1)"  # type: ignore[index]
+    assert changed(words, cards["torchtune"], remedies["smaller-micro-batch"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "total"),
+    [
+        ("  3%|▎   | 3/100 [00:01<00:20, 4.50it/s]\r  4%|▍  | 4/100 [00:01<00:20, 4.50it/s]\r", 4, 100),
+        ("Map: 100%|███| 900/900 [00:01<00:00, 800 examples/s]\n", None, None),
+        (" 40%|██ | 4/10 [00:01<00:02, 3it/s]\r 50%|██ | 1/2 [00:00<00:00, 9it/s]\r", 4, 10),
+        ("step 1/9 loss 2\nstep 2/9 loss 1\nstep 3/9 loss 1\n", 3, 9),
+        ("Step 1: read the manual\n", None, None),
+        ("{'loss': 2.1, 'epoch': 0.5}\n", None, None),
+        ("iter: 10\niter: 20\niter: 30\n", 30, None),
+    ],
+)
+def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, total: int | None) -> None:
+    for size in (1, 7, len(text)):
+        counter = Counter()
+        for at in range(0, len(text), size):
+            counter.feed(text[at : at + size])
+        assert (counter.step, counter.total) == (step, total)
+
+
+def event(step: int) -> bytes:
+    data = b"\x09" + b"\0" * 8 + (b"\x10" + bytes([step & 0x7F | 0x80, step >> 7]) if step else b"") + b"\x1a\0"
+    return len(data).to_bytes(8, "little") + b"\0" * 4 + data + b"\0" * 4
+
+
+def test_steps_are_read_from_event_files_as_they_grow(tmp_path: Path) -> None:
+    file, reader = tmp_path / "events.out.tfevents.1.host", EventFile(tmp_path, 0)
+    assert reader.look() is None
+    file.write_bytes(event(0) + event(200)[:9])
+    assert reader.look() is None
+    file.write_bytes(event(0) + event(200) + event(300))
+    assert reader.look() == 300
+
+
+def pace_of(moments: list[tuple[float, str]], **options: Any) -> Pace:
+    pace = Pace(0.0, **options)
+    for now, what in moments:
+        pace.look(now, what == "step", what == "print", what == "work")
+    return pace
+
+
+STEPS = [(10.0 + second, "step") for second in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("moments", "options", "at", "hangs"),
+    [
+        ([], {"floor_s": 5.0}, 800, False),
+        ([], {"floor_s": 5.0}, 901, True),
+        ([], {"floor_s": 5.0, "told": True}, 6, True),
+        ([(second * 5.0, "work") for second in range(100)], {"floor_s": 6.0, "told": True}, 500, False),
+        (STEPS, {"floor_s": 5.0}, 45, False),
+        (STEPS, {"floor_s": 5.0}, 50, True),
+        (STEPS, {"floor_s": 60.0}, 60, False),
+        ([*STEPS, (45, "print")], {"floor_s": 5.0}, 60, False),
+        ([*STEPS, *[(29 + second * 5.0, "work") for second in range(1, 25)]], {"floor_s": 5.0}, 125, False),
+        ([*STEPS, *[(29 + second * 5.0, "work") for second in range(1, 25)]], {"floor_s": 5.0}, 131, True),
+        (STEPS, {"floor_s": 5.0, "patient": 2.0}, 60, False),
+        ([*STEPS, (5000, "nothing")], {"floor_s": 5.0}, 5001, False),
+    ],
+    ids=[
+        *("a start", "a long start", "the user's word", "computing", "a pause", "a hang", "the floor", "an evaluation that prints"),
+        *("one that computes", "computing too long", "after a hang", "the machine slept"),
+    ],
+)
+def test_silence_is_a_hang_by_the_pace_that_was_shown(
+    moments: list[tuple[float, str]], options: dict[str, Any], at: float, hangs: bool
+) -> None:
+    assert (pace_of(moments, **options).overdue(at) is not None) == hangs
+
+
+def tries(*words: str) -> list[Try]:
+    """came: it came further; kill: somebody else ended it; a cause otherwise."""
+    return [Try(one.partition("+")[0], one, one.endswith("+came"), one.startswith("kill")) for one in words]
+
+
+@pytest.mark.parametrize(
+    ("history", "known", "kind", "says"),
+    [
+        (["oom"], {}, "again", "oom"),
+        (["oom", "oom"], {}, "give_up", "2 attempts in a row ended so without progress"),
+        (["oom", "nan"], {}, "again", "nan"),
+        (["oom", "oom+came", "oom"], {}, "again", "oom"),
+        (["kill"] * 7, {}, "again", "kill"),
+        (["kill"] * 8, {}, "give_up", "8 attempts"),
+        (["oom", "nan"] * 10, {}, "give_up", "for changing reasons"),
+        (["kill+came"] * 100, {}, "again", "kill"),
+        (["oom"], {"retries": 0}, "give_up", "--retries 0"),
+        (["oom"], {"stop": True}, "stopped", "on request"),
+        (["oom"], {"disk_full": "the disk of /d"}, "give_up", "the disk of /d is full"),
+        (["oom"], {"final": "it could not be started"}, "give_up", "could not be started"),
+        (["oom", "oom"], {"may_try": True}, "again", "trying what is known to help"),
+        (["kill", "kill"], {"may_try": True}, "again", "kill"),
+        (["end"], {"code": 0}, "done", "exit code 0"),
+        (["end"], {"code": 0, "cut_short": "ended in the middle"}, "again", "ended in the middle"),
+    ],
+)
+def test_what_is_done_after_an_end_follows_from_what_is_known(history: list[str], known: dict[str, Any], kind: str, says: str) -> None:
+    code = known.pop("code", 1)
+    move = next_try(tries(*history), "ended", code, **{"stop": False, "retries": None} | known)
+    assert move.kind == kind and says in move.reason
+
+
+def test_a_reader_of_pickles_executes_nothing() -> None:
+    from holdfast.world.checkpoints.archives import pickled_names
+
+    held = io.BytesIO()
+    pickle.Pickler(held, 4).dump([{"a": 1}, Trap()])
+    assert "posix system" in pickled_names("x", held.getvalue())

@@ -1,0 +1,266 @@
+"""`holdfast run -- COMMAND`: what becomes of somebody else's training when it dies, hangs, tears its checkpoint or cannot work at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import events, holdfast, start, wait_until
+
+TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
+
+
+def run(place: Path, *options: object, words: list[str], code: int = 0) -> dict[str, Any]:
+    """What `holdfast run --json` says of a command; it ends with `code`."""
+    done = holdfast("run", "--run", place / "run", "--json", *options, "--", *words, cwd=place)
+    assert done.returncode == code, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary | {"told": done.stderr}
+
+
+def trainer(faults: str = "", *more: str) -> list[str]:
+    return [sys.executable, str(TRAINER), "--output_dir", "out", "--faults", faults, *more]
+
+
+def resumed(place: Path) -> list[str | None]:
+    """What each start was told to go on from."""
+    found: list[str | None] = []
+    for line in (place / "calls.txt").read_text().splitlines():
+        words = line.split()
+        found.append(words[words.index("--resume_from_checkpoint") + 1] if "--resume_from_checkpoint" in words else None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("faults", "went_on_from", "again", "aside"),
+    [
+        ("", [None], 0, []),
+        ("kill:5:1", [None, "out/checkpoint-4"], 1, []),
+        ("raise:1:1,raise:5:2", [None, None, "out/checkpoint-4"], 2, []),
+        ("torn:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"]),
+        ("nan:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"]),
+        ("stateless:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"]),
+        ("midsave:5:1", [None, "out/checkpoint-4"], 1, ["set-aside-checkpoint-6"]),
+        ("kill:7:1,torn:8:2", [None, "out/checkpoint-6", "out/checkpoint-6"], 3, ["set-aside-checkpoint-8"]),
+    ],
+)
+def test_a_trainer_script_that_dies_goes_on_from_its_newest_whole_checkpoint(
+    tmp_path: Path, faults: str, went_on_from: list[str | None], again: int, aside: list[str]
+) -> None:
+    summary = run(tmp_path, words=trainer(faults))
+    assert resumed(tmp_path) == went_on_from
+    assert summary["status"] == "finished" and summary["steps"] == 8
+    assert summary["attempts"] == len(went_on_from) == len(summary["incidents"]) + 1
+    assert summary["steps_computed_twice"] == again
+    assert [Path(one).name for one in summary["checkpoints_set_aside"]] == aside
+    assert all((tmp_path / "out" / name).exists() for name in aside), "renamed, not deleted"
+    assert summary["launcher"] == "transformers-trainer" and summary["command"] == trainer(faults)
+    assert (tmp_path / "out/checkpoint-8/trainer_state.json").exists()
+
+
+def test_a_hang_is_ended_by_the_pace_that_was_learned(tmp_path: Path) -> None:
+    summary = run(tmp_path, "--hang-s", 1, words=trainer("hang:5:1"))
+    assert summary["incidents"][0]["cause"] == "hang" and resumed(tmp_path)[1] == "out/checkpoint-4"
+
+
+def test_a_resume_flag_that_stands_there_is_replaced(tmp_path: Path) -> None:
+    run(tmp_path, words=trainer("kill:4:1", "--save_steps", "3"))
+    (tmp_path / "run").rename(tmp_path / "first")
+    run(tmp_path, words=trainer("kill:7:3", "--resume_from_checkpoint", "out/checkpoint-3", "--save_steps", "3"))
+    assert resumed(tmp_path)[-2:] == ["out/checkpoint-3", "out/checkpoint-6"]
+
+
+def test_checkpoints_of_an_earlier_run_are_not_gone_on_from(tmp_path: Path) -> None:
+    run(tmp_path, words=trainer("", "--max_steps", "6"))
+    (tmp_path / "run").rename(tmp_path / "first")
+    (tmp_path / "calls.txt").unlink()
+    run(tmp_path, words=trainer("kill:3:1", "--save_steps", "2"))
+    assert resumed(tmp_path) == [None, "out/checkpoint-2"], "not checkpoint-6, which another run has made"
+
+
+@pytest.mark.parametrize(("faults", "cause", "attempts"), [("raise:5:*", "gpu_kernel_fault", 3), ("exit:1:*", "unknown", 3)])
+def test_what_fails_again_and_again_without_progress_is_given_up_with_a_post_mortem(
+    tmp_path: Path, faults: str, cause: str, attempts: int
+) -> None:
+    summary = run(tmp_path, words=trainer(faults), code=3)
+    assert summary["status"] == "gave_up" and summary["attempts"] == attempts
+    assert summary["incidents"][-1]["cause"] == cause
+    assert "2 attempts in a row ended so without progress" in summary["told"] and "its output: " in summary["told"]
+    assert cause in (tmp_path / "run/post-mortem.md").read_text()
+    found = json.loads(holdfast("diagnose", tmp_path / "run", "--json").stdout)
+    assert found["cause"] == cause
+    assert json.loads(holdfast("status", tmp_path / "run", "--json").stdout)["runs"][0]["state"] == "gave_up"
+
+
+def test_with_leave_what_the_book_knows_is_tried_and_what_helped_is_kept(tmp_path: Path) -> None:
+    summary = run(tmp_path, "--try", words=trainer("oom:5:*"))
+    assert summary["status"] == "finished"
+    assert [one["remedy"] for one in summary["remedies"]] == ["smaller-micro-batch"]
+    last = (tmp_path / "calls.txt").read_text().splitlines()[-1]
+    assert "--per_device_train_batch_size 4" in last and "--gradient_accumulation_steps 2" in last
+    assert run_again_keeps(tmp_path)
+
+
+def run_again_keeps(place: Path) -> bool:
+    applied = events(place / "run", "remedy_applied")
+    return [event["cause"] for event in applied] == ["gpu_out_of_memory"] and bool(events(place / "run", "remedy_helped"))
+
+
+def test_without_leave_nothing_is_changed(tmp_path: Path) -> None:
+    run(tmp_path, words=trainer("oom:5:*"), code=3)
+    assert "--per_device_train_batch_size" not in (tmp_path / "calls.txt").read_text()
+
+
+def test_retries_are_a_limit(tmp_path: Path) -> None:
+    summary = run(tmp_path, "--retries", 1, words=trainer("kill:3:*,kill:5:*"), code=3)
+    assert summary["attempts"] == 2 and "--retries 1 allows no more" in summary["told"]
+
+
+def test_stopped_by_its_user_it_is_resumed_by_the_same_command(tmp_path: Path) -> None:
+    words = trainer("", "--step_s", "0.3", "--max_steps", "6")
+    child = start("run", "--run", tmp_path / "run", "--", *words, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "out/checkpoint-2/trainer_state.json").exists())
+    child.send_signal(signal.SIGTERM)
+    assert ended(child) == 130
+    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "interrupted"
+    assert run(tmp_path, words=words)["status"] == "finished"
+    assert (resumed(tmp_path)[1] or "").startswith("out/checkpoint-")
+    assert "is finished" in run(tmp_path, words=words)["told"], "a third time does not train again"
+
+
+def test_a_command_whose_supervisor_was_killed_is_adopted(tmp_path: Path) -> None:
+    words = trainer("", "--step_s", "0.3", "--max_steps", "6")
+    child = start("run", "--run", tmp_path / "run", "--", *words, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "out/checkpoint-2").exists())
+    child.kill()
+    ended(child)
+    summary = run(tmp_path, words=words)
+    assert "adopted the living attempt 1" in summary["told"] and summary["attempts"] == 1
+
+
+def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
+    child = start("run", "--run", tmp_path / "run", "--", "sleep", "60", cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "run/attempts/001/rank0.json").exists())
+    told = run(tmp_path, words=["sleep", "60"], code=1)["told"]
+    assert f"is held by process {child.pid}" in told
+    child.send_signal(signal.SIGINT)
+    assert ended(child) == 130
+
+
+SCRIPT = "import os, signal, sys, time\n"
+FORKS = (
+    SCRIPT + "if os.fork(): sys.exit(0)\nos.setsid()\nif os.fork(): sys.exit(0)\nprint(os.getpid(), file=open('pid', 'w'))\ntime.sleep(600)"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["no-such-program", "x"], 2, "there is no command 'no-such-program'"),
+        ([], 2, "no command is given"),
+        (["--steps", "5"], 2, "--steps is no option of holdfast run"),
+        (["./plain.txt"], 2, "may not be executed"),
+        (["./wrong"], 1, "it could not be started"),
+        (["true"], 0, "no progress was seen, so whether it did its work is not known"),
+        ([sys.executable, "-c", FORKS], 3, "running in the background, which was ended"),
+        (["sh", "-c", "rm -rf run; sleep 600"], 1, "was removed while the command was running; it was ended"),
+        ([sys.executable, "-c", "input('password: ')"], 3, "EOFError"),
+        ([sys.executable, "-c", SCRIPT + "os.chdir('elsewhere'); sys.exit(9)"], 3, "ended with exit code 9"),
+    ],
+    ids=["missing", "none", "option", "not-executable", "no-program", "no-progress", "background", "deletes", "asks", "elsewhere"],
+)
+def test_a_command_that_cannot_be_watched_over_ends_with_a_sentence(tmp_path: Path, words: list[str], code: int, says: str) -> None:
+    (tmp_path / "plain.txt").write_text("echo hello")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "wrong").write_bytes(b"\x7fELF nonsense")
+    (tmp_path / "wrong").chmod(0o755)
+    told = run(tmp_path, words=words, code=code)["told"]
+    assert says in told and "bug in holdfast" not in told
+    assert not left_by(tmp_path), "an orphan"
+
+
+def ended(child: subprocess.Popen[str]) -> int:
+    """Its exit code, once it has ended."""
+    child.communicate(timeout=60)
+    return child.returncode
+
+
+def left_by(place: Path) -> list[int]:
+    """Processes whose current folder is this one or was deleted from it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                where = str((entry / "cwd").readlink())
+            except OSError:
+                continue
+            if where.startswith(str(place)):
+                found.append(int(entry.name))
+    return found
+
+
+def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    for options, says in [
+        (["--progress", "step ("], "missing ), unterminated subpattern"),
+        (["--hang-s", "0"], "--hang-s 0: not a number of seconds above 0"),
+        (["--retries", "-1"], "--retries -1: below 0"),
+    ]:
+        assert says in run(tmp_path, *options, words=["true"], code=2)["told"]
+
+
+def test_another_commands_folder_is_left_alone(tmp_path: Path) -> None:
+    run(tmp_path, words=["false"], code=3)
+    assert "is the run of another command: false" in run(tmp_path, words=["true"], code=2)["told"]
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_a_while(tmp_path: Path) -> None:
+    script = SCRIPT + "signal.signal(signal.SIGTERM, signal.SIG_IGN); open('up', 'w'); time.sleep(600)"
+    child = start("run", "--run", tmp_path / "run", "--stop-s", "0.5", "--", sys.executable, "-c", script, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "up").exists())
+    child.send_signal(signal.SIGTERM)
+    assert ended(child) == 130
+    assert not left_by(tmp_path)
+
+
+def test_a_flood_without_a_line_end_is_cut_in_its_middle(tmp_path: Path) -> None:
+    words = ["sh", "-c", "echo first; head -c 150000000 /dev/zero | tr '\\0' x; echo; echo last"]
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "run", "--run", str(tmp_path / "run"), "--", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.endswith(b"last\n")
+    log = (tmp_path / "run/attempts/001/output.log").read_bytes()
+    assert log.startswith(b"first\n") and log.endswith(b"last\n") and len(log) < 100 << 20
+
+
+def test_output_is_shown_as_it_comes_and_progress_is_told_by_an_expression_or_a_file(tmp_path: Path) -> None:
+    words = ["sh", "-c", "for i in 1 2 3; do echo at $i of 3; echo $i > at.txt; sleep 0.3; done"]
+    done = holdfast("run", "--run", tmp_path / "a", "--progress", r"at (\d+) of (\d+)", "--", *words, cwd=tmp_path)
+    assert done.stdout == "at 1 of 3\nat 2 of 3\nat 3 of 3\n"
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert (summary["steps"], summary["total_steps"], summary["progress_from"]) == (3, 3, "output")
+    holdfast("run", "--run", tmp_path / "b", "--progress", "at.txt", "--", *words, cwd=tmp_path)
+    summary = json.loads((tmp_path / "b/summary.json").read_text())
+    assert (summary["steps"], summary["progress_from"]) == (3, "file")
+
+
+def test_a_terminal_is_given_where_there_is_one(tmp_path: Path) -> None:
+    import pty
+
+    master, slave = pty.openpty()
+    words = [sys.executable, "-c", "import os, sys; print('terminal', sys.stdout.isatty(), os.isatty(2))"]
+    command = [sys.executable, "-m", "holdfast", "run", "--run", str(tmp_path / "run"), "--", *words]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=slave, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    os.close(slave)
+    assert child.wait(60) == 0
+    assert b"terminal True True" in os.read(master, 1 << 16)
+    os.close(master)
