@@ -36,9 +36,10 @@ OPTIONS = {
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
     "export": {"RUN|ADAPTER", "--to", "--out", "--json"},
+    "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
 BEYOND = {"attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"plan", "drill", "tune", "verify", "serve", "models", "learn", "watch"} | {"data show"}
+NOT_YET = {"plan", "drill", "tune", "serve", "models", "learn", "watch"} | {"data show"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {
@@ -95,6 +96,11 @@ STATES = {"running", "finished", "gave_up", "interrupted", "dead"}
 RUN = of(run=str, state=STATES, step=int, steps=int, attempts=int, last_incident=(str, dict, NOTHING), pids=dict)
 CHECKED = of(engine=str, nmse=NUMBER, kl_per_token=NUMBER, top1_agreement=NUMBER, greedy_equal=bool, token_ids_equal=bool)
 EXPORT = of(files=[of(path=str, bytes=int, sha256=str)], checked=CHECKED | of(stops=bool, budget=dict, prompts=int))
+DIFFERENCE = of(base=NUMBER, tuned=NUMBER, difference=NUMBER, interval=[NUMBER])
+AB = of(wins=int, losses=int, ties=int, p_value=NUMBER, interval=(list, NOTHING))
+VERIFY = of(loads=bool, infers=bool, rows=int, loss=DIFFERENCE, ab=AB, forgotten=dict, rows_needed=(int, NOTHING)) | of(
+    verdict={"better", "worse", "same", "cannot_tell"}
+)
 RUN_FILES = (
     *("config.yaml", "machine.json", "plan.json", "events.jsonl", "steps.jsonl", "summary.json", "report.html"),
     *(f"attempts/001/{name}" for name in ("launch.json", "output.log", "wreck.json")),
@@ -298,6 +304,11 @@ def test_a_run_is_shown_and_replayed(run: SimpleNamespace, tmp_path: Path, capsy
     assert {file: file.read_bytes() for file in kept} == kept, "a trial changes nothing in the run"
     assert main(["report", str(run.path), "--out", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").stat().st_size > 0
+
+
+def test_a_run_is_verified(run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = told(VERIFY, capsys, "verify", run.path, "--generate", 2, "--longest", 4, "--html", tmp_path / "page.html")
+    assert answer["loads"] and answer["rows"] == 4 and (tmp_path / "page.html").stat().st_size > 0
 
 
 def test_a_run_is_exported(run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ VERBS = {
     "bundle": "pack a run into one archive for an issue, without secrets and names",
     "explain": "print a card of the book: mechanism, source, remedies",
     "chat": "talk to the base and the tuned model of a run side by side",
+    "verify": "tell whether the tuned model is better than the base, on rows it has not seen",
     "export": "write a run's result for other programs, proven equal to base and adapter",
     "data": "check rows, clean, split, sample or compare them, make them from a recipe, collect them from real use",
     "report": "regenerate a run's one-file report",

@@ -54,6 +54,12 @@ class Samples:
             end += 1
         return ids[:first], ids[first:end]
 
+    def with_(self, other: Samples) -> Samples:
+        """These rows, then the others."""
+        starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
+        ids, learned = np.concatenate([self.ids, other.ids]), np.concatenate([self.learned, other.learned])
+        return Samples(ids, learned, starts, (*self.sources, *other.sources), self.kind)
+
     def first(self, most: int) -> Samples:
         """The first rows of it."""
         if len(self) <= most:

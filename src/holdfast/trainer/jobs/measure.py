@@ -1,15 +1,14 @@
 """Measure models on given rows, prompts and conversations: losses, logits, hidden states, greedy answers. Judges nothing.
 
 The request (JSON) names `rows` (a file of arrays: ids, learned, starts), `threads`, `out` (a folder) and `parts`. A part is a model
-folder, an adapter or null, a name, and what is asked of it: `losses`, `logits` (a list of [row, position]), `prompts`, `chats`, `texts`.
-`settings` and `tokenizer`: the folders whose generation config and tokenizer are used, where these are not the model's.
-What is found goes to `out/NAME.*`; what the user can mend to `out/error.json`.
+folder, an adapter or null, a name, and what is asked of it: `losses`, `alone` (how many rows once more, each by itself), `logits`
+(a list of [row, position]), `prompts`, `chats`, `texts`. `settings` and `tokenizer`: the folders whose generation config and
+tokenizer are used, where these are not the model's. What is found goes to `out/NAME.*`; what the user can mend to `out/error.json`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,12 @@ def _measure(part: Json, rows: Any, out: Path, device: torch.device) -> None:
         answer |= _tokenised(part)
     model = load_plain(part["model"], part["adapter"], device)
     if part.get("losses"):
-        np.save(out / f"{name}.losses.npy", np.array([*_losses(model, rows, part["pad"], device)]))
+        lengths = np.diff(rows["starts"])
+        batches = [*by_length(lengths, max(1, min(_MOST_TOKENS, _LOGITS // _vocabulary(model))))]
+        np.save(out / f"{name}.losses.npy", _losses(model, rows, batches, part["pad"], device))
+        if part.get("alone"):
+            one_by_one = [np.array([row]) for row in range(part["alone"])]
+            answer["alone"] = _losses(model, rows, one_by_one, part["pad"], device)[: part["alone"]].tolist()
     if part.get("logits"):
         logits, hidden = _logits(model, rows, part["logits"], device)
         np.save(out / f"{name}.logits.npy", logits)
@@ -87,13 +91,12 @@ def _tokenised(part: Json) -> Json:
     return {"chats": [[*map(int, ids)] for ids in chats], "texts": texts}
 
 
-def _losses(model: Any, rows: Any, pad: int, device: torch.device) -> Iterator[tuple[int, float]]:
-    """Learned tokens and the sum of their losses of each row, in nats. Rows are padded on the right, which none sees."""
+def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.device) -> Floats:
+    """Learned tokens of each row and the sum of their losses, in nats. Rows are padded on the right, which none sees."""
     ids, learned, starts = rows["ids"], rows["learned"], rows["starts"]
     lengths = np.diff(starts)
-    budget = max(1, min(_MOST_TOKENS, _LOGITS // model.get_input_embeddings().weight.shape[0]))
     found = np.zeros((len(lengths), 2))
-    for batch in by_length(lengths, budget):
+    for batch in batches:
         width = int(lengths[batch].max())
         given, wanted = np.full((len(batch), width), pad, np.int64), np.zeros((len(batch), width), np.bool_)
         for at, row in enumerate(batch):
@@ -102,7 +105,11 @@ def _losses(model: Any, rows: Any, pad: int, device: torch.device) -> Iterator[t
         wanted[:, 0] = False  # the first token of a row is never predicted
         sums, counts = row_sums(model, torch.from_numpy(given).to(device), torch.from_numpy(wanted).to(device))
         found[batch] = np.stack([counts, sums], axis=1)
-    yield from ((int(count), float(total)) for count, total in found)
+    return found
+
+
+def _vocabulary(model: Any) -> int:
+    return int(model.get_input_embeddings().weight.shape[0])
 
 
 def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device) -> tuple[Any, Any]:

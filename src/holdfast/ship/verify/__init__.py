@@ -1,0 +1,1 @@
+"""Compare two models on the same rows and prompts, and say what the comparison can bear."""

@@ -1,0 +1,197 @@
+"""The statistics of verify, on results whose truth is known, and against scipy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.core.errors import Stop
+from holdfast.ship.verify import stats
+from holdfast.ship.verify.expectations import failed, parses, read_prompts
+from holdfast.ship.verify.stats import holm, paired_difference, pairs_for, rows_for, share_interval, sign_test, t_cdf, t_quantile
+from holdfast.ship.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
+
+
+def drawn(rng: Any, effect: float, clusters: int = 40, each: int = 3, shared: float = 0.3, own: float = 0.3) -> Losses:
+    """Rows in clusters that move together; effect: nats a token by which the tuned model is better."""
+    tokens = rng.integers(5, 60, clusters * each).astype(float)
+    group = np.repeat(np.arange(clusters), each)
+    base = tokens * rng.gamma(4, 0.5, len(tokens))
+    moved = rng.standard_t(5, clusters)[group] * shared + rng.normal(0, own, len(tokens)) - effect
+    return Losses(tokens, base, base + tokens * moved, group)
+
+
+def verdict_of(losses: Losses, pairs: Pairs | None = None) -> dict[str, Any]:
+    loss, difference = loss_answer(losses)
+    return judge(loss, difference, {"exact_match": pairs_answer(pairs)} if pairs else {}, trained_on=False)
+
+
+@pytest.mark.parametrize(("clusters", "each", "draws"), [(40, 3, 700), (12, 5, 700), (200, 1, 600)])
+def test_no_effect_is_rarely_called_one(clusters: int, each: int, draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 draws in all; with two tests a draw, corrected."""
+    monkeypatch.setattr(stats, "DRAWS", 400)
+    rng = np.random.default_rng(clusters)
+    found = []
+    for _ in range(draws):
+        passed = rng.random((2, clusters)) < 0.6
+        found.append(verdict_of(drawn(rng, 0.0, clusters, each), Pairs(*passed.tolist()))["verdict"])
+    assert found.count("better") <= 0.05 * draws and found.count("worse") <= 0.05 * draws
+    assert found.count("better") + found.count("worse") > 0, "a test that never speaks is no test"
+
+
+@pytest.mark.parametrize(("effect", "least", "most"), [(0.05, 0.0, 0.4), (0.15, 0.45, 0.95), (0.5, 0.99, 1.0)])
+def test_an_effect_is_found_as_often_as_its_size_allows(effect: float, least: float, most: float, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stats, "DRAWS", 400)
+    rng = np.random.default_rng(1)
+    found = [verdict_of(drawn(rng, effect))["verdict"] for _ in range(200)]
+    assert least <= found.count("better") / 200 <= most and found.count("worse") <= 2
+
+
+def test_the_rows_that_are_said_to_be_needed_are_about_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "DRAWS", 400)
+    rng = np.random.default_rng(2)
+    pilot = loss_answer(drawn(rng, 0.15, 2000))[1]
+    assert pilot.error is not None
+    needed = rows_for(0.15, pilot.error * np.sqrt(2000 / 20), 20)
+    assert needed is not None and 20 < needed < 200
+    found = [verdict_of(drawn(rng, 0.15, needed))["verdict"] for _ in range(200)]
+    assert 0.65 <= found.count("better") / 200 <= 0.93, "four in five, within what 200 draws can tell"
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "DRAWS", 400)
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(300):
+        interval = loss_answer(drawn(rng, 0.2, 15))[0]["interval"]
+        held += interval[0] <= -0.2 <= interval[1]
+    assert 0.91 <= held / 300 <= 0.99
+
+
+def test_clusters_are_what_counts_and_not_rows() -> None:
+    rng = np.random.default_rng(4)
+    few = drawn(rng, 0.1, clusters=6, each=50, own=0.01)
+    alone = paired_difference(few.tuned - few.base, few.tokens, np.arange(300))
+    together = paired_difference(few.tuned - few.base, few.tokens, few.clusters)
+    assert together.error > 4 * alone.error and together.clusters == 6  # type: ignore[operator]
+
+
+def test_too_few_rows_cannot_tell() -> None:
+    answer = verdict_of(drawn(np.random.default_rng(5), 0.5, clusters=2))
+    assert answer["verdict"] == "cannot_tell" and "fewer than 3" in answer["why"]
+
+
+def test_what_is_of_no_account_is_the_same() -> None:
+    rng = np.random.default_rng(6)
+    assert verdict_of(drawn(rng, 0.001, 400, shared=0.001, own=0.0))["verdict"] == "same"
+    same = drawn(rng, 0.0, 400, shared=0.01, own=0.01)
+    assert verdict_of(Losses(same.tokens, same.base, same.base, same.clusters))["verdict"] == "same"
+
+
+def test_rows_of_training_prove_nothing() -> None:
+    loss, difference = loss_answer(drawn(np.random.default_rng(7), 2.0))
+    assert judge(loss, difference, {}, trained_on=True)["verdict"] == "cannot_tell"
+
+
+def test_tests_that_contradict_each_other_cannot_tell() -> None:
+    loss, difference = loss_answer(drawn(np.random.default_rng(8), 2.0))
+    passed = {"expectations": pairs_answer(Pairs([True] * 40, [False] * 40))}
+    answer = judge(loss, difference, passed, trained_on=False)
+    assert answer["verdict"] == "cannot_tell" and "better by loss, worse by expectations" in answer["why"]
+
+
+def test_ties_are_what_the_noise_floor_says() -> None:
+    losses = Losses(np.ones(4), np.zeros(4), np.array([-1.0, 1.0, 1e-6, -1e-6]), np.arange(4))
+    assert {k: v for k, v in ab_answer(losses, 1e-4).items() if k != "interval"} == {"wins": 1, "losses": 1, "ties": 2, "p_value": 1.0}
+
+
+def test_the_numbers_are_those_of_scipy() -> None:
+    scipy = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    for wins, losses in ((0, 0), (3, 9), (40, 60), (5, 0), (2500, 2400)):
+        assert sign_test(wins, losses) == pytest.approx(scipy.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0, rel=2e-2)
+        if wins + losses:
+            theirs = scipy.binomtest(wins, wins + losses).proportion_ci(method="wilson")
+            assert share_interval(wins, losses) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+    for freedom in (1, 2, 3, 10, 29, 30, 1500):
+        for value in (-3.0, -0.4, 0.0, 1.0, 2.5):
+            assert t_cdf(value, freedom) == pytest.approx(scipy.t.cdf(value, freedom), abs=1e-6)
+        assert t_quantile(0.975, freedom) == pytest.approx(scipy.t.ppf(0.975, freedom), rel=1e-4)
+    rng = np.random.default_rng(9)
+    differences = rng.normal(0.1, 1, 50)
+    ours = paired_difference(differences, np.ones(50), np.arange(50))
+    assert ours.p_value == pytest.approx(scipy.ttest_1samp(differences, 0).pvalue, rel=1e-6)
+    theirs = scipy.bootstrap((differences,), np.mean, method="BCa", n_resamples=4000, rng=rng).confidence_interval
+    assert ours.interval == pytest.approx((theirs.low, theirs.high), abs=0.05)
+
+
+def test_p_values_are_corrected_by_holm() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+
+
+def test_the_pairs_that_are_needed_grow_with_nearness() -> None:
+    near, far = pairs_for(22, 18, 100), pairs_for(30, 10, 100)
+    assert near and far and near > 5 * far and pairs_for(5, 5, 100) is None
+
+
+ANSWERS: list[tuple[dict[str, Any], str, bool]] = [
+    ({"equals": "42"}, " 42\n", True),
+    ({"equals": ["yes", "Yes"]}, "Yes", True),
+    ({"equals": "42"}, "42.", False),
+    ({"contains": ["a", "b"]}, "b and a", True),
+    ({"contains": ["a", "z"]}, "a", False),
+    ({"regex": r"^\d{4}-\d\d$"}, "2026-11", True),
+    ({"regex": r"^\d+$"}, "x1", False),
+    ({"json": True}, '```json\n{"a": 1}\n```', True),
+    ({"json": True}, "{'a': 1}", False),
+    ({"json_schema": {"type": "object", "required": ["a"]}}, '{"a": 1}', True),
+    ({"json_schema": {"type": "object", "required": ["a"]}}, '{"b": 1}', False),
+    ({"number": 3.14, "tolerance": 0.01}, "about 3.1416", True),
+    ({"number": 1250}, "It is 1,250", True),
+    ({"number": 3}, "none", False),
+    ({"runs": "bash"}, "for f in *; do echo $f; done", True),
+    ({"runs": "bash"}, "```bash\nls -la | wc -l\n```", True),
+    ({"runs": "bash"}, "for f in *; do echo", False),
+    ({"runs": "bash"}, "", False),
+    ({"equals": "x", "contains": "y"}, "x", False),
+]
+
+
+@pytest.mark.parametrize(("expected", "answer", "passes"), ANSWERS)
+def test_an_answer_is_held_against_what_is_expected(expected: dict[str, Any], answer: str, passes: bool, tmp_path: Path) -> None:
+    if "json_schema" in expected:
+        pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"prompt": "?"} | expected))
+    assert (failed(read_prompts(file)[0], answer) == []) == passes
+
+
+def test_a_command_is_parsed_and_never_run(tmp_path: Path) -> None:
+    assert parses(f"touch {tmp_path}/made; echo $(touch {tmp_path}/made)", "bash")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_every_mistake_of_a_file_of_prompts_is_told(tmp_path: Path) -> None:
+    rows = [
+        "not json",
+        "[1]",
+        json.dumps({"prompt": "?"}),
+        json.dumps({"prompt": "", "equals": "x"}),
+        json.dumps({"prompt": "?", "equal": "x"}),
+        json.dumps({"prompt": "?", "regex": "(a+)+$"}),
+        json.dumps({"prompt": "?", "number": "3"}),
+        json.dumps({"prompt": "?", "runs": "rm"}),
+        json.dumps({"messages": [{"role": "assistant", "content": "x"}], "equals": "x"}),
+        json.dumps({"prompt": "fine", "equals": "x"}),
+    ]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
+    with pytest.raises(Stop) as stop:
+        read_prompts(tmp_path / "prompts.jsonl")
+    assert stop.value.code == 2 and "9 mistakes" in stop.value.message
+    for number, word in enumerate(
+        ("not JSON", "object", "nothing is expected", "empty", "unknown key equal", "repeat", "number", "bash"), 1
+    ):
+        assert any(f"line {number}:" in line and word in line for line in stop.value.message.splitlines()), (number, word)

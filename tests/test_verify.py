@@ -1,0 +1,110 @@
+"""`verify` measures base and tuned on the same rows, and answers bad input with a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from conftest import make_rows, write_rows
+from holdfast.cli import main
+from holdfast.ship.subject import read_subject
+from holdfast.ship.verify import compare
+from holdfast.ship.verify.compare import Request, verify
+from holdfast.ship.verify.expectations import read_prompts
+from holdfast.trainer.greedy import greedy
+from support.shipped import make_adapter, make_family, measure_here
+
+
+@pytest.fixture(scope="module")
+def made(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("verify")
+    base = make_family("qwen2", assets.model, folder / "base")
+    rows = write_rows(folder / "rows.jsonl", make_rows(24))
+    return SimpleNamespace(
+        base=base, rows=rows, good=make_adapter(base, folder / "small", size=0.001), bad=make_adapter(base, folder / "large", size=0.5)
+    )
+
+
+def request_of(made: SimpleNamespace, adapter: Path, **changes: Any) -> Request:
+    given: dict[str, Any] = {"against": None, "rows": made.rows, "prompts": [], "generate": 3, "longest": 6, "env": {}}
+    return Request(read_subject(adapter), **given | {"say": lambda _: None} | changes)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "measure", measure_here)
+
+
+def test_a_large_change_has_a_direction_and_one_of_next_to_nothing_has_none(made: SimpleNamespace) -> None:
+    """Of random models it cannot be said beforehand which is the better one; but turned round, the verdict is."""
+    same = verify(request_of(made, made.good))
+    assert same["verdict"] == "same" == same["forgotten"]["verdict"]
+    there, back = verify(request_of(made, made.bad)), verify(request_of(made, made.bad, against=read_subject(made.good)))
+    turned = verify(request_of(made, made.good, against=read_subject(made.bad)))
+    assert {there["verdict"], turned["verdict"]} == {"better", "worse"} and back["verdict"] == there["verdict"]
+    assert there["loss"]["base"] == pytest.approx(same["loss"]["base"], rel=1e-6)
+    assert turned["loss"]["difference"] == pytest.approx(-back["loss"]["difference"])
+    assert sum(there["ab"][name] for name in ("wins", "losses", "ties")) == 24
+
+
+def test_expectations_are_counted_by_name_and_pair(made: SimpleNamespace, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": f"{n}?", "regex": ".?", "json": True}) for n in range(4)))
+    answer = verify(request_of(made, made.bad, prompts=read_prompts(file), generate=0))
+    assert answer["expectations"]["by_name"]["regex"] == {"asked": 4, "base": 4, "tuned": 4}
+    assert answer["expectations"]["asked"] == 4 and answer["exact_match"] is None and len(answer["samples"]) == 4
+
+
+def test_batched_answers_are_those_of_plain_generate(made: SimpleNamespace) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(made.base, dtype=torch.float32).eval()
+    rng = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(3, 300, (n,), generator=rng).tolist() for n in (3, 17, 9, 30, 4, 21, 8)]
+    ends = [2, 11, 45, 200]
+    ours = greedy(model, prompts, 0, ends, 12)
+    for prompt, answer in zip(prompts, ours, strict=True):
+        ids = torch.tensor([prompt])
+        given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False, "eos_token_id": ends, "pad_token_id": 0}
+        theirs = model.generate(ids, **given)[0, len(prompt) :].tolist()
+        ended = theirs[-1] in ends
+        assert (answer.ids, answer.ended) == (theirs[:-1] if ended else theirs, ended)
+        assert len(answer.margins) == len(theirs) and min(answer.margins) >= 0
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("no rows", "with --rows FILE"),
+        ("no such rows", "no such file"),
+        ("no usable row", "data check"),
+        ("no such prompts", "No such file"),
+        ("prompts with mistakes", "line 1"),
+        ("another base", "of other tokens"),
+        ("numbers", "--generate counts from 0"),
+    ],
+)
+def test_bad_input_is_answered_with_a_sentence(
+    what: str, told: str, made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, list[Any]] = {
+        "no rows": [],
+        "no such rows": ["--rows", tmp_path / "none"],
+        "no usable row": ["--rows", tmp_path / "bad"],
+    }
+    given |= {"no such prompts": ["--prompts", tmp_path / "none"], "prompts with mistakes": ["--prompts", tmp_path / "bad"]}
+    given |= {"another base": ["--rows", made.rows, "--against", tmp_path / "other"], "numbers": ["--generate", -1]}
+    (tmp_path / "bad").write_text('{"a": 1}\n')
+    shutil.copytree(made.base, tmp_path / "base")
+    config = json.loads((tmp_path / "base/config.json").read_text())
+    (tmp_path / "base/config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
+    shutil.copytree(made.good, tmp_path / "other")
+    about = json.loads((tmp_path / "other/adapter_config.json").read_text())
+    (tmp_path / "other/adapter_config.json").write_text(json.dumps(about | {"base_model_name_or_path": str(tmp_path / "base")}))
+    assert main(["verify", str(made.good), *map(str, given[what])]) == 2
+    assert told in capsys.readouterr().err
