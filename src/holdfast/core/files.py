@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.core.errors import damaged
-from holdfast.core.safe_open import LARGEST_JSON, log_descriptor, open_regular
+from holdfast.core.safe_open import LARGEST_JSON, log_descriptor, open_regular, read_small
 
 Json = dict[str, Any]
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
@@ -101,11 +101,11 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
 def read_lines(path: Path) -> Iterator[Json]:
     """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number."""
     try:
-        handle = path.open("rb")
+        handle = open_regular(path)
     except FileNotFoundError:
         return
     with handle:
-        for number, line in enumerate(handle, 1):
+        for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
             if not line.endswith(b"\n"):
                 return
             yield _parsed(path, line, f"line {number}")
@@ -125,7 +125,7 @@ class Tail:
     def new(self) -> tuple[list[Json], bool]:
         """(the lines since the last time, whether the file is another one, so that they are all there are)"""
         try:
-            with self.path.open("rb") as handle:
+            with open_regular(self.path) as handle:
                 facts = os.fstat(handle.fileno())
                 replaced = facts.st_ino != self._file or facts.st_size < self._at
                 handle.seek(0 if replaced else self._at)
@@ -141,7 +141,7 @@ class Tail:
 def cut_torn_line(path: Path) -> int:
     """Cut what follows the last line end of a journal; the number of bytes removed. Only the file's single writer may call this."""
     try:
-        data = path.read_bytes()
+        data = read_small(path, 1 << 62)
     except FileNotFoundError:
         return 0
     whole = data.rfind(b"\n") + 1
@@ -178,7 +178,7 @@ def _parsed(path: Path, line: bytes, name: str) -> Json:
 def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:
     """The whole lines in the last `window` bytes, and whether these are the whole file."""
     try:
-        with path.open("rb") as handle:
+        with open_regular(path) as handle:
             size = handle.seek(0, os.SEEK_END)
             handle.seek(max(0, size - window))
             lines = handle.read().split(b"\n")
@@ -189,7 +189,7 @@ def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:
 
 def sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:
         while block := handle.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

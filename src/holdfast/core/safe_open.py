@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+LARGEST_TEXT = 1 << 24  # bytes of a config, a template, a card
 LARGEST_JSON = 1 << 28  # bytes; the index of the largest models has a few millions
 
 
@@ -37,7 +38,7 @@ def open_own(path: Path, flags: int) -> int:
     raise PermissionError(errno.EPERM, "is not this user's own file", str(path))
 
 
-def open_regular(path: Path, most_bytes: int) -> BinaryIO:
+def open_regular(path: Path, most_bytes: int = 1 << 62) -> BinaryIO:
     """A regular file, open for reading. Raises OSError where it is none (a pipe, a device, a folder) or larger than that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     facts = os.fstat(descriptor)
@@ -47,3 +48,9 @@ def open_regular(path: Path, most_bytes: int) -> BinaryIO:
     if stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EFBIG, f"has {facts.st_size:,} bytes, {most_bytes:,} at most are read", str(path))
     raise OSError(errno.EINVAL, "is not a regular file", str(path))
+
+
+def read_small(path: Path, most_bytes: int = LARGEST_TEXT) -> bytes:
+    """The bytes of a regular file. Raises OSError as `open_regular` does."""
+    with open_regular(path, most_bytes) as handle:
+        return handle.read()

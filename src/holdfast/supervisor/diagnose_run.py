@@ -38,7 +38,7 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
         end = closed(folder.attempt(number))
         wreck = end.wreck if end else None
         log = folder.attempt(number) / "output.log"
-        lines = read_lines_of(str(log)) if log.exists() else ()
+        lines = read_lines_of(str(log)) if log.is_file() else ()
         if wreck is None or wreck.ending.kind in ("finished", "interrupted"):
             continue
         found = diagnose_wreck(wreck, cards, lines)
@@ -53,7 +53,7 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
     if newest is None or is_closed(newest.folder):
         return (attempts[-1][1] if attempts else _unfinished(now)), told
     log = newest.folder / "output.log"
-    found = diagnose(Evidence(read_lines_of(str(log)) if log.exists() else (), _ended_with(newest.folder)), cards)
+    found = diagnose(Evidence(read_lines_of(str(log)) if log.is_file() else (), _ended_with(newest.folder)), cards)
     return (_unfinished(now, found) if found.cause in ("healthy", "unknown") else found), told
 
 

@@ -18,6 +18,7 @@ from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import RunPlan, read_plan
 from holdfast.core.run.timeline import Entry, read_timeline
+from holdfast.core.safe_open import read_small
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
@@ -36,7 +37,7 @@ def render(run: RunFolder) -> str:
     """The report as text."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(files("holdfast.ui").joinpath("report.html").read_text(encoding="utf-8"))
-    config_text = run.config_file.read_text(encoding="utf-8")
+    config_text = read_small(run.config_file).decode(errors="replace")
     config = run.config()
     summary = read_json(run.summary_file) or {}
     steps = list(run.steps())

@@ -19,6 +19,7 @@ from holdfast.core.files import Json, read_json
 from holdfast.core.inert import say
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.safe_open import open_regular
 from holdfast.core.scrub import Person, Scrubber
 from holdfast.mind.explain import answer
 from holdfast.mind.sift import sift
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 def _relevant(log: Path) -> tuple[str, str]:
     """Of a log its ends and what stands around trouble, as `diagnose` reads it."""
-    with log.open("rb") as stream:
+    with open_regular(log) as stream:
         lines = read_log(stream)
     kept = sift(lines)
     last = lines[-1].number if lines else 0

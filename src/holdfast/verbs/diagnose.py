@@ -18,6 +18,7 @@ from holdfast.core.inert import say
 from holdfast.core.logtext import Evidence
 from holdfast.core.run.attempt import closed
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.safe_open import LARGEST_JSON, read_small
 from holdfast.core.types import Diagnosis
 from holdfast.mind.diagnose import diagnose
 from holdfast.mind.explain import answer
@@ -78,7 +79,7 @@ def exit_code(text: str) -> int:
 def read_machine_file(file: Path) -> Json:
     """The facts in a machine file, or under `machine` in what the doctor printed. Raises Stop(2)."""
     try:
-        tree = orjson.loads(file.read_bytes())
+        tree = orjson.loads(read_small(file, LARGEST_JSON))
     except (OSError, orjson.JSONDecodeError) as error:
         raise Stop(USAGE, f"--machine {file}: {error}", "give a file that `holdfast doctor --json` has printed") from None
     if not isinstance(tree, dict):

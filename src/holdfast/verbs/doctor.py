@@ -18,6 +18,7 @@ from holdfast.core.config.load import load_config
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json, write_bytes
+from holdfast.core.safe_open import LARGEST_JSON, read_small
 from holdfast.core.scrub import Scrubber
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in, rates
@@ -122,7 +123,7 @@ def recorded(file: Path) -> Json:
     """The machine in a file: a machine file, what doctor --json printed, or a report. Raises Stop(2)."""
     hint = "record one with: holdfast doctor --json > machine.json"
     try:
-        text = file.read_bytes()
+        text = read_small(file, LARGEST_JSON)
         content = facts_in(text.decode(errors="replace")) or orjson.loads(text)
     except OSError as error:
         raise Stop(USAGE, f"{file} cannot be read: {error.strerror}", hint) from None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.files import replacing
+from holdfast.core.safe_open import LARGEST_JSON, read_small
 
 LONGEST = 1 << 18  # bytes of one file; of a longer one its beginning and its end
 JOURNAL_HEAD, JOURNAL_TAIL = 20, 300  # rows
@@ -64,7 +65,7 @@ def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterat
             seen.add(file)
             name = str(file.relative_to(run))
             try:
-                text, note = relevant(file) if how == "log" else _cut(file.read_bytes(), how)
+                text, note = relevant(file) if how == "log" else _cut(read_small(file, LARGEST_JSON), how)
             except OSError as error:
                 text, note = "", f"cannot be read: {error.strerror}"
             yield BundlePart(name, what, text, note)

@@ -12,6 +12,7 @@ from holdfast.core.facts.host_memory import host_memory
 from holdfast.core.files import Json, is_full, read_json
 from holdfast.core.run.attempt import Orders, orders_of
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.safe_open import open_regular
 from holdfast.core.types import FULL_DISK_BYTES, Ending, Wreck
 from holdfast.world.kernel import kernel_messages, oom_kills
 from holdfast.world.place import Place
@@ -75,10 +76,10 @@ def free_bytes(folder: Path) -> int:
 def tail(log: Path) -> tuple[str, ...]:
     """The last lines of a log, cut to a sane length each."""
     try:
-        with log.open("rb") as handle:
+        with open_regular(log) as handle:
             size = handle.seek(0, os.SEEK_END)
             handle.seek(max(0, size - _WINDOW_BYTES))
             text = handle.read().decode(errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return ()
     return tuple(line[:2000] for line in text.splitlines()[-LINES:])

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import USAGE, Stop
+from holdfast.core.safe_open import read_small
 
 ClaimStanding = Literal["confirmed", "reported", "folk", "refuted"]
 Link = Annotated[str, Field(pattern=r"^https?://\S+$")]
@@ -98,7 +99,7 @@ def _read(file: Path, kind: type[C], package: str) -> C:
             raise Stop(USAGE, f"{file}: CARD is a {type(card).__name__}, not a {kind.__name__}")
         return card.model_copy(update={"id": name})
     try:
-        tree = value_of(file.read_text(encoding="utf-8"))
+        tree = value_of(read_small(file).decode())
         if not isinstance(tree, dict):
             raise Stop(USAGE, f"{file}: a card is a mapping of fields", "`holdfast explain CARD` shows what one looks like")
         return kind.model_validate({**tree, "id": name})

@@ -16,6 +16,7 @@ from holdfast.core.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of,
 from holdfast.core.config.yaml_tree import mappings, repeated, root_of, value_of
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.facts.model_folder import EMBEDDED, hub_name
+from holdfast.core.safe_open import read_small
 from holdfast.core.units import counted
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
@@ -66,12 +67,12 @@ def load_faults(file: Path) -> list[Fault]:
 
 def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_small(file).decode("utf-8-sig")
     except FileNotFoundError:
         raise Stop(USAGE, f"{file}: no such file", _near(file)) from None
     except IsADirectoryError:
         raise Stop(USAGE, *_about_folder(file)) from None
-    except (UnicodeDecodeError, PermissionError) as error:
+    except (UnicodeDecodeError, OSError) as error:
         raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
     try:
         root, values = root_of(text, slowly=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import orjson
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
+from holdfast.core.safe_open import open_regular
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
 _LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
@@ -135,8 +137,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 def stored_tensors(file: Path) -> dict[str, Stored]:
     """What lies in one safetensors file, after checking that header and size agree. Raises Stop(1) when it is damaged."""
-    size = file.stat().st_size
-    with file.open("rb") as handle:
+    try:
+        opened = open_regular(file)
+    except OSError as error:
+        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", "download it again") from None
+    with opened as handle:
+        size = os.fstat(handle.fileno()).st_size
         start = handle.read(8)
         if start == _LFS:
             raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull")
@@ -149,17 +155,24 @@ def stored_tensors(file: Path) -> dict[str, Stored]:
             raise Stop(BLOCKED, f"{file} is damaged: its header is not JSON ({error})", "download it again") from None
     at = 8 + length
     try:
-        tensors = {
-            name: Stored(entry["dtype"], tuple(entry["shape"]), at + entry["data_offsets"][0], at + entry["data_offsets"][1])
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        tensors = {name: _stored(entry, at) for name, entry in header.items() if name != "__metadata__"}
+    except (AttributeError, KeyError, ValueError, TypeError) as error:
         raise Stop(BLOCKED, f"{file} is damaged: its header describes no tensors ({error!r})", "download it again") from None
     end = max((tensor.end for tensor in tensors.values()), default=at)
     if end != size:
         raise Stop(BLOCKED, f"{file} is damaged: it has {size:,} bytes, its header describes {end:,}", "download it again")
     return tensors
+
+
+def _stored(entry: Any, at: int) -> Stored:
+    """A tensor of a header; `at`: where the file's data begin. Raises ValueError, KeyError or TypeError where it describes none."""
+    dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    numbers = [*shape, begin, end]
+    if not isinstance(dtype, str) or any(type(number) is not int or number < 0 for number in numbers) or begin > end:
+        raise ValueError(f"dtype {dtype!r}, numbers {numbers}"[:200])
+    if math.prod(shape) > 8 * (end - begin):
+        raise ValueError(f"{end - begin:,} bytes cannot hold {math.prod(shape):,} values")
+    return Stored(dtype, tuple(shape), at + begin, at + end)
 
 
 def broken_tensor(name: str, count: int, shape: tuple[int, ...], first: tuple[int, ...]) -> str:

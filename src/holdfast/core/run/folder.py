@@ -16,6 +16,7 @@ from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
 from holdfast.core.run.plan import RunPlan, read_plan
+from holdfast.core.safe_open import read_small
 
 TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
 
@@ -178,8 +179,8 @@ class RunFolder:
     def config(self) -> Config:
         """The run's config as resolved. Raises Stop(1) where its file is damaged."""
         try:
-            return Config.model_validate(value_of(self.config_file.read_text(encoding="utf-8")))
-        except (yaml.YAMLError, ValueError) as error:
+            return Config.model_validate(value_of(read_small(self.config_file).decode()))
+        except (yaml.YAMLError, ValueError, OSError) as error:
             hint = "put its own config back there; without it the run cannot be resumed"
             raise Stop(BLOCKED, f"{self.config_file} is damaged: {' '.join(str(error).split())[:300]}", hint) from None
 

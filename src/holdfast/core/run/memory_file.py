@@ -39,7 +39,9 @@ _PULSE = struct.Struct("<QI")  # sequence, bytes
 _COUNT_AT = 2 * PAGE - 8  # micro-batches of the run so far
 _SAVED_AT = 2 * PAGE - 16  # seconds the writer's last save took
 _UNWRITTEN_AT = 2 * PAGE - 24  # committed steps whose row the disk has not taken yet
-_WORDS_BYTES = 24
+_MADE_BYTES = 200  # by whom it was made: what names the file systems that the run folder is seen in
+_MADE_AT = _UNWRITTEN_AT - _MADE_BYTES
+_WORDS_BYTES = 24 + _MADE_BYTES
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,8 @@ class MemoryFile:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _allocate(descriptor, file_bytes(artifact_bytes, state_bytes))
-            names = os.fsencode(owner) + b"\0" + _surroundings()
-            os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + names[:_OWNER_BYTES], 0)
+            os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + os.fsencode(owner)[:_OWNER_BYTES], 0)
+            os.pwrite(descriptor, _surroundings(), _MADE_AT)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -333,12 +335,12 @@ def abandoned(folder: Path) -> dict[Path, int]:
     for file in folder.glob("holdfast-*.rank*"):
         try:
             with os.fdopen(open_own(file, os.O_RDONLY), "rb") as handle:
-                page, size = handle.read(PAGE), os.fstat(handle.fileno()).st_size
+                pages, size = handle.read(2 * PAGE), os.fstat(handle.fileno()).st_size
         except OSError:  # another user's, or gone meanwhile
             continue
-        name, _, rest = page[_FILE.size :].partition(b"\0")
-        owner, ours = Path(os.fsdecode(name)), rest.rstrip(b"\0") == _surroundings()
-        if page.startswith(_MAGIC) and ours and owner.is_absolute() and owner.parent.is_dir() and not owner.exists():
+        owner = Path(os.fsdecode(pages[_FILE.size : PAGE].rstrip(b"\0")))
+        ours = pages[_MADE_AT : _MADE_AT + _MADE_BYTES].rstrip(b"\0") == _surroundings()
+        if pages.startswith(_MAGIC) and ours and owner.is_absolute() and owner.parent.is_dir() and not owner.exists():
             found[file] = size
     return found
 
@@ -351,7 +353,7 @@ def _surroundings() -> bytes:
     except OSError:  # macOS
         space = Path("-")
     root = Path("/").stat()
-    return f"{space} {platform.node()} {root.st_dev}:{root.st_ino}".encode()[:200]
+    return f"{space} {platform.node()} {root.st_dev}:{root.st_ino}".encode()[:_MADE_BYTES]
 
 
 def sweep(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from holdfast.core.files import Json
+from holdfast.core.safe_open import open_regular
 
 Array = npt.NDArray[Any]
 _TYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "U8": np.dtype("u1")}
@@ -90,7 +91,7 @@ def unpack(data: bytes) -> tuple[Json, dict[str, Array]]:
 
 def map_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
     """Facts and arrays of a file, mapped, read-only. Raises FileNotFoundError, or ValueError when it is damaged."""
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:
         try:
             facts, spans = read_header(handle)
         except ValueError as error:
@@ -101,7 +102,7 @@ def map_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
 
 def read_array(path: Path, name: str) -> Array:
     """One array of a file, read into memory."""
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:
         span = read_header(handle)[1][name]
         handle.seek(span.begin)
         return np.frombuffer(handle.read(span.end - span.begin), span.kind)

@@ -14,6 +14,7 @@ import jinja2
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
+from holdfast.core.safe_open import read_small
 from holdfast.rows.judge.layouts import BadRow, Example, Message
 from holdfast.rows.tokens.sandbox import bounded_text, sandbox, to_json
 from holdfast.rows.tokens.skeleton import Piece, Skeleton, Unclear, followable, make_skeleton
@@ -40,7 +41,7 @@ def load_template(folder: Path) -> ChatTemplate:
     file = folder / "chat_template.jinja"
     environment = sandbox()
     try:
-        source = file.read_text(encoding="utf-8") if file.is_file() else _template_of(settings)
+        source = read_small(file).decode() if file.is_file() else _template_of(settings)
         compiled = environment.from_string(source) if source else None
         shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
     except Exception as error:  # noqa: BLE001  a template is somebody else's program, and compiling it computes
