@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -115,6 +116,19 @@ def config_of(assets: SimpleNamespace, tmp_path: Path) -> Callable[..., Path]:
         return file
 
     return write
+
+
+def write_table(file: Path, rows: int, seed: int = 0) -> Path:
+    """A table with three columns of numbers (x0 misses some), one of names, and a target y that follows from them with noise."""
+    draw = random.Random(seed)
+    with file.open("w", encoding="utf-8") as out:
+        out.write("x0,x1,x2,kind,y\n")
+        for _ in range(rows):
+            x, kind = [draw.gauss(0, 1) for _ in range(3)], draw.choice("abc")
+            y = 2 * x[0] - x[1] + {"a": 1.5, "b": 0.0, "c": -1.0}[kind] + draw.gauss(0, 0.3)
+            first = "" if draw.random() < 0.05 else f"{x[0]:.6g}"
+            out.write(f"{first},{x[1]:.6g},{x[2]:.6g},{kind},{y:.6g}\n")
+    return file
 
 
 def holdfast(*arguments: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -38,7 +38,7 @@ OPTIONS = {
     "export": {"RUN|ADAPTER", "--to", "--out", "--json"},
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
-BEYOND = {"attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
+BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
 NOT_YET = {"plan", "drill", "tune", "serve", "models", "learn", "watch"} | {"data show"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 

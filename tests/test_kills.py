@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import events, holdfast, kill, lines, make_rows, processes_of, start, wait_until, write_rows
+from conftest import events, holdfast, kill, lines, make_rows, processes_of, start, wait_until, write_rows, write_table
 
 STEPS = 100
 TRAINER_POINTS = ("start", "forward", "backward", "optimizer", "snapshot", "commit")
@@ -25,20 +25,28 @@ TRAINER_POINTS = ("start", "forward", "backward", "optimizer", "snapshot", "comm
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+@pytest.fixture(scope="module", params=["sft", pytest.param("tabular", marks=pytest.mark.long)])
+def undisturbed(request: pytest.FixtureRequest, assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A config with dropout, packing, accumulation, checkpointing and evaluation on, and the result of a run nobody disturbed."""
     folder = tmp_path_factory.mktemp("kills")
-    rows = write_rows(folder / "rows.jsonl", make_rows(90))
-    tree = {
-        "model": str(assets.model),
-        "data": {"files": str(rows), "held_out": 0.1},
-        "adapter": {"r": 4, "dropout": 0.1},
-        "train": {"steps": STEPS, "effective_batch": 4, "lr": 1e-3, "max_tokens": 96, "micro_batch_tokens": 80, "threads": 1}
-        | {"checkpointed_layers": 1},
-        "save": {"every": 5},
-        "evaluate": {"every": 20},
-    }
+    train = {"steps": STEPS, "effective_batch": 4, "lr": 1e-3, "threads": 1}
+    tree: dict[str, Any]
+    if request.param == "sft":
+        rows = write_rows(folder / "rows.jsonl", make_rows(90))
+        tree = {
+            "model": str(assets.model),
+            "adapter": {"r": 4, "dropout": 0.1},
+            "train": train | {"max_tokens": 96, "micro_batch_tokens": 80, "checkpointed_layers": 1},
+        }
+    else:
+        rows = write_table(folder / "rows.csv", 90)
+        tree = {
+            "task": "tabular",
+            "table": {"target": "y"},
+            "network": {"hidden": [16, 16], "dropout": 0.1, "exports": []},
+            "train": train | {"micro_batch_tokens": 3},
+        }
+    tree |= {"data": {"files": str(rows), "held_out": 0.1}, "save": {"every": 5}, "evaluate": {"every": 20}}
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(tree))
     done = holdfast("train", config, "--run", folder / "run", "--json")
@@ -55,7 +63,8 @@ def check(run: Path, undisturbed: SimpleNamespace) -> None:
     numbers = ("loss", "grad_norm", "lr", "samples")
     assert [[row[name] for name in numbers] for row in rows] == [[row[name] for name in numbers] for row in undisturbed.steps]
     assert summary["artifact_sha256"] == undisturbed.sha256
-    assert hashlib.sha256((run / "adapter" / "adapter_model.safetensors").read_bytes()).hexdigest() == undisturbed.sha256
+    made = next(file for name in ("adapter_model", "model") if (file := run / "artifact" / f"{name}.safetensors").exists())
+    assert hashlib.sha256(made.read_bytes()).hexdigest() == undisturbed.sha256
 
 
 def write_faults(file: Path, faults: list[dict[str, Any]]) -> Path:

@@ -56,6 +56,7 @@ def summarise(
         "artifact_step": artifact_step,
         "artifact_sha256": artifact_sha256,
         "adapter_sha256": artifact_sha256 if is_adapter else None,
+        **{name: evaluation[name] for name in ("verdict", "says", "metrics") if name in evaluation},
     }
 
 

@@ -34,6 +34,7 @@ from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.supervisor.publish import publish_artifact
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import words_of
 from holdfast.world.child import trainer_command
 from holdfast.world.ending import Stuck, end
 from holdfast.world.patience import Silence
@@ -90,7 +91,8 @@ def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Termin
     found = chosen or newest
     for entry in lost[:1]:
         run.event("best_checkpoint_lost", **entry, instead=found.step)
-        terminal.tell(f"the best state, {entry['checkpoint']}, is lost: {entry['reason']}; the adapter is that of step {found.step}")
+        what = words_of(config).artifact
+        terminal.tell(f"the best state, {entry['checkpoint']}, is lost: {entry['reason']}; the {what} is that of step {found.step}")
     return found
 
 
@@ -135,7 +137,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     """
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan().rows.held_out
-    terminal.say(f"evaluating: what was made is loaded afresh, base against tuned on {counted(rows, 'held-out row')}")
+    terminal.say(f"evaluating: {words_of(config).loaded} on {counted(rows, 'held-out row')}")
     log = run.path / "evaluation.log"
 
     def ask() -> int | str:
@@ -154,7 +156,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
 def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Callable[[], bool]) -> int | str:
     """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
     rows = run.plan().rows.held_out
-    asked = 2 * (rows + min(rows, config.evaluate.generate))
+    asked = rows if config.task == "tabular" else 2 * (rows + min(rows, config.evaluate.generate))
     silence = Silence(config.run.hang_s)
     with open_log(log, anew=True) as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
         child = _start_evaluation(run, output, tell)

@@ -21,6 +21,7 @@ from holdfast.rows.files.read import read_rows
 from holdfast.rows.judge.layouts import BadRow, parse_example
 from holdfast.rows.judge.unused import Unused
 from holdfast.rows.tokens.codec import load_codec
+from holdfast.supervisor.tables import foresee_table
 from holdfast.world.model_types import causal_types
 
 _LOOKED_AT = 20  # rows of each file
@@ -38,6 +39,8 @@ class Foreseen:
 
 def foresee(config: Config, machine: Json) -> Foreseen:
     """Look at what the config names, and plan the run for the longest rows it allows."""
+    if config.task == "tabular":
+        return Foreseen(*foresee_table(config, machine))
     findings = [*_rows(config)]
     try:
         model = read_model(config.model)

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,7 @@ from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, loa
 from holdfast.supervisor.changes import take_up_changes
 from holdfast.supervisor.refused import LEFT, take_back
 from holdfast.supervisor.start import take_start
+from holdfast.supervisor.tables import check_table, plan_run
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import cut_answers, shown, unused_fields
@@ -126,7 +127,8 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     _check_timeline(run, terminal)
     _tell_of_plan(run, terminal)
     old = run.config()
-    config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
+    if config.model and old.model:
+        config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
     changed = differences(take_up_changes(run, old, config, terminal), config)
     old = run.config()
     if extend:
@@ -161,11 +163,30 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     run.write_id(uuid.uuid4().hex)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_machine, run.path)
-        model = read_model(config.model)
-        config = config.model_copy(update={"model": pinned(config.model, model)})
-        start = take_start(run, config, model, terminal)
-        tokens, data = check_data(run, config, model, terminal)
-        machine = asked.result()
+        if config.task == "tabular":
+            machine = asked.result()
+            plan = plan_run(run, config, machine, terminal)
+        else:
+            config, machine, plan = _plan_text(run, config, asked, terminal)
+    _refuse_if_blocked(examine(machine, config, plan), terminal)
+    write_json(run.machine_file, machine)
+    write_plan(run.plan_file, plan)
+    run.timeline_file.unlink(missing_ok=True)
+    settings = settings_of(config, plan, machine, usable_threads(), plan.steps, plan.samples).as_json()
+    add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
+    run.write_config(config)
+    run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
+    samples = counted(min(config.train.effective_batch, plan.samples), "sample")
+    terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
+
+
+def _plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> tuple[Config, Json, RunPlan]:
+    """(config with the commit of its model, machine, plan) of a run that fine-tunes a language model; its tokens lie in its folder."""
+    model = read_model(config.model)
+    config = config.model_copy(update={"model": pinned(config.model, model)})
+    start = take_start(run, config, model, terminal)
+    tokens, data = check_data(run, config, model, terminal)
+    machine = asked.result()
     lengths = np.diff(tokens.starts)
     training, held_out = split(tokens, config.data, config.train.seed)
     if not len(training):
@@ -186,15 +207,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         **data,
         start_adapter=start,
     )
-    _refuse_if_blocked(examine(machine, config, plan), terminal)
-    write_json(run.machine_file, machine)
-    write_plan(run.plan_file, plan)
-    run.timeline_file.unlink(missing_ok=True)
-    settings = settings_of(config, plan, machine, usable_threads(), steps, samples).as_json()
-    add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
-    run.write_config(config)
-    run.event("run_created", steps=steps, rows=len(training), seconds=round(time.monotonic() - began, 3))
-    terminal.say(f"plan: {counted(steps, 'step')} of {counted(min(config.train.effective_batch, samples), 'sample')}; {plan.reasons[0]}")
+    return config, machine, plan
 
 
 def _rows_per_epoch(config: Config, training: int) -> int:
@@ -355,6 +368,9 @@ def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None
     if run.data_file.exists() and sha256(run.data_file) == wanted:
         return
     run.event("data_rebuilt", reason="data.safetensors is missing or damaged")
-    _, facts = check_data(run, config, read_model(config.model), terminal)
-    if facts["data_sha256"] != wanted:
-        raise Stop(BLOCKED, "the data files have changed since the run began, and its tokenised copy is gone", "restore the data files")
+    if config.task == "tabular":
+        found = check_table(run, config, terminal)[1]
+    else:
+        found = check_data(run, config, read_model(config.model), terminal)[1]["data_sha256"]
+    if found != wanted:
+        raise Stop(BLOCKED, "the data files have changed since the run began, and its own copy of them is gone", "restore the data files")

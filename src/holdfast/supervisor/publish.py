@@ -28,7 +28,7 @@ _PIECE = 1 << 24  # bytes copied at once
 
 
 def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None) -> str:
-    """Copy what a checkpoint holds and the model's tokenizer to RUN/adapter, or RUN/model; the SHA-256 of the weights there.
+    """Copy what a checkpoint holds and the model's tokenizer to RUN/adapter, RUN/model or RUN/network; the SHA-256 of the weights there.
 
     RUN/artifact is another name for that folder. Raises Stop where the base model is gone whose other weights are wanted.
     """
@@ -51,7 +51,7 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None)
         with (staged / name).open("rb") as handle:
             os.fsync(handle.fileno())
     wanted = _TOKENIZER if checkpoint.kind == "adapter" else (*_TOKENIZER, *_OF_A_MODEL)
-    for file in [model / name for name in wanted] if model else []:
+    for file in [model / name for name in wanted] if model and checkpoint.kind != "network" else []:
         if file.is_file():
             shutil.copyfile(file, staged / file.name)
     shutil.rmtree(final, ignore_errors=True)

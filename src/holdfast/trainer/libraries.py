@@ -9,10 +9,14 @@ from pathlib import Path
 
 
 @contextmanager
-def libraries() -> Iterator[None]:
-    """Inside, import what needs them. What they make in being imported stays, and is not looked through for garbage, then or later."""
+def libraries(of_text: bool = True) -> Iterator[None]:
+    """Inside, import what needs them. What they make in being imported stays, and is not looked through for garbage, then or later.
+
+    of_text: transformers is among them.
+    """
     gc.disable()
-    _read_models_once()
+    if of_text:
+        _read_models_once()
     yield
     gc.freeze()
     gc.enable()

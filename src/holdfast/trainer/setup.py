@@ -79,7 +79,7 @@ class Bench:
 
 def build(job: Job, settings: Settings) -> Bench:
     """The state before the first step; it follows from config, settings and seed alone."""
-    if told := base_model.changed(job.run, read_model(job.config.model)):
+    if job.config.model and (told := base_model.changed(job.run, read_model(job.config.model))):
         raise Refusal("checkpoint_model_mismatch", told, base_model.HINT)
     device = prepare_torch(settings)
     if device.type == "cuda":

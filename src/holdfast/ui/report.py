@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from holdfast import __version__
+from holdfast.core.config.config import Config
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.facts.model_folder import EMBEDDED, hub_name
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
+from holdfast.core.run.artifact import PROGRAM
 from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import RunPlan, read_plan
@@ -22,7 +23,7 @@ from holdfast.core.safe_open import read_small
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
-from holdfast.ui.words import artifact_origin, change_of_loss, early_end, unhealthy, what_is_trained
+from holdfast.ui.words import TaskWords, artifact_origin, change_of_loss, early_end, unhealthy, words_of
 
 _REJECTS_SHOWN = 8
 _NOTICES_SHOWN = 50
@@ -49,8 +50,8 @@ def render(run: RunFolder) -> str:
         status=status,
         subtitle=_subtitle(config, read_plan(run.plan_file)),
         verdict=_verdict(summary, status, run, evaluation),
-        tiles=_tiles(summary, steps),
-        charts=_charts(steps, summary, read_evaluations(run)),
+        tiles=_tiles(summary, steps, words_of(config)),
+        charts=_charts(steps, summary, read_evaluations(run), words_of(config)),
         incidents=[_incident(incident) for incident in summary.get("incidents", [])],
         notices=_notices(run),
         samples=evaluation.get("samples") or [],
@@ -59,7 +60,9 @@ def render(run: RunFolder) -> str:
         data_chart=_data_chart(data),
         data_rows=_data_rows(data),
         rejects=_rejects(run),
-        usage=_usage(run, config.model) if run.artifact.exists() else "",
+        usage=_usage(run, config) if run.artifact.exists() else "",
+        words=words_of(config),
+        table=_table(evaluation),
         machine=_machine(run),
         timeline=[_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
         config=config_text,
@@ -68,11 +71,10 @@ def render(run: RunFolder) -> str:
     )
 
 
-def _subtitle(config: Any, plan: RunPlan | None) -> str:
+def _subtitle(config: Config, plan: RunPlan | None) -> str:
     rows = f"{plan.rows.train:,} rows of " if plan else ""
     names = ", ".join(Path(file).name for file in config.data.files)
-    start = f", from the adapter {config.adapter.start}" if config.adapter.start else ""
-    return f"{what_is_trained(config.adapter)} on {Path(config.model).name}{start}, {rows}{names}"
+    return f"{words_of(config).title}, {rows}{names}"
 
 
 def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> str:
@@ -92,7 +94,9 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     if wrong := unhealthy(summary):
         text += f", but not healthy: {'; '.join(wrong)}"
     if origin := artifact_origin(summary):
-        text += f". The adapter is that of {origin}"
+        text += f". The {words_of(run.config()).artifact} is that of {origin}"
+    if says := summary.get("says"):
+        return f"{text}. On held-out rows: {says}."
     loss = summary["loss"]
     change = change_of_loss(loss)
     if not change:
@@ -105,7 +109,7 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     return text + "."
 
 
-def _tiles(summary: Json, steps: list[Json]) -> list[tuple[str, str]]:
+def _tiles(summary: Json, steps: list[Json], words: TaskWords) -> list[tuple[str, str]]:
     if not summary or not steps:
         return []
     loss = summary["loss"]
@@ -114,11 +118,16 @@ def _tiles(summary: Json, steps: list[Json]) -> list[tuple[str, str]]:
         (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
     ]
     if loss["eval_tuned"] is not None:
-        tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", "held-out loss, base and tuned"))
+        tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", f"held-out loss, {words.base} and {words.tuned}"))
     if summary["wall_seconds"]:
         tiles.append((_duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
     if summary["tokens_per_second"] is not None:
-        tiles.append((f"{summary['tokens_per_second']:,.0f}", "tokens per second, without padding"))
+        tiles.append(
+            (
+                f"{summary['tokens_per_second']:,.0f}",
+                f"{words.per_second} per second" + (", without padding" if words.per_second == "tokens" else ""),
+            )
+        )
     tiles.append((f"{summary['peak_bytes'] / 2**30:.2f} GiB", "peak memory"))
     tiles.append((str(summary["attempts"]), "starts of the trainer"))
     return tiles
@@ -130,29 +139,29 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def _charts(steps: list[Json], summary: Json, evaluations: list[Json]) -> list[tuple[str, Markup]]:
+def _charts(steps: list[Json], summary: Json, evaluations: list[Json], words: TaskWords) -> list[tuple[str, Markup]]:
     xs = [row["step"] for row in steps]
     markers = [
         Marker(incident["step"], str(number), f"step {incident['step']}: {incident['evidence']}")
         for number, incident in enumerate(summary.get("incidents", []), 1)
     ]
     series = (
-        ("Training loss", "nats per label token", [row["loss"] for row in steps], True),
+        ("Training loss", words.unit, [row["loss"] for row in steps], True),
         ("Gradient norm", "before clipping", [row["grad_norm"] for row in steps], True),
         ("Learning rate", "", [row["lr"] for row in steps], False),
-        ("Speed", "tokens per second", [row["tokens"] / row["seconds"] if row["seconds"] else 0.0 for row in steps], True),
+        ("Speed", f"{words.per_second} per second", [row["tokens"] / row["seconds"] if row["seconds"] else 0.0 for row in steps], True),
         ("Peak memory", "GiB", [row["peak_bytes"] / 2**30 for row in steps], False),
     )
     charts = [(title, Markup(line_chart(xs, [_float(y) for y in ys], unit, markers, smooth))) for title, unit, ys, smooth in series]
-    return charts[:1] + ([("Held-out loss", _held_out_chart(evaluations))] if evaluations else []) + charts[1:]
+    return charts[:1] + ([("Held-out loss", _held_out_chart(evaluations, words))] if evaluations else []) + charts[1:]
 
 
-def _held_out_chart(evaluations: list[Json]) -> Markup:
+def _held_out_chart(evaluations: list[Json], words: TaskWords) -> Markup:
     """The held-out loss over the evaluations on the way, its best marked."""
     best = best_of(evaluations)
     markers = [Marker(best["step"], "best", f"step {best['step']}: held-out loss {best['loss']:.4f}, the lowest")] if best else []
     steps, losses = [row["step"] for row in evaluations], [_float(row["loss"]) for row in evaluations]
-    return Markup(line_chart(steps, losses, "nats per label token", markers))
+    return Markup(line_chart(steps, losses, words.unit, markers))
 
 
 def _float(value: float | None) -> float:
@@ -202,14 +211,37 @@ def _rejects(run: RunFolder) -> list[Json]:
     return shown
 
 
-def _usage(run: RunFolder, model: str) -> str:
+def _table(evaluation: Json) -> list[tuple[str, str]]:
+    """What was measured of a network on tables: metrics, naive forecasts, trades by rule, exports."""
+    if "baselines" not in evaluation:
+        return []
+    rows = [(name.replace("_", " "), f"{value:.6g}") for name, value in evaluation["metrics"].items() if isinstance(value, float)]
+    for name, value in evaluation["baselines"].items():
+        rows.append((f"{evaluation['loss']} of the naive forecast {name.replace('_', ' ')}", f"{value:.6g}"))
+    for name, rule in (evaluation.get("trades") or {"rules": {}})["rules"].items():
+        net = rule["net_return"]
+        reach = f" ({net['interval'][0]:.2e} to {net['interval'][1]:.2e})" if net["interval"] else ""
+        rows.append((f"net return a trade, {name.replace('_', ' ')}", f"{net['mean']:.2e}{reach}, {rule['trades']:,} trades"))
+    for name, export in evaluation.get("exports", {}).items():
+        made = f"{export['file']}, compared: differs by {export['largest_difference']:.1e}" if "file" in export else ""
+        rows.append((f"exported {name}", made or f"not made: {export['left_out']}"))
+    return rows
+
+
+def _usage(run: RunFolder, config: Config) -> str:
+    if config.task == "tabular":
+        return (
+            "import torch\n\n"
+            f"program = torch.export.load({str(run.artifact / PROGRAM)!r}).module()\n"
+            "predicted = program(numbers, codes)  # float64 [rows, columns], NaN where missing; int64 [rows, categories]; see metadata.json"
+        )
     if not run.adapter.exists():
         return (
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({str(run.path / 'model')!r})\n"
             f"model = AutoModelForCausalLM.from_pretrained({str(run.path / 'model')!r})"
         )
-    name, revision = hub_name(str(EMBEDDED.get(model, model)))
+    name, revision = hub_name(str(EMBEDDED.get(config.model, config.model)))
     source = repr(name) + (f", revision={revision!r}" if revision else "")
     return (
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"

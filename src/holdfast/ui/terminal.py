@@ -26,7 +26,7 @@ from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.core.safe_open import log_descriptor
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice, turn
-from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy, what_is_trained
+from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy, what_is_trained, words_of
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
@@ -108,7 +108,8 @@ class Terminal:
         self._run, self._looking_on = run, looking_on
         self._events = Tail(run.events_file, from_end=True)
         self._steps = newest_settings(read_timeline(run.timeline_file)).steps
-        self.say(f"run: {run.path}  ({config.model}, {what_is_trained(config.adapter)}, {counted(self._steps, 'step')})")
+        what = f"{config.model}, {what_is_trained(config.adapter)}" if config.model else words_of(config).title
+        self.say(f"run: {run.path}  ({what}, {counted(self._steps, 'step')})")
         if self.quiet or not self.console.is_terminal:
             return
         columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
@@ -240,14 +241,19 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
     if early := early_end(summary):
         facts.append(("ended early", early.removeprefix("ended early ")))
-    if loss["eval_base"] is not None:
+    words = words_of(run.config())
+    if summary.get("says"):
+        facts.append(("held out", summary["says"]))
+    elif loss["eval_base"] is not None:
         change = change_of_loss(loss)
         facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}"))
         if not loss["eval_tuned"] < loss["eval_base"]:
             facts.append(("", "on held-out rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
-        facts.append(("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} tokens/s there"))
+        facts.append(
+            ("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} {words.per_second}/s there")
+        )
     for incident in summary["incidents"][:6]:
         recovered = incident["seconds_to_recover"]
         back = f"; the next step was done {recovered:.1f} s later" if recovered is not None else ""
@@ -255,7 +261,7 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     if len(summary["incidents"]) > 6:
         facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
     if summary["artifact_sha256"]:
-        kind = "adapter" if summary["adapter_sha256"] else "model"
+        kind = "adapter" if summary["adapter_sha256"] else words.artifact if words.artifact != "adapter" else "model"
         origin = artifact_origin(summary)
         facts.append((kind, f"{run.path / kind}  ({f'{origin}; ' if origin else ''}sha256 {summary['artifact_sha256'][:16]})"))
     facts.append(("report", str(run.path / "report.html")))

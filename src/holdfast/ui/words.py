@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.config.config import Adapter
+from holdfast.core.config.config import Adapter, Config
 from holdfast.core.files import Json
 from holdfast.core.units import counted
 from holdfast.mind.health import ills
+
+
+@dataclass(frozen=True)
+class TaskWords:
+    """How a run of a task speaks. title: what is trained; loaded: how its end is looked at; base, tuned: whose losses are compared."""
+
+    title: str
+    artifact: str
+    loaded: str
+    base: str
+    tuned: str
+    unit: str
+    per_second: str
+
+
+def words_of(config: Config) -> TaskWords:
+    """The words of a config's task."""
+    if config.task == "tabular":
+        network = config.network
+        title = f"{network.kind} network {network.hidden} on {config.columns.target}"
+        loaded = "the network is loaded afresh and exported, beside naive forecasts"
+        return TaskWords(title, "network", loaded, "naive", "network", "per row", "rows")
+    title = f"{what_is_trained(config.adapter)} on {Path(config.model).name}"
+    if config.adapter.start:
+        title += f", from the adapter {config.adapter.start}"
+    loaded = "what was made is loaded afresh, base against tuned"
+    return TaskWords(title, "adapter", loaded, "base", "tuned", "nats per label token", "tokens")
 
 
 def short(path: Path) -> str:

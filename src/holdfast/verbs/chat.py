@@ -24,6 +24,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     folder.refuse_foreign()
+    if folder.config().task != "sft":
+        raise Stop(BLOCKED, f"{folder.path} trained no language model", "its report says how to use what it made")
     if not folder.artifact.exists():
         raise Stop(
             BLOCKED, f"{folder.path} has no adapter or model yet: the run is not finished", "finish it with the command that began it"

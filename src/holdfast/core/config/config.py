@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from holdfast.core.config.faults import Fault
 from holdfast.core.config.module_pattern import refused
 from holdfast.core.config.settings import Attention
+from holdfast.core.config.table import Network, Section, Table
 from holdfast.core.units import parse_bytes
 
 Weight = Annotated[float, Field(gt=0)]
@@ -21,10 +22,6 @@ _OF_KINDS: dict[str, tuple[str, ...]] = {
     "target_r": ("adalora",),
     "modules_to_save": (*LORA_KINDS, "adalora", "ia3"),
 }
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
 class Data(Section):
@@ -239,14 +236,53 @@ class Run(Section):
     )
 
 
+_OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
+_OF_TEXT = ("model", "adapter")
+
+
 class Config(Section):
     """A holdfast run."""
 
+    task: Literal["sft", "tabular"] = Field("sft", description="sft: a language model learns answers; tabular: a network learns a column")
     model: str = Field(description="a folder in Hugging Face layout, a hub name (name or name@REVISION), or tiny (ships with holdfast)")
     data: Data
     adapter: Adapter = Adapter()
+    table: Table | None = Field(None, description="with task tabular: what the columns are")
+    network: Network = Network()
     train: Train = Train()
     save: Save = Save()
     evaluate: Evaluate = Evaluate()
     run: Run = Run()
     faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_task(cls, tree: Any) -> Any:
+        """Refuse what belongs to the other task, and give a network on tables the defaults of its kind."""
+        if not isinstance(tree, dict):
+            return tree
+        if tree.get("task", "sft") != "tabular":
+            if strange := [name for name in ("table", "network") if tree.get(name) and not _as_by_default(tree, name)]:
+                raise ValueError(f"{' and '.join(strange)}: for networks on tables; add task: tabular, or leave them out")
+            return tree
+        if strange := [name for name in _OF_TEXT if tree.get(name) and not _as_by_default(tree, name)]:
+            raise ValueError(f"{' and '.join(strange)}: for language models; task: tabular has network and table instead")
+        if tree.get("table") is None:
+            raise ValueError("table: missing; task: tabular needs to know the column to learn, as in table: {target: price}")
+        train = tree.get("train") or {}
+        if not isinstance(train, dict):
+            return tree
+        length = {} if train.get("steps") or train.get("epochs") else {"epochs": 10}
+        return tree | {"model": "", "train": _OF_TABLES | train | length}
+
+    @property
+    def columns(self) -> Table:
+        """What the columns of a table are. Only with task tabular."""
+        assert self.table is not None
+        return self.table
+
+
+def _as_by_default(tree: dict[str, Any], name: str) -> bool:
+    """Whether a section says what it says anyway, as in the config that a run folder keeps."""
+    default = Config.model_fields[name].default
+    return hasattr(default, "model_dump") and tree[name] == default.model_dump(mode="json")

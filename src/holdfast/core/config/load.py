@@ -242,7 +242,7 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
     data["weights"] = {str(find_path(name, folder) or name): weight for name, weight in config.data.weights.items()}
     start = config.adapter.start
     adapter = config.adapter.model_copy(update={"start": str(find_path(start, folder) or start)}) if start else config.adapter
-    model = config.model if config.model in EMBEDDED else str(find_path(config.model, folder) or config.model)
+    model = config.model if config.model in ("", *EMBEDDED) else str(find_path(config.model, folder) or config.model)
     return config.model_copy(update={"data": config.data.model_copy(update=data), "model": model, "adapter": adapter})
 
 

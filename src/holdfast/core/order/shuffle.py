@@ -16,6 +16,7 @@ class Stream(IntEnum):
 
     HELD_OUT = 2**32  # which rows are held out
     MIXTURE_OFFSETS = 2**32 + 1  # where each stratum of a mixture begins
+    FRACTION = 2**32 + 3  # which training rows of a table are used, where a share is
     EVALUATION = 2**32 + 2  # which held-out rows an evaluation on the way takes
     PARTS = 2**33  # into which parts `data split` and `data sample` divide rows
     STRATA = 2**62  # + stratum * 2**32 + pass

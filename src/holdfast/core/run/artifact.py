@@ -1,4 +1,4 @@
-"""What a run leaves: an adapter to put on its base model, or a model of its own. Names its files; reads none."""
+"""What a run leaves: an adapter to put on its base model, a model of its own, a network on tables. Names its files; reads none."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Literal
 
 from holdfast.core.files import Json
 
-Kind = Literal["adapter", "model"]
-WEIGHTS: dict[Kind, str] = {"adapter": "adapter_model.safetensors", "model": "model.safetensors"}
-CONFIGS: dict[Kind, str] = {"adapter": "adapter_config.json", "model": "config.json"}
+Kind = Literal["adapter", "model", "network"]
+WEIGHTS: dict[Kind, str] = {"adapter": "adapter_model.safetensors", "model": "model.safetensors", "network": "model.safetensors"}
+CONFIGS: dict[Kind, str] = {"adapter": "adapter_config.json", "model": "config.json", "network": "metadata.json"}
+PROGRAM, ONNX = "model.pt2", "model.onnx"  # what a network is exported to, beside its weights
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,11 @@ HINT = "put the files back as they were; for a run with these, choose another fo
 
 
 def refuse_changed(run: RunFolder, name: str) -> None:
-    """Raise Stop(1) where the base model has changed since the run began: what was learned belongs to the weights it was learned on."""
-    if told := changed(run, read_model(name)):
+    """Raise Stop(1) where the base model has changed since the run began: what was learned belongs to the weights it was learned on.
+
+    An empty name is that of a run without one, on tables.
+    """
+    if name and (told := changed(run, read_model(name))):
         raise Stop(BLOCKED, told, HINT)
 
 

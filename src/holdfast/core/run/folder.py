@@ -119,7 +119,7 @@ class RunFolder:
 
     @property
     def artifact(self) -> Path:
-        """What the run has made: another name of its adapter's folder, or of its model's."""
+        """What the run has made: another name of its adapter's folder, of its model's or its network's."""
         return self.path / "artifact"
 
     @property

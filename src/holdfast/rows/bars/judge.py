@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
-from holdfast.rows.bars.read import LINE, Layout
+from holdfast.rows.bars.read import Layout
 from holdfast.rows.bars.windows import Whole
+from holdfast.rows.table.frames import LINE
+from holdfast.rows.table.times import NONE, times_of
 
 REASONS = {
     "timestamp_unreadable": "no time as in 2025-09-11T09:30:00-05:00",
@@ -24,9 +26,6 @@ REASONS = {
     "high_below_low": "high and low do not enclose open and close",
 }
 _PRICES = ("open", "high", "low", "close")
-_ZONED = "%+"
-_PLAIN = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%m/%d/%YT%H:%M:%S", "%m/%d/%YT%H:%M", "%Y%m%dT%H%M%S")  # without an offset
-_US = {10: 1_000_000, 13: 1_000, 16: 1}  # digits of a Unix time in seconds, milliseconds, microseconds
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ class Judge:
     def take(self, frame: pl.DataFrame) -> tuple[Kept, list[Json]]:
         """(the bars that are kept, {line, reason, detail, raw} of the others). Raises Stop(2) where the zone is unknown."""
         columns = self.layout.columns
-        time = self._times(frame[columns["timestamp"]])
+        time, _, plain = times_of(frame[columns["timestamp"]], self.zone)
+        self.without_offset += plain
         numbers = {name: _numbers(frame[columns[name]]) for name in (*_PRICES, "volume")}
         reason = self._reasons(time, numbers)
         good = reason < 0
@@ -71,35 +71,12 @@ class Judge:
         self.kept += len(stamps)
         return self._as_arrays(frame.filter(pl.Series(good)), stamps, {name: values[good] for name, values in numbers.items()}), rejects
 
-    def _times(self, texts: pl.Series) -> Whole:
-        """Microseconds since 1970, UTC; the smallest whole number where a text is no time."""
-        named = texts.str.strip_chars().alias("t")
-        try:
-            frame = named.to_frame().select(
-                pl.col("t").str.to_datetime(_ZONED, time_unit="us", time_zone="UTC", strict=False).alias("zoned"),
-                pl.coalesce(
-                    pl.col("t")
-                    .str.replace(" ", "T", literal=True)
-                    .str.to_datetime(form, time_unit="us", strict=False)
-                    .dt.replace_time_zone(self.zone, ambiguous="earliest", non_existent="null")
-                    .dt.convert_time_zone("UTC")
-                    for form in _PLAIN
-                ).alias("plain"),
-                pl.when(pl.col("t").str.contains(r"^(\d{10}|\d{13}|\d{16})$")).then(_unix(pl.col("t"))).alias("unix"),
-            )
-        except pl.exceptions.ComputeError:
-            raise Stop(USAGE, f"--zone {self.zone}: no such time zone", "write for example America/Chicago, Europe/Berlin or UTC") from None
-        self.without_offset += int((frame["zoned"].is_null() & frame["plain"].is_not_null()).sum())
-        return frame.select(pl.coalesce(frame["zoned"].dt.epoch("us"), frame["plain"].dt.epoch("us"), frame["unix"]).fill_null(_NONE))[
-            "zoned"
-        ].to_numpy()
-
     def _reasons(self, time: Whole, numbers: dict[str, npt.NDArray[np.float64]]) -> npt.NDArray[np.int8]:
         """Which of the REASONS each bar is rejected for; -1: none."""
         open_, high, low, close = (numbers[name] for name in _PRICES)
         finite = np.logical_and.reduce([np.isfinite(values) for values in numbers.values()])
         tests = {
-            "timestamp_unreadable": time == _NONE,
+            "timestamp_unreadable": time == NONE,
             "not_a_number": ~finite,
             "price_not_positive": np.minimum.reduce([open_, high, low, close]) <= 0,
             "volume_negative": numbers["volume"] < 0,
@@ -111,7 +88,7 @@ class Judge:
             reason[found & (reason < 0)] = names.index(name)
         sound = np.flatnonzero(reason < 0)
         stamps = time[sound]
-        newest = np.maximum.accumulate(np.append(_NONE if self._newest is None else self._newest, stamps))[:-1]
+        newest = np.maximum.accumulate(np.append(NONE if self._newest is None else self._newest, stamps))[:-1]
         reason[sound[stamps == newest]] = names.index("timestamp_repeated")
         reason[sound[stamps < newest]] = names.index("timestamp_unordered")
         return reason
@@ -146,17 +123,8 @@ class Judge:
         return changed
 
 
-_NONE = np.iinfo(np.int64).min
-
-
 def _numbers(texts: pl.Series) -> npt.NDArray[np.float64]:
     return texts.str.strip_chars().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
-
-
-def _unix(text: pl.Expr) -> pl.Expr:
-    """Microseconds of a Unix time in seconds, milliseconds or microseconds, told by its digits."""
-    value, digits = text.cast(pl.Int64, strict=False), text.str.len_chars()
-    return pl.coalesce(pl.when(digits == count).then(value * factor) for count, factor in _US.items())
 
 
 def refuse_backward(kept: int, rejected: Counter[str], file: str) -> None:

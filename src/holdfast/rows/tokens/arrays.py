@@ -18,7 +18,13 @@ from holdfast.core.files import Json
 from holdfast.core.safe_open import open_regular
 
 Array = npt.NDArray[Any]
-_TYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "U8": np.dtype("u1")}
+_TYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "U8": np.dtype("u1"),
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+}
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 
 

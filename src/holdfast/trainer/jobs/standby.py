@@ -25,7 +25,7 @@ def stand_by(path: Path, mode: str) -> int:
     """
     run = RunFolder(path)
     bench = _bench(run) if mode == "model" else None
-    if bench is None:
+    if bench is None and run.config().model:
         _cache_weights(read_model(run.config().model).folder)
     number = sys.stdin.readline().strip()
     if not number:

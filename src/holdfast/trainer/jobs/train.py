@@ -11,6 +11,6 @@ from holdfast.trainer.libraries import libraries
 def train(path: Path, number: int) -> int:
     """Be the trainer of attempt `number` of the run at `path`; its exit code."""
     attempt = register(path, number)
-    with libraries():
+    with libraries(of_text=attempt.config.task == "sft"):
         from holdfast.trainer import loop
     return loop.train(attempt)

@@ -1,12 +1,19 @@
-"""What a run may train, by name: a package per task, behind the protocol of `trainer/task.py`. Nowhere else is it chosen."""
+"""What a run may train, by name: a package per task, behind the protocol of `trainer/task.py`. Nowhere else is it chosen.
+
+Each is imported when a run asks for it: a network on tables needs neither transformers nor PEFT.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
 
 from holdfast.core.config.config import Config
 from holdfast.trainer.task import AnyTask
-from holdfast.trainer.tasks.sft.task import Sft
 
-TASKS: dict[str, type[AnyTask]] = {"sft": Sft}
+TASKS = {"sft": "Sft", "tabular": "Tabular"}  # the class in the package's task.py
 
 
-def task_of(_config: Config) -> type[AnyTask]:
-    """The task that a config asks for; none asks for another than `sft` yet."""
-    return TASKS["sft"]
+def task_of(config: Config) -> type[AnyTask]:
+    """The task that a config asks for."""
+    found: type[AnyTask] = getattr(import_module(f"holdfast.trainer.tasks.{config.task}.task"), TASKS[config.task])
+    return found

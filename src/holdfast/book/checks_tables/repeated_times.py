@@ -1,0 +1,24 @@
+"""Several rows of one time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.core.cards.table_check import TableCheck, TableFacts
+
+
+def look(table: TableFacts) -> Iterator[str]:
+    if table.repeated_times:
+        yield f"{table.repeated_times:,} of {table.rows:,} rows have the time of another row"
+
+
+CARD = TableCheck(
+    title="Several rows of one time",
+    why="A second row of the same time is a repetition, or two series lie in one file. A horizon of rows then means nothing.",
+    source=["https://otexts.com/fpp3/tscv.html"],
+    severity="warn",
+    fix="keep one row a time, or one file a series",
+    look=look,
+    hits=[{"repeated_times": 1}],
+    misses=[{"repeated_times": 0}],
+)

@@ -1,0 +1,24 @@
+"""Rows that are not in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.core.cards.table_check import TableCheck, TableFacts
+
+
+def look(table: TableFacts) -> Iterator[str]:
+    if table.unordered:
+        yield f"{table.unordered:,} of {table.rows:,} rows are earlier than the row before; they are taken in the order of time"
+
+
+CARD = TableCheck(
+    title="Rows that are not in the order of time",
+    why="Windows and horizons count rows in the order of time. The rows are taken in that order, whatever the file's is.",
+    source=["https://otexts.com/fpp3/tscv.html"],
+    severity="info",
+    fix="sort the file, if its order was meant to say something",
+    look=look,
+    hits=[{"unordered": 3}],
+    misses=[{"unordered": 0}],
+)

@@ -1,0 +1,248 @@
+"""From the files of a config to the arrays a trainer maps: judged, parted, scaled. A row costs a few dozen bytes of memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.book import cards_of
+from holdfast.core.cards.table_check import TableFacts
+from holdfast.core.config.config import Config
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.files import Json, replacing
+from holdfast.core.types import Finding
+from holdfast.rows.table.form import Category, Form, Number, Target
+from holdfast.rows.table.intake import Intake, Raw
+from holdfast.rows.table.schema import Schema, open_all, schema_of
+from holdfast.rows.table.split import part_rows
+from holdfast.rows.table.statistics import Moments, chunks, facts_of, moments
+from holdfast.rows.table.table_set import TRAINING, UNUSED
+from holdfast.rows.tokens.arrays import header_of, in_file_order
+
+Array = npt.NDArray[Any]
+_KINDS: dict[str, np.dtype[Any]] = {"inputs": np.dtype("<f4"), "codes": np.dtype("<i4"), "target": np.dtype("<f4"), "part": np.dtype("u1")}
+_KINDS |= {"file": np.dtype("<i4"), "line": np.dtype("<i8"), "time": np.dtype("<i8")}
+_LATE = {"no_future": "no row lies so far ahead", "price_not_positive": "a return needs values above 0, now and ahead"}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A table as it lies in its file. read = kept + rejected rows."""
+
+    form: Form
+    digest: str
+    read: int
+    rejected: int
+    by_reason: Counter[str]
+    findings: list[Finding]
+    parts: dict[str, int]
+
+
+def build_table(config: Config, folder: Path, out: Path, reject: Callable[[Json], None]) -> Built:
+    """Write `out`, whole or not at all. folder: for what is written meanwhile. Raises Stop(1), OSError."""
+    files = open_all(config)
+    table = config.columns
+    schema = schema_of(files[0], table)
+    intake = Intake(schema, table.missing, table.max_categories, folder, reject)
+    try:
+        for number, file in enumerate(files):
+            intake.take(file, number)
+        raw = intake.done()
+        return _arranged(config, schema, raw, out, reject)
+    finally:
+        intake.close()
+
+
+def judge(facts: TableFacts) -> list[Finding]:
+    """What the checks of tables find."""
+    return [
+        Finding(card.id, card.severity, text, card.fix, str(card.source[0]))
+        for card in cards_of("checks_tables").values()
+        for text in card.look(facts)
+    ]
+
+
+def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, reject: Callable[[Json], None]) -> Built:
+    table, arrays = config.columns, raw.arrays
+    target, late = _targets(config, schema, raw)
+    names = (*config.data.files, *config.data.held_out_files)
+    for reason, rows in late.items():
+        raw.by_reason.update([reason] * len(rows))
+        for row in rows:
+            place = {"file": names[arrays["file"][row]], "line": int(arrays["line"][row])}
+            reject({**place, "reason": reason, "detail": _LATE[reason], "raw": ""})
+    usable = ~np.isnan(target)
+    rejected = raw.by_reason.total()
+    if not usable.any():
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in raw.by_reason.most_common()) or "the files hold no row"
+        raise Stop(BLOCKED, f"no row can be trained on: {reasons}", f"the first: {raw.first_reject}" if raw.first_reject else "")
+    part, how, purged = part_rows(config, usable, arrays["file"], arrays["time"], arrays["group"])
+    training = np.flatnonzero(part == TRAINING)
+    if not len(training):
+        raise Stop(BLOCKED, "no rows left to train on: all of them are held out", "hold out fewer (data.held_out)")
+    found = moments(arrays["numbers"], training)
+    facts = facts_of(raw, schema, part, target, found, table.horizon)
+    findings = judge(facts)
+    if blocking := [finding for finding in findings if finding.severity == "block"]:
+        raise Stop(BLOCKED, "\n".join(one.message for one in blocking), "\n  -> ".join(dict.fromkeys(one.fix for one in blocking)))
+    form, left_out = _form(config, schema, raw, part, target, found)
+    form = form.model_copy(update={"parted_by": how, "purged": purged, "left_out": tuple(left_out)})
+    if schema.kind == "classification":
+        part, target = _of_known_classes(form.target, raw, part, target, table.horizon)
+    digest = _write(out, form, schema, raw, part, target, names)
+    counts = np.bincount(part, minlength=3)
+    parts = {"train": int(counts[1]), "held_out": int(counts[2]), "unused": int(counts[0]) - int((~usable).sum())}
+    return Built(form, digest, raw.read, rejected, raw.by_reason, findings, parts)
+
+
+def _targets(config: Config, schema: Schema, raw: Raw) -> tuple[Array, dict[str, Array]]:
+    """(what is to be learned of each row, NaN where it is unknown; rows that are rejected for it, by reason)."""
+    values = np.asarray(raw.arrays["target"], np.float64)
+    horizon = config.columns.horizon
+    if not horizon:
+        return values, {}
+    file, time = raw.arrays["file"], raw.arrays["time"]
+    order = np.lexsort((time, file))  # a file is a series of its own
+    ahead = np.full(len(values), np.nan)
+    ahead[order[:-horizon]] = values[order[horizon:]]
+    same = np.zeros(len(values), np.bool_)
+    same[order[:-horizon]] = file[order[:-horizon]] == file[order[horizon:]]
+    positive = (values > 0) & (ahead > 0)
+    target = np.full(len(values), np.nan)
+    good = same & positive
+    target[good] = np.log(ahead[good] / values[good])
+    if schema.kind == "classification":
+        target[good] = (target[good] > 0).astype(np.float64)
+    return target, {"no_future": np.flatnonzero(~same), "price_not_positive": np.flatnonzero(same & ~positive)}
+
+
+def _form(config: Config, schema: Schema, raw: Raw, part: Array, target: Array, found: Moments) -> tuple[Form, list[str]]:
+    """(the form, columns that are left out because they never change)."""
+    table, training = config.columns, np.flatnonzero(part == TRAINING)
+    deviation = found.deviation
+    numbers, left_out = [], []
+    for at, name in enumerate(schema.numbers):
+        flat = not found.low[at] < found.high[at]
+        missing = int(found.missing[at])
+        indicator = table.missing == "indicator" and 0 < missing < len(training)
+        if flat and not (indicator and found.count[at]):
+            left_out.append(name)
+            continue
+        scaled = table.scaling == "standard" and deviation[at] > 0
+        mean, scale = (float(found.mean[at]), float(deviation[at])) if scaled else (0.0, 1.0)
+        extremes = {"low": float(found.low[at]), "high": float(found.high[at])}
+        numbers.append(Number(name=name, mean=mean, scale=scale, indicator=indicator, missing=missing, **extremes))
+    categories = []
+    for at, name in enumerate(schema.categories):
+        codes = np.asarray(raw.arrays["codes"][:, at])[training]
+        there = np.unique(codes[codes >= 0])
+        if len(there) > table.max_categories:
+            text = f"the column {name} has {len(there):,} different texts, table.max_categories is {table.max_categories:,}"
+            raise Stop(BLOCKED, text, "leave it out with table.ignore, or raise table.max_categories")
+        if len(there) < 2 and (codes >= 0).all():
+            left_out.append(name)
+            continue
+        categories.append(Category(name=name, values=tuple(raw.names[name][code] for code in there)))
+    if not numbers and not categories:
+        raise Stop(BLOCKED, f"no column is left to learn from: {', '.join(left_out)} never change", "add columns that do")
+    return Form(
+        numbers=tuple(numbers), categories=tuple(categories), target=_target(config, schema, raw, target[training]), parted_by="row"
+    ), left_out
+
+
+def _target(config: Config, schema: Schema, raw: Raw, training: Array) -> Target:
+    table = config.columns
+    facts: Json = {"name": schema.target, "kind": schema.kind, "horizon": table.horizon}
+    if schema.kind == "regression":
+        mean, scale = float(training.mean()), float(training.std())
+        if not scale > 0:
+            raise Stop(BLOCKED, f"the target {schema.target} is {mean:g} in every training row", "correct table.target")
+        return Target(**facts, mean=mean, scale=scale)
+    counts = Counter(training.astype(int).tolist())
+    names = {0: "falls", 1: "rises"} if table.horizon else dict(enumerate(raw.classes))
+    order = sorted(counts) if table.horizon else sorted(counts, key=lambda code: _sort_key(names[code]))
+    if len(order) < 2:
+        raise Stop(
+            BLOCKED,
+            f"the target {schema.target} has one class in the training part: {names[order[0]]}",
+            "correct table.target or the split",
+        )
+    return Target(**facts, classes=tuple(names[code] for code in order), counts=tuple(counts[code] for code in order))
+
+
+def _sort_key(name: str) -> tuple[bool, float, str]:
+    """Numbers by their size, before texts."""
+    try:
+        return False, float(name), name
+    except ValueError:
+        return True, 0.0, name
+
+
+def _of_known_classes(target: Target, raw: Raw, part: Array, codes: Array, horizon: int | None) -> tuple[Array, Array]:
+    """Codes as numbers of the target's classes; rows of a class that no training row has are not used."""
+    names = ["falls", "rises"] if horizon else raw.classes
+    place = {name: at for at, name in enumerate(target.classes)}
+    numbers = np.array([place.get(name, -1) for name in names], np.float64)
+    known = ~np.isnan(codes)
+    out = np.full(len(codes), np.nan)
+    out[known] = numbers[codes[known].astype(int)]
+    return np.where(known & (out < 0), UNUSED, part).astype(np.uint8), out
+
+
+def _write(out: Path, form: Form, schema: Schema, raw: Raw, part: Array, target: Array, files: tuple[str, ...]) -> str:
+    """Write the arrays one after the other, a chunk at a time; the SHA-256 of the file."""
+    rows = len(part)
+    wide = {"inputs": form.width, "codes": len(form.categories)}
+    sizes = {name: rows * wide.get(name, 1) for name in _KINDS}
+    digest = hashlib.sha256()
+    made: dict[str, Callable[[Array], Array]] = {
+        "inputs": lambda some: inputs_of(form, _columns(raw.arrays["numbers"], schema.numbers, [one.name for one in form.numbers], some)),
+        "codes": lambda some: _codes(form, schema, raw, some),
+        "target": lambda some: np.nan_to_num((target[some] - form.target.mean) / form.target.scale),
+        "part": lambda some: part[some],
+        "file": lambda some: raw.arrays["file"][some],
+        "line": lambda some: raw.arrays["line"][some],
+        "time": lambda some: raw.arrays["time"][some],
+    }
+    with replacing(out) as handle:
+        for block in _blocks(header_of({"form": form.model_dump(mode="json"), "files": files}, _KINDS, sizes), made, rows):
+            digest.update(block)
+            handle.write(block)
+    return digest.hexdigest()
+
+
+def _blocks(header: bytes, made: dict[str, Callable[[Array], Array]], rows: int) -> Iterator[bytes]:
+    yield header
+    for name in in_file_order(_KINDS):
+        for some in chunks(np.arange(rows)):
+            yield np.ascontiguousarray(made[name](some), _KINDS[name]).tobytes()
+
+
+def _columns(values: Array, names: tuple[str, ...], wanted: list[str], rows: Array) -> Array:
+    block = np.asarray(values[rows[0] : rows[-1] + 1], np.float64)
+    return block[:, [names.index(name) for name in wanted]]
+
+
+def inputs_of(form: Form, numbers: Array) -> Array:
+    """What goes into the network for numbers [rows, form.numbers]: scaled, 0 where one is missing, indicators behind them."""
+    means, scales = (np.array([getattr(one, name) for one in form.numbers]) for name in ("mean", "scale"))
+    missing = np.isnan(numbers)
+    scaled = np.where(missing, 0.0, (numbers - means) / scales)
+    return np.concatenate([scaled, missing[:, [at for at, one in enumerate(form.numbers) if one.indicator]]], axis=1)
+
+
+def _codes(form: Form, schema: Schema, raw: Raw, rows: Array) -> Array:
+    """Codes of the form's categories: 0 for a name no training row has."""
+    out = np.zeros((len(rows), len(form.categories)), np.int32)
+    for at, category in enumerate(form.categories):
+        place = {name: number + 1 for number, name in enumerate(category.values)}
+        codes = np.array([*(place.get(name, 0) for name in raw.names[category.name]), 0], np.int32)
+        out[:, at] = codes[raw.arrays["codes"][rows[0] : rows[-1] + 1, schema.categories.index(category.name)]]
+    return out

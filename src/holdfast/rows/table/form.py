@@ -1,0 +1,64 @@
+"""What a table became: its columns with their scaling, its target, how it was parted. Kept with the arrays and with the finished model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Number(_Part):
+    """A column of numbers: (value - mean) / scale goes into the network, 0 where the value is missing.
+
+    indicator: another input is 1 where it is missing. low, high: extremes of the training part.
+    """
+
+    name: str
+    mean: float
+    scale: float
+    indicator: bool
+    missing: int
+    low: float
+    high: float
+
+
+class Category(_Part):
+    """A column of names. Value i of `values` is code i + 1; 0 is a name that no training row has, or none."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+class Target(_Part):
+    """What is learned. For numbers the network gives (value - mean) / scale; for classes a logit each, in the order of `classes`.
+
+    horizon: rows ahead; then the value is ln(column then / column now). counts: training rows of each class.
+    """
+
+    name: str
+    kind: Literal["regression", "classification"]
+    mean: float = 0.0
+    scale: float = 1.0
+    classes: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+    horizon: int | None = None
+
+
+class Form(_Part):
+    """A whole table. The network's inputs are the numbers, then the indicators, and the codes of the categories."""
+
+    numbers: tuple[Number, ...]
+    categories: tuple[Category, ...]
+    target: Target
+    parted_by: Literal["row", "group", "time", "file"]
+    purged: int = 0
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Numbers that go into the network for a row, indicators among them."""
+        return len(self.numbers) + sum(one.indicator for one in self.numbers)

@@ -1,0 +1,127 @@
+"""A table in chunks, from CSV, Parquet or Arrow files: the wanted columns as texts (CSV) or as they are, with the rows' numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import polars as pl
+
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.rows.files.stream import bare_suffix, open_stream, read_head
+
+LINE = "\0line"  # the column of a chunk with the number of the line, or of the row where a file has no lines; no column is named so
+MOST_COLUMNS = 10_000
+_LONGEST_HEADER = 1 << 24
+_SHOWN = 12
+_BINARY: dict[str, Callable[[Path], pl.LazyFrame]] = {
+    ".parquet": pl.scan_parquet,
+    ".arrow": pl.scan_ipc,
+    ".feather": pl.scan_ipc,
+    ".ipc": pl.scan_ipc,
+}
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A file's columns, and its rows: `chunks(wanted, rows)` gives frames of at most so many rows with these columns and LINE."""
+
+    file: Path
+    names: tuple[str, ...]
+    chunks: Callable[[list[str], int], Iterator[pl.DataFrame]]
+
+    def shown(self) -> str:
+        """The columns in words, not all of many."""
+        return ", ".join(self.names[:_SHOWN]) + (f" and {len(self.names) - _SHOWN:,} more" if len(self.names) > _SHOWN else "")
+
+
+def open_frames(file: Path, most_columns: int = MOST_COLUMNS) -> Frames:
+    """Look at the columns of a file. Raises Stop(1) where it has none, too many, or two of one name; OSError."""
+    found = _binary(file) if bare_suffix(str(file)) in _BINARY else _csv(file)
+    if len(found.names) > most_columns:
+        text = f"{file} has {len(found.names):,} columns, {most_columns:,} at most are read"
+        raise Stop(BLOCKED, text, "a file written row by column? write it the other way round, or leave columns out")
+    if twice := sorted({name for name in found.names if found.names.count(name) > 1} if len(set(found.names)) < len(found.names) else ()):
+        raise Stop(BLOCKED, f"{file}: the header names {', '.join(twice[:_SHOWN])} more than once", "rename one of them")
+    return found
+
+
+def _csv(file: Path) -> Frames:
+    head = read_head(str(file))
+    with file.open("rb") as raw:
+        header = open_stream(raw, head)[0].readline(_LONGEST_HEADER + 1)
+    if len(header) > _LONGEST_HEADER:
+        raise Stop(
+            BLOCKED, f"{file}: its first line has more than {_LONGEST_HEADER >> 20} MiB and is no header", "give a table with a header"
+        )
+    if not header.strip():
+        raise Stop(BLOCKED, f"{file} is empty or begins with an empty line", "its first line has to name the columns")
+    text = header.decode("utf-8-sig", "replace").rstrip("\r\n")
+    separator = max(",\t;|", key=text.count)
+    names = tuple(name.strip().strip('"') for name in text.split(separator))
+
+    def chunks(wanted: list[str], rows: int) -> Iterator[pl.DataFrame]:
+        number = 2
+        with file.open("rb") as raw:
+            handle, guarded = open_stream(raw, head)
+            handle.readline()
+            while lines := list(islice(handle, rows)):
+                yield _frame(lines, names, separator, wanted, number)
+                number += len(lines)
+        if guarded.damage:
+            raise Stop(BLOCKED, f"{file} is damaged behind line {number - 1:,}: {guarded.damage}", "copy or download it again")
+
+    return Frames(file, names, chunks)
+
+
+def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: list[str], first: int) -> pl.DataFrame:
+    """The wanted columns of these lines as texts; blank lines are no rows."""
+    empty = not all(map(bytes.strip, lines))
+    text = b"".join([line for line in lines if line.strip()] if empty else lines)
+    if not text:
+        return pl.DataFrame(schema={**dict.fromkeys(wanted, pl.String), LINE: pl.Int64})
+    frame = pl.read_csv(
+        io.BytesIO(text),
+        has_header=False,
+        schema=dict.fromkeys(names, pl.String),
+        separator=separator,
+        truncate_ragged_lines=True,
+        encoding="utf8-lossy",
+        quote_char='"' if b'"' in text else None,
+    )
+    numbers = [first + at for at in range(len(lines)) if lines[at].strip()] if empty else range(first, first + len(lines))
+    if len(frame) != len(numbers):
+        text_of = f"lines {first:,} to {first + len(lines) - 1:,} hold {len(frame):,} rows"
+        raise Stop(
+            BLOCKED, f"{text_of}: a field has a line break in quotes", "write the table as Parquet, or take line breaks out of its fields"
+        )
+    return frame.select(wanted).with_columns(pl.Series(LINE, numbers, pl.Int64))
+
+
+def _binary(file: Path) -> Frames:
+    try:
+        scanned = _BINARY[bare_suffix(str(file))](file)
+        schema = scanned.collect_schema()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise Stop(BLOCKED, f"{file} cannot be read as a table: {str(error).splitlines()[0]}", "write it again") from None
+
+    def chunks(wanted: list[str], rows: int) -> Iterator[pl.DataFrame]:
+        first = 0
+        while True:
+            frame = scanned.select(wanted).slice(first, rows).collect()
+            if not len(frame):
+                return
+            yield frame.with_columns(pl.Series(LINE, range(first + 1, first + 1 + len(frame)), pl.Int64))
+            first += len(frame)
+
+    return Frames(file, tuple(schema.names()), chunks)
+
+
+def as_text(values: pl.Series) -> pl.Series:
+    """Texts of a column: of times in ISO 8601, of others as they are written."""
+    if values.dtype == pl.String:
+        return values
+    return values.dt.to_string("iso:strict") if isinstance(values.dtype, pl.Datetime) else values.cast(pl.String)

@@ -1,0 +1,88 @@
+"""Decide what the columns of a table are, by the config and by the first rows of its first file. Reads no more than those."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from holdfast.core.config.config import Config
+from holdfast.core.config.table import Table
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.rows.table.frames import Frames, open_frames
+
+_LOOKED_AT = 20_000  # rows
+_NUMBERS = 0.5  # of the values that are there: a column of so many numbers is one of numbers
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Names of the columns by what they are for."""
+
+    numbers: tuple[str, ...]
+    categories: tuple[str, ...]
+    target: str
+    kind: Literal["regression", "classification"]
+    time: str | None
+    group: str | None
+
+    @property
+    def wanted(self) -> list[str]:
+        others = [name for name in (self.target, self.time, self.group) if name]
+        return list(dict.fromkeys([*self.numbers, *self.categories, *others]))
+
+
+def open_all(config: Config) -> list[Frames]:
+    """The files of a run, those held out at the end. Raises Stop(1) where they do not have the same columns."""
+    files = [open_frames(Path(name)) for name in (*config.data.files, *config.data.held_out_files)]
+    first = files[0]
+    for other in files[1:]:
+        less, more = sorted({*first.names} - {*other.names}), sorted({*other.names} - {*first.names})
+        if less or more:
+            told = [f"{what} {', '.join(names[:6])}" for what, names in (("lacks", less), ("has besides", more)) if names]
+            raise Stop(BLOCKED, f"{other.file} {' and '.join(told)}; {first.file} has {first.shown()}", "give files with the same columns")
+    return files
+
+
+def schema_of(frames: Frames, table: Table) -> Schema:
+    """Raises Stop(1) for a column that is not there, and for a table that leaves none to learn from."""
+    asked = [table.target, *table.features, *table.ignore, *table.categories, *filter(None, (table.time, table.group))]
+    if missing := [name for name in dict.fromkeys(asked) if name not in frames.names]:
+        near = [close[0] for name in missing if (close := difflib.get_close_matches(name, frames.names, 1, 0.6))]
+        hint = f"did you mean {', '.join(near)}?" if near else "correct the names under table"
+        raise Stop(BLOCKED, f"{frames.file} has no column {', '.join(missing)}; it has {frames.shown()}", hint)
+    aside = {*table.ignore, *filter(None, (table.time, table.group))} | (set() if table.horizon else {table.target})
+    names = [name for name in (table.features or frames.names) if name not in aside]
+    if not names:
+        raise Stop(
+            BLOCKED, f"{frames.file} has no column to learn from beside the target {table.target}", "add columns, or correct table.ignore"
+        )
+    wanted = list(dict.fromkeys([*names, table.target]))
+    head = next(frames.chunks(wanted, _LOOKED_AT), None)
+    if head is None or not len(head):
+        raise Stop(BLOCKED, f"{frames.file} holds no row", "give a table with rows")
+    named = {name for name in names if name in table.categories or not _is_numbers(head[name], name)}
+    kind = table.kind if table.kind != "auto" else _kind(head[table.target], table)
+    numbers = tuple(name for name in names if name not in named)
+    return Schema(numbers, tuple(name for name in names if name in named), table.target, kind, table.time, table.group)
+
+
+def _kind(target: pl.Series, table: Table) -> Literal["regression", "classification"]:
+    if table.horizon:
+        return "classification" if table.loss == "cross-entropy" else "regression"
+    numbers = _is_numbers(target, table.target) and target.dtype != pl.Boolean and table.loss != "cross-entropy"
+    return "regression" if numbers else "classification"
+
+
+def _is_numbers(values: pl.Series, name: str) -> bool:
+    if values.dtype.is_numeric() or values.dtype == pl.Boolean:
+        return True
+    if values.dtype.is_temporal():
+        raise Stop(BLOCKED, f"the column {name} holds times", "name it as table.time, or leave it out with table.ignore")
+    texts = values.cast(pl.String).str.strip_chars()
+    there = texts.filter(texts.is_not_null() & ~texts.is_in(MISSING))
+    return bool(there.cast(pl.Float64, strict=False).is_not_null().sum() >= _NUMBERS * len(there))

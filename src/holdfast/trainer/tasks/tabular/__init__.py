@@ -1,0 +1,1 @@
+"""Task `tabular`: a network learns a column of tables."""

@@ -1,0 +1,146 @@
+"""Load the finished network from its folder, measure it on the held-out rows beside forecasts that need none, and export it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
+from holdfast.core.files import Json
+from holdfast.core.intervals import interval, verdict
+from holdfast.core.run.folder import RunFolder
+from holdfast.rows.table.form import Form
+from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
+from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.task import Asked
+from holdfast.trainer.tasks.tabular.artifact import export, load, note
+from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
+from holdfast.trainer.tasks.tabular.metrics import Column, of_classes, of_numbers, of_quantiles, row_losses, trades
+
+_AT_ONCE = 8192  # rows
+_COMPARED = 64  # rows of which exports must give what the network gives
+_MOST = 1_000_000  # training rows from which quantiles of the target are taken
+
+
+def measured(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
+    """The content of evaluation.json. eval_base: held-out loss of the best naive forecast; eval_tuned: of the network."""
+    device = prepare_torch(settings)
+    network, form, loss = load(run.artifact, config, device)
+    table = load_table(run.data_file)
+    rows = table.rows_of(HELD_OUT)
+    result: Json = {"loads": True, "rows": len(rows), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
+    if len(rows):
+        predicted = predictions(network, table, rows, loss, device, asked)
+        result |= judged(config, table, form, rows, predicted, loss.name)
+    some = (rows if len(rows) else table.rows_of(TRAINING))[:_COMPARED]
+    result["exports"] = export(run.artifact, config, *raw_columns(table, form, some))
+    kept = ("loss", "metrics", "baselines", "gain", "verdict", "says", "trades", "exports", "rows")
+    note(run.artifact, {"held_out": {name: result[name] for name in kept if name in result}})
+    return result
+
+
+def predictions(
+    network: torch.nn.Module, table: TableSet, rows: np.ndarray, loss: RowLoss, device: torch.device, asked: Asked
+) -> Column:  # fmt: skip
+    """[rows, outputs]: probabilities of the classes, or numbers as the target is scaled."""
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            inputs, codes = torch.from_numpy(table.inputs[some]).to(device), torch.from_numpy(table.codes[some]).to(device, torch.int64)
+            outputs = combined(network(inputs, codes), loss.name)
+            found.append((outputs.exp() if loss.name == "cross-entropy" else outputs).double().cpu().numpy())
+            asked(len(some))
+    return np.concatenate(found)
+
+
+def judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
+    """Losses of the network and of naive forecasts on the same rows, what is gained with its interval, and metrics."""
+    target = table.target[rows].astype(np.float64)
+    ours = row_losses(loss, predicted, target, config.columns)
+    naive = {name: row_losses(loss, forecast, target, config.columns) for name, forecast in _naive(config, table, form, rows, loss).items()}
+    best = min(naive, key=lambda name: float(naive[name].mean()))
+    gain = interval(naive[best] - ours)
+    told = verdict(gain["interval"])
+    wanted = target * form.target.scale + form.target.mean
+    result: Json = {
+        "loss": loss,
+        "eval_base": float(naive[best].mean()),
+        "eval_tuned": float(ours.mean()),
+        "baselines": {name: float(losses.mean()) for name, losses in naive.items()},
+        "best_naive": best,
+        "gain": gain,
+        "verdict": told,
+    }
+    if form.target.classes:
+        result["metrics"] = of_classes(predicted, target, form.target.classes)
+    else:
+        own = predicted * form.target.scale + form.target.mean
+        result["metrics"] = of_numbers(own[:, own.shape[1] // 2], wanted)
+        if loss == "quantile":
+            result["metrics"] |= of_quantiles(own, wanted, config.columns.quantiles)
+    if form.target.horizon and not form.target.classes:
+        middle = predicted[:, predicted.shape[1] // 2] * form.target.scale + form.target.mean
+        result["trades"] = trades(middle, wanted, _before(table, rows, form), form.target.horizon, config.columns.cost)
+    return result | {"says": says(result)}
+
+
+def says(result: Json) -> str:
+    """What was found, in one sentence, and what was not."""
+    gain, best = result["gain"], result["best_naive"].replace("_", " ")
+    numbers = f"held-out {result['loss']} {result['eval_tuned']:.5g}, the naive forecast ({best}) {result['eval_base']:.5g}"
+    reach = f"; gained {gain['mean']:.3g}" + (f" ({gain['interval'][0]:.3g} to {gain['interval'][1]:.3g})" if gain["interval"] else "")
+    words = {
+        "better": f"better than naive: {numbers}{reach}",
+        "worse": f"worse than naive: {numbers}{reach}; nothing is predicted",
+        "cannot_tell": f"no better than naive, as far as these rows can tell: {numbers}{reach}; nothing is predicted",
+    }[result["verdict"]]
+    if "trades" in result:
+        deal = result["trades"]
+        beats = {"better": "more", "worse": "less", "cannot_tell": "no more, as far as they can tell,"}[deal["verdict"]]
+        rule = deal["rules"]["model"]
+        earned = f"{rule['net_return']['mean']:.2e} each" if rule["net_return"]["mean"] is not None else "nothing"
+        words += f". {rule['trades']:,} trades after costs: {earned}, {beats} than the rule {deal['best_naive'].replace('_', ' ')}"
+    return words
+
+
+def _naive(config: Config, table: TableSet, form: Form, rows: np.ndarray, loss: str) -> dict[str, Column]:
+    """Forecasts that look at no feature: what the training part's target is like and, with a horizon, no change and the last change."""
+    count = len(rows)
+    training = table.rows_of(TRAINING)
+    if form.target.classes:
+        shares = np.array(form.target.counts, np.float64)
+        return {"shares_of_classes": np.tile(shares / shares.sum(), (count, 1))}
+    learned = table.target[training[:_MOST]].astype(np.float64)
+    if loss == "quantile":
+        return {"quantiles_of_training": np.tile(np.quantile(learned, config.columns.quantiles), (count, 1))}
+    found = {"mean_of_training": np.zeros((count, 1)), "median_of_training": np.full((count, 1), float(np.median(learned)))}
+    if form.target.horizon:
+        found["no_change"] = np.full((count, 1), -form.target.mean / form.target.scale)
+        last = np.nan_to_num((_before(table, rows, form) - form.target.mean) / form.target.scale)
+        found["last_change"] = last[:, None]
+    return found
+
+
+def _before(table: TableSet, rows: np.ndarray, form: Form) -> Column:
+    """The change within the horizon that ended at each row: the target of the row as far before it; NaN where there is none."""
+    horizon = form.target.horizon or 0
+    order = np.lexsort((table.time, table.file))
+    place = np.empty(len(table), np.int64)
+    place[order] = np.arange(len(table))
+    at = place[rows] - horizon
+    source = order[np.maximum(at, 0)]
+    known = (at >= 0) & (table.file[source] == table.file[rows])
+    return np.where(known, table.target[source].astype(np.float64) * form.target.scale + form.target.mean, np.nan)
+
+
+def raw_columns(table: TableSet, form: Form, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """(numbers in their own units, NaN where one was missing and is told; codes) of these rows, as an export takes them."""
+    numbers = len(form.numbers)
+    inputs = table.inputs[rows].astype(np.float64)
+    means, scales = np.array([one.mean for one in form.numbers]), np.array([one.scale for one in form.numbers])
+    raw = inputs[:, :numbers] * scales + means
+    told = [at for at, one in enumerate(form.numbers) if one.indicator]
+    raw[:, told] = np.where(inputs[:, numbers:] > 0, np.nan, raw[:, told])
+    return torch.from_numpy(raw), torch.from_numpy(table.codes[rows].astype(np.int64))

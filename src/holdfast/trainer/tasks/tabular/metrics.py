@@ -1,0 +1,93 @@
+"""How good predictions are, beside forecasts that need no network. Pure, numpy alone; intervals are core/intervals.py's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.core.files import Json
+from holdfast.core.intervals import interval, verdict
+
+Column = npt.NDArray[np.float64]
+
+
+def row_losses(loss: str, predicted: Column, target: Column, table: Any) -> Column:
+    """The loss of each row. predicted: [rows, outputs]; probabilities of classes, or numbers as they were scaled."""
+    if loss == "cross-entropy":
+        losses: Column = -np.log(np.maximum(predicted[np.arange(len(target)), target.astype(int)], 1e-300))
+        return losses
+    apart = target[:, None] - predicted
+    if loss == "quantile":
+        quantiles = np.array(table.quantiles)
+        losses = np.maximum(quantiles * apart, (quantiles - 1) * apart)
+    elif loss == "huber":
+        size, delta = np.abs(apart), table.huber_delta
+        losses = np.where(size <= delta, 0.5 * apart**2, delta * (size - 0.5 * delta))
+    else:
+        losses = apart**2
+    means: Column = losses.mean(axis=1)
+    return means
+
+
+def of_numbers(predicted: Column, target: Column) -> Json:
+    """Of predictions and targets in the target's own unit."""
+    apart = predicted - target
+    spread = float(((target - target.mean()) ** 2).mean()) if len(target) else 0.0
+    mse = float((apart**2).mean())
+    return {"mse": mse, "rmse": math.sqrt(mse), "mae": float(np.abs(apart).mean()), "r2": 1 - mse / spread if spread > 0 else None}
+
+
+def of_classes(probabilities: Column, target: Column, classes: tuple[str, ...]) -> Json:
+    """Accuracy, balanced accuracy (mean over the classes that are there), log loss; area under the curve of two classes."""
+    wanted, found = target.astype(int), probabilities.argmax(axis=1)
+    right = found == wanted
+    of_class = {name: float(right[wanted == at].mean()) for at, name in enumerate(classes) if (wanted == at).any()}
+    log_loss = float(-np.log(np.maximum(probabilities[np.arange(len(wanted)), wanted], 1e-300)).mean())
+    facts: Json = {"accuracy": float(right.mean()), "balanced_accuracy": float(np.mean([*of_class.values()])), "log_loss": log_loss}
+    if len(classes) == 2 and len(of_class) == 2:
+        facts["auc"] = _auc(probabilities[:, 1], wanted == 1)
+    return facts | ({"recall": of_class} if len(of_class) <= 20 else {})
+
+
+def _auc(score: Column, positive: npt.NDArray[np.bool_]) -> float:
+    """Share of pairs that are in the right order, ties counting half."""
+    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    many = int(positive.sum())
+    return float((rank[positive].sum() - many * (many + 1) / 2) / (many * (len(score) - many)))
+
+
+def of_quantiles(predicted: Column, target: Column, quantiles: list[float]) -> Json:
+    """Share of targets at or below each predicted quantile: what it should be is the quantile."""
+    return {"coverage": {f"{quantile:g}": float((target <= predicted[:, at]).mean()) for at, quantile in enumerate(quantiles)}}
+
+
+def trades(signal: Column, realised: Column, before: Column, horizon: int, cost: float) -> Json:
+    """Mean net return of a trade every `horizon` rows: by the signal's sign, and by rules that need no network.
+
+    realised: log return within the horizon; before: that of the horizon before, NaN where unknown; cost: share of the price.
+    """
+    every = slice(None, None, horizon)
+    signal, realised, before = signal[every], realised[every], before[every]
+    rules = {
+        "model": np.sign(signal),
+        "always_long": np.ones_like(signal),
+        "last_move": np.nan_to_num(np.sign(before)),
+        "flat": np.zeros_like(signal),
+    }
+    net = {name: side * realised - cost * np.abs(side) for name, side in rules.items()}
+    told: Json = {}
+    for name, side in rules.items():
+        taken = side != 0
+        told[name] = {
+            "trades": int(taken.sum()),
+            "hits": float((np.sign(realised[taken]) == side[taken]).mean()) if taken.any() else None,
+            "net_return": interval(net[name]),
+            "total": float(net[name].sum()),
+        }
+    naive = max((name for name in rules if name != "model"), key=lambda name: float(net[name].mean()))
+    gain = interval(net["model"] - net[naive])
+    return {"rules": told, "every_rows": horizon, "cost": cost, "best_naive": naive, "gain": gain, "verdict": verdict(gain["interval"])}
