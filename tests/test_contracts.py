@@ -29,6 +29,7 @@ OPTIONS = {
     "data clean": SHARED_DATA_OPTIONS | {"--out", "--rejects"},
     "data make": {"--rows", "--out", "--recipe", "--json"},
     "data collect": {"SOURCE", "--out", "--json"},
+    "data show": {"FILE", "--row", "--model", "--json"},
     "data bars": {"FILE", "--vix", "--out", "--json"},
     "train": {"CONFIG", "key=value", "--run", "--extend", "--faults", "--json"},
     "run": {"--name", "--run", "--progress", "--checkpoints", "--retries", "--hang-s", "--try", "--callback", "--json", "-- COMMAND ..."},
@@ -39,7 +40,7 @@ OPTIONS = {
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
 BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"plan", "drill", "tune", "serve", "models", "learn", "watch"} | {"data show"}
+NOT_YET = {"plan", "drill", "tune", "serve", "models", "learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {

@@ -23,7 +23,8 @@ from holdfast.cli import main
 from holdfast.core.files import Json
 from holdfast.rows.files.raw_row import Reject
 from holdfast.rows.files.read import form_of, read_rows
-from holdfast.rows.judge.layouts import BadRow, parse_example, prompt_and_answer
+from holdfast.rows.judge.layouts import parse_example, prompt_and_answer
+from holdfast.rows.judge.turns import BadRow
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}

@@ -14,7 +14,8 @@ from conftest import SHARED, holdfast, make_rows, needs_shared, write_rows
 from holdfast.core.config.load import load_config
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.run.folder import RunFolder
-from holdfast.rows.judge.layouts import BadRow, parse_example, prompt_and_answer
+from holdfast.rows.judge.layouts import parse_example, prompt_and_answer
+from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.judge.unused import Unused
 from holdfast.supervisor.foresee import foresee
 from holdfast.supervisor.prepare import check_data
@@ -67,7 +68,7 @@ def test_rows_marked_bad_are_refused_before_anything_is_trained(config_of: Calla
     file = write_rows(tmp_path / "kto.jsonl", rows)
     done = holdfast("train", config_of(data={"files": [str(file)]}), "--run", tmp_path / "run")
     assert done.returncode == 1
-    assert "preference_row 40" in done.stderr and "cannot be trained on yet" in done.stderr
+    assert "preference_row 40" in done.stderr and "train.objective" in done.stderr
     assert not (tmp_path / "run/attempts").exists()
 
 

@@ -16,8 +16,9 @@ from conftest import SHARED, needs_shared
 from holdfast.core.errors import Stop
 from holdfast.rows.files.raw_row import RawRow, Reject
 from holdfast.rows.files.read import read_rows
-from holdfast.rows.judge.layouts import BadRow, Example, Message, parse_example
+from holdfast.rows.judge.layouts import parse_example
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import ChatTemplate, load_template, pieces
 from holdfast.rows.tokens.codec import Tokens, load_codec
 

@@ -13,8 +13,8 @@ import pytest
 from conftest import make_rows, write_rows
 from holdfast.core.config.config import Data
 from holdfast.core.files import Json
-from holdfast.rows.judge.layouts import BadRow, Example, Message
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, Tokens, load_codec
 from holdfast.rows.tokens.shard import blocks, tokenise

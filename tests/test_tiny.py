@@ -6,8 +6,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.core.facts.model_folder import EMBEDDED, read_model
-from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import Example, Message
 from holdfast.rows.tokens.chat_template import load_template, pieces
 from holdfast.rows.tokens.codec import Tokens, load_codec
 

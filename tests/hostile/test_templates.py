@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.rows.judge.layouts import BadRow, Example, Message
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import load_template, pieces
 from holdfast.rows.tokens.sandbox import sandbox
 

@@ -33,7 +33,16 @@ def model_folder(folder: Path, kind: str = "llama", dtype: torch.dtype = torch.f
 class Stand:
     """Task and optimizer of a config; `step` computes and applies one step of all rows."""
 
-    def __init__(self, model: Path, tokens: TokenSet | None = None, settings: dict[str, Any] | None = None, **sections: Any) -> None:
+    def __init__(
+        self,
+        model: Path,
+        tokens: TokenSet | None = None,
+        settings: dict[str, Any] | None = None,
+        folder: Path | None = None,
+        **sections: Any,
+    ) -> None:
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
         tree = {"model": str(model), "data": {"files": "x", "held_out": 0.0}, "train": {"lr": 1e-2}, "adapter": {"r": 4}}
         for name, values in sections.items():
             tree[name] = tree.get(name, {}) | values  # type: ignore[operator]
@@ -41,7 +50,7 @@ class Stand:
         chosen = {"steps": STEPS, "samples": 6, "threads": 1, "micro_batch_tokens": 400, "packing": self.config.adapter.type != "prompt"}
         self.settings = Settings.model_validate(chosen | (settings or {}))
         torch.set_num_threads(1)
-        self.task = Sft(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"))
+        self.task = Sft(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"), folder)
         self.rows = list(range(len(self.task.tokens)))
         self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.upkeep.rates)
         self.artifact = TensorImage(self.task.artifact, {"format": "pt"})

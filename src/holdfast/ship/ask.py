@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 
 from holdfast.core.files import Json
-from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, Tokens
 from holdfast.ship.endings import end_of_turn, end_tokens

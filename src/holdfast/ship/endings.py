@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import read_json
-from holdfast.rows.judge.layouts import BadRow, Example, Message
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec
 

@@ -16,7 +16,7 @@ from holdfast.rows.files.raw_row import Source
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.tokens.codec import Codec
 from holdfast.rows.tokens.shard import blocks, tokenise
-from holdfast.rows.tokens.token_set import load_tokens, split
+from holdfast.rows.tokens.token_set import load_tokens, sequences, split
 
 GENERAL = "general.jsonl"  # beside this file
 
@@ -88,7 +88,7 @@ def of_run(run: RunFolder, most: int | None = None) -> Samples:
     chosen, kind = (held_out, "held_out") if len(held_out) else (training, "training")
     found = []
     for number in chosen[:most].tolist():
-        ids, learned = tokens.row(number)
+        (ids, learned), _ = sequences(*tokens.row(number))[0]  # of a pair the better one
         found.append((ids.tolist(), learned.tolist(), tokens.source(number)))
     return joined(found, kind)
 

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from holdfast.book.knowledge import has_fused_attention
-from holdfast.core.config.config import Config, Data
+from holdfast.core.config.config import Config
 from holdfast.core.errors import Stop
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
@@ -18,7 +18,9 @@ from holdfast.core.types import Finding
 from holdfast.mind.plan import make_plan
 from holdfast.rows.files.raw_row import RawRow, Reject
 from holdfast.rows.files.read import read_rows
-from holdfast.rows.judge.layouts import BadRow, parse_example
+from holdfast.rows.judge.layouts import parse_example
+from holdfast.rows.judge.rules import WANTED
+from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.judge.unused import Unused
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.supervisor.tables import foresee_table
@@ -87,8 +89,8 @@ def _rows(config: Config) -> Iterator[Finding]:
         except (OSError, Stop) as error:
             yield Finding("data-files", "block", f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", fix)
             continue
-        bad = [wrong for row in first if (wrong := _wrong(row, config.data))]
-        if telling := _telling(first, config.data):
+        bad = [wrong for row in first if (wrong := _wrong(row, config))]
+        if telling := _telling(first, config):
             text = f"{name}: not used, though it may change what a row means: {', '.join(telling)}"
             yield Finding("data-fields", "warn", text, "leave rows out with jq before the run; every row is learned alike")
         if not first:
@@ -99,20 +101,22 @@ def _rows(config: Config) -> Iterator[Finding]:
             yield Finding("data-files", "block" if hopeless else "warn", text, fix)
 
 
-def _telling(rows: list[RawRow | Reject], data: Data) -> list[str]:
+def _telling(rows: list[RawRow | Reject], config: Config) -> list[str]:
     """Fields of these rows that nothing is learned from and that look as if they changed what a row means."""
-    good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, data)]
+    good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, config)]
+    data, wanted = config.data, WANTED.get(config.train.objective, "answers")
     unused = Unused()
-    unused.add([(value, parse_example(value, data.format, data.fields).layout) for value in good], data.fields)
+    unused.add([(value, parse_example(value, data.format, data.fields, wanted).layout) for value in good], data.fields, wanted == "marks")
     return list(unused.telling)
 
 
-def _wrong(row: RawRow | Reject, data: Data) -> str:
+def _wrong(row: RawRow | Reject, config: Config) -> str:
     """Why this is no row to train on, as far as its form says; an empty text where it may be one."""
     if isinstance(row, Reject):
         return row.detail
     try:
-        parse_example(row.value, data.format, data.fields)
+        data = config.data
+        parse_example(row.value, data.format, data.fields, WANTED.get(config.train.objective, "answers"))
     except BadRow as bad:
         return str(bad)
     return ""

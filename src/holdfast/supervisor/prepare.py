@@ -40,7 +40,7 @@ from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of
 from holdfast.rows.crew.build import Checked, check_rows, report
 from holdfast.rows.crew.workers import Workers
-from holdfast.rows.judge.rules import Rules, named
+from holdfast.rows.judge.rules import rules_of
 from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
@@ -225,7 +225,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     if limit < config.train.max_tokens:
         run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
         terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
-    rules = Rules(config.data.format, limit, named(config.data.fields.items(), "data.fields"), config.data.too_long, config.data.redact)
+    rules = rules_of(config, limit)
     folder = cache_folder(os.environ)
     cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, rules))
     with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:

@@ -167,13 +167,22 @@ def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) ->
         "lr": bench.learning_rate(step),
         "tokens": computed.tokens if computed else 0,
         "labels": computed.labels if computed else 0,
-        "token_accuracy": round(computed.right / computed.labels, 6) if computed else None,
+        **_accuracy(bench, computed),
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes(bench.device),
         "samples": bench.samples(step),
         "attempt": bench.job.number,
         "time": round(time.time(), 3),
     }
+
+
+def _accuracy(bench: Bench, computed: Gradients | None) -> Json:
+    """Of tokens; or of pairs, with their mean margin."""
+    share = round(computed.right / computed.labels, 6) if computed else None
+    if bench.task.measures == ("right",):
+        return {"token_accuracy": share}
+    means = {name: round(total / computed.labels, 6) for name, total in computed.measured.items()} if computed else {}
+    return {"token_accuracy": None, "pair_accuracy": share, **means}
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ Announce = Callable[[str, int, Batch], float]
 class Gradients:
     """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite.
 
-    right: labels whose logit was the largest.
+    right: labels whose logit was the largest, or pairs whose better answer is ahead. measured: what else was summed over labels.
     """
 
     loss: float
@@ -31,6 +31,7 @@ class Gradients:
     tokens: int
     labels: int
     right: int
+    measured: dict[str, float] = field(default_factory=dict)
 
     @property
     def finite(self) -> bool:
@@ -61,30 +62,31 @@ def compute_gradients(
     torch.manual_seed(step)  # for whatever draws from the generator all the same
     optimizer.clear()
     parts = [_accumulate(task, optimizer, step, number, batch, labels, announce) for number, batch in enumerate(batches)]
-    total, right = sum(parts[1:], start=parts[0])
+    total, measured = sum(parts[1:], start=parts[0]).tensor_split([1])
     with tag_out_of_memory(batches[-1]):
         announce("gate", len(batches) - 1, batches[-1])
         task.upkeep.gradients()
     norm = torch.linalg.vector_norm(optimizer.gradient)
-    values = torch.stack([total / labels, norm.double(), right])
+    values = torch.cat([total / labels, norm.double().reshape(1), measured])
     with tag_out_of_memory(batches[-1]):
         meanwhile()
-    loss_value, norm_value, right_value = values.tolist()  # the step's one synchronisation
-    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value))
+    loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
+    more = dict(zip(task.measures[1:], others, strict=True))
+    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value), more)
 
 
 def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
-    """Add one micro-batch's share to the gradients; its loss and its labels predicted right, [2]. Raises OutOfMemory."""
+    """Add one micro-batch's share to the gradients; its loss and what was measured beside it, [1 + measures]. Raises OutOfMemory."""
     with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)
-        loss, right = task.loss_sum(batch, step)
+        loss, measured = task.loss_sum(batch, step)
         if factor != 1.0:
             loss = loss * factor
         factor = announce("backward", number, batch)
         (loss / labels).backward()  # type: ignore[no-untyped-call]
         if factor != 1.0:
             optimizer.gradient.mul_(factor)
-        return torch.stack([loss.detach().double(), right.double()])
+        return torch.cat([loss.detach().double().reshape(1), measured.double().reshape(-1)])
 
 
 def update(optimizer: Block, computed: Gradients, lr: float, max_grad_norm: float) -> None:

@@ -97,6 +97,11 @@ class Task(Protocol[OneBatch]):
         ...
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """What is summed over labels beside their loss: `right`, those predicted right, and what else a task measures."""
+        ...
+
+    @property
     def facts(self) -> Json:
         """How it computes, for the event `restored`."""
         ...
@@ -126,7 +131,7 @@ class Task(Protocol[OneBatch]):
         ...
 
     def loss_sum(self, batch: OneBatch, step: int) -> tuple[Tensor, Tensor]:
-        """Sum the losses of a micro-batch's labels, a scalar that can be differentiated; and count those predicted right."""
+        """Sum the losses of a micro-batch's labels, a scalar that can be differentiated; and what `measures` names."""
         ...
 
     def lighter(self, settings: Settings) -> PartialSettings:

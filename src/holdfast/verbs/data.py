@@ -11,6 +11,7 @@ EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --m
 _KINDS = {
     "check": "say of every row whether it can be trained on, and why not",
     "clean": "write the rows that can be trained on, and the others with their reasons",
+    "show": "print a row as it is trained on, token by token",
     "split": "divide rows into files, similar rows in the same one",
     "sample": "draw rows by seed, evenly over a field",
     "diff": "say what changed between two versions of a set",

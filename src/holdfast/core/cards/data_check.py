@@ -25,7 +25,7 @@ class RowView(NamedTuple):
 
     `specials`: texts that the tokenizer takes for tokens of its own, where a chat template is written around the row.
     `tokens` is None until they are counted. `loss`: the mean of the answer's tokens under a model, in nats; `deviation`: how far that
-    lies from the median of all rows; both None but in a second look.
+    lies from the median of all rows; both None but in a second look. `worse`: the worse answer of a pair.
     """
 
     prompt: str
@@ -36,6 +36,7 @@ class RowView(NamedTuple):
     tokens: int | None = None
     loss: float | None = None
     deviation: float | None = None
+    worse: str = ""
 
 
 class Columns(NamedTuple):
@@ -66,6 +67,7 @@ class DataCheck(Card):
     conversations_only: bool = False
     beyond_ascii: bool = False  # asked only of texts that are not ASCII alone
     second_look: bool = False  # asked only of what `data check --second-look` measured
+    pairs_only: bool = False  # asked only of rows with a better and a worse answer
     specials_only: bool = False  # asked only where the tokenizer's special tokens stand in some text
 
     @property
@@ -79,6 +81,8 @@ class DataCheck(Card):
 
     def finds(self, row: RowView) -> str:
         """What is wrong with this row, or an empty text."""
+        if self.pairs_only and not row.worse:
+            return ""
         if (self.conversations_only and not row.turns) or (self.beyond_ascii and row.text.isascii()):
             return ""
         if (self.is_screened and not self.screen(row.text)) or not self.sifted([row.prompt], [row.answer], [row.tokens]):

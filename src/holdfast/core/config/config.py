@@ -39,6 +39,9 @@ class Data(Section):
     too_long: Literal["cut", "reject", "split"] = Field(
         "cut", description="a row of more than train.max_tokens is cut, rejected, or split at turns and sentences"
     )
+    train_on: Literal["assistant", "last", "all"] = Field(
+        "assistant", description="what of a row is learned: every answer, the last one alone, or all tokens, the prompt's too"
+    )
     redact: bool = Field(False, description="take secrets and e-mail addresses out of the texts")
     held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
     held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
@@ -48,6 +51,12 @@ class Data(Section):
     weights: dict[str, Weight] = Field(
         default_factory=dict, description="how often a file's rows are drawn, relative to their number: {file: weight}; 1 when not given"
     )
+
+    @model_validator(mode="after")
+    def _split_answers(self) -> Data:
+        if self.too_long == "split" and self.train_on != "assistant":
+            raise ValueError(f"too_long split learns every answer once: it goes with train_on assistant, not {self.train_on}")
+        return self
 
     @field_validator("files", "held_out_files", mode="before")
     @classmethod
@@ -123,8 +132,25 @@ class Adapter(Section):
         return value
 
 
+class Preference(Section):
+    """How answers are held against each other, where train.objective is not sft; by default as is usual for it."""
+
+    beta: float | None = Field(None, gt=0, description="how far the model may go from the reference: 0.1; simpo: scale of the margin, 2")
+    loss: Literal["sigmoid", "ipo", "hinge"] = Field("sigmoid", description="dpo: what becomes of a pair's margin")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="dpo, simpo: share of the pairs that may be the wrong way round")
+    length_normalised: bool = Field(False, description="dpo: margins per token")
+    sft_weight: float = Field(0.0, ge=0, description="dpo, simpo: share of the better answer's own loss per token that is added")
+    margin: float = Field(0.5, ge=0, description="simpo: by how much the better answer is to be ahead (gamma)")
+    desirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked good")
+    undesirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked bad")
+
+
 class Train(Section):
     """How it is trained."""
+
+    objective: Literal["sft", "dpo", "orpo", "simpo", "kto"] = Field(
+        "sft", description="what is learned: answers (sft), which of two answers is better (dpo, orpo, simpo), which answers are good (kto)"
+    )
 
     epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
     steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
@@ -250,9 +276,21 @@ class Config(Section):
     table: Table | None = Field(None, description="with task tabular: what the columns are")
     network: Network = Network()
     train: Train = Train()
+    preference: Preference = Preference()
     save: Save = Save()
     evaluate: Evaluate = Evaluate()
     run: Run = Run()
+
+    @model_validator(mode="after")
+    def _objective_fits(self) -> Config:
+        wanted, kind = self.train.objective, self.adapter.type
+        if wanted in ("dpo", "kto") and kind in OWN_WEIGHTS:
+            text = f"train.objective {wanted} holds the model against the one without its adapter, and adapter.type {kind} has none"
+            raise ValueError(f"{text}; take orpo or simpo, which need no reference, or an adapter")
+        if wanted != "sft" and self.data.train_on != "assistant":
+            raise ValueError(f"data.train_on {self.data.train_on} is for train.objective sft; {wanted} looks at the last answer")
+        return self
+
     faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")
 
     @model_validator(mode="before")

@@ -16,7 +16,8 @@ from holdfast.rows.alike.similar import BINS, Signatures, key_of, normal, signat
 from holdfast.rows.files.raw_row import Reject, Source
 from holdfast.rows.files.read import line_of, parse, read_unparsed
 from holdfast.rows.judge.judge import view_of
-from holdfast.rows.judge.layouts import BadRow, parse_example
+from holdfast.rows.judge.layouts import parse_example
+from holdfast.rows.judge.turns import BadRow
 
 _AT_ONCE = 1024  # rows whose signatures are made together
 

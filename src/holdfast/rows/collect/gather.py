@@ -11,7 +11,8 @@ from holdfast.core.files import Json
 from holdfast.rows.collect.outfile import OutFile, append
 from holdfast.rows.collect.record import Batch, Record, Unusable
 from holdfast.rows.collect.redact import Level, redact, redact_all
-from holdfast.rows.judge.layouts import BadRow, parse_example
+from holdfast.rows.judge.layouts import parse_example
+from holdfast.rows.judge.turns import BadRow
 
 _RAW_KEPT = 1 << 16  # characters of a reject
 

@@ -19,7 +19,8 @@ from holdfast.rows.alike.similar import key_of, normal
 from holdfast.rows.files.raw_row import RawRow, json_line
 from holdfast.rows.files.read import read_rows
 from holdfast.rows.judge.judge import view_of
-from holdfast.rows.judge.layouts import BadRow, parse_example
+from holdfast.rows.judge.layouts import parse_example
+from holdfast.rows.judge.turns import BadRow
 
 _AT_ONCE = 4096  # keys that are sorted in together
 _NEWEST_BYTES = 1 << 20

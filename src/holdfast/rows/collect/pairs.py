@@ -12,7 +12,8 @@ from typing import Any
 
 from holdfast.core.files import Json
 from holdfast.rows.collect.record import Record, Unusable
-from holdfast.rows.judge.layouts import BadRow, parse_example
+from holdfast.rows.judge.layouts import parse_example
+from holdfast.rows.judge.turns import BadRow
 
 _REQUESTS = ("request", "request_body", "input")
 _RESPONSES = ("response", "response_body", "output", "completion", "result")

@@ -17,8 +17,9 @@ import orjson
 from holdfast.core.cards.data_check import DataCheck, RowView, Turn
 from holdfast.rows.files.raw_row import Reject, Source, Unparsed
 from holdfast.rows.files.read import exact_value, parse
-from holdfast.rows.judge.layouts import WITHOUT_TURNS, BadRow, Example, example_of, parse_example, prompt_and_answer
+from holdfast.rows.judge.layouts import CONVERSATIONS, WITHOUT_TURNS, example_of, parse_example, prompt_and_answer
 from holdfast.rows.judge.rules import Rules, checks
+from holdfast.rows.judge.turns import BadRow, Example
 
 _DEEPEST = 100
 
@@ -55,7 +56,7 @@ class Judged:
     @property
     def is_pair(self) -> bool:
         """Whether its turns are the prompt and the answer, and no more."""
-        return self.layout != "chat" and self.layout not in WITHOUT_TURNS
+        return self.layout not in CONVERSATIONS and self.layout not in WITHOUT_TURNS
 
     @property
     def text(self) -> str:
@@ -68,8 +69,8 @@ class Judged:
     @property
     def view(self) -> RowView:
         """What checks see of it."""
-        turns = _turns(self.example) if self.layout == "chat" else ()
-        return RowView(self.prompt, self.answer, self.text, turns, self.specials, self.tokens)
+        turns = _turns(self.example) if self.layout in CONVERSATIONS else ()
+        return RowView(self.prompt, self.answer, self.text, turns, self.specials, self.tokens, worse=_worse(self.known))
 
 
 def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tuple[str, ...]) -> tuple[list[Judged], list[Reject]]:
@@ -77,7 +78,7 @@ def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tup
     rejects: list[Reject] = []
     good: list[Judged] = []
     fields = dict(rules.fields)
-    by_names = rules.layout == "auto" and not fields
+    by_names = rules.layout == "auto" and not fields and rules.wanted == "answers"
     for at, unparsed in enumerate(rows):
         value, mended = _value(unparsed, first_line)
         if isinstance(value, Reject):
@@ -86,7 +87,7 @@ def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tup
         try:
             example, texts = None, prompt_and_answer(value) if by_names else None
             if texts is None:
-                example = parse_example(value, rules.layout, fields)
+                example = parse_example(value, rules.layout, fields, rules.wanted)
                 texts = _texts(example)
             if unparsed.json is None:
                 _refuse_double_keys(unparsed.raw, value, texts[0])
@@ -148,13 +149,17 @@ def _asked(cards: Iterable[DataCheck], rows: list[Judged], specials: tuple[str, 
 
 def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[DataCheck]:
     """The checks that can find something in rows of this text."""
-    conversations = any(row.layout == "chat" for row in rows)
+    conversations = any(row.layout in CONVERSATIONS for row in rows)
+    pairs = any(row.layout == "preference" for row in rows)
     specials = any(row.specials for row in rows)
     foreign = "" if text.isascii() else joined_text([row for row in rows if not row.is_ascii])
     asked = (
         card
         for card in cards
-        if not card.second_look and (conversations or not card.conversations_only) and (specials or not card.specials_only)
+        if not card.second_look
+        and (pairs or not card.pairs_only)
+        and (conversations or not card.conversations_only)
+        and (specials or not card.specials_only)
     )
     return [card for card in asked if (foreign and card.screen(foreign) if card.beyond_ascii else card.screen(text))]
 
@@ -165,13 +170,17 @@ def found_in(card: DataCheck, rows: list[Judged]) -> Iterator[tuple[Judged, str]
         places = card.sifted([row.prompt for row in rows], [row.answer for row in rows], [row.tokens for row in rows])
         rows = [rows[place] for place in places]
     if card.conversations_only:
-        rows = [row for row in rows if row.layout == "chat"]
+        rows = [row for row in rows if row.layout in CONVERSATIONS]
     if card.beyond_ascii:
         rows = [row for row in rows if not row.is_ascii]
     look, screen = card.look, card.screen if card.is_screened else None
     for row in rows:
         if (screen is None or screen(row.text)) and (detail := look(row.view)):
             yield row, detail
+
+
+def _worse(example: Example | None) -> str:
+    return example.worse[-1].content if example and example.worse else ""
 
 
 def joined_text(rows: list[Judged]) -> str:
@@ -187,7 +196,7 @@ def view_of(example: Example) -> RowView:
 
 def _texts(example: Example) -> tuple[str, str, str]:
     """Layout, prompt and answer; of a conversation all that the assistant does not say, and all it says."""
-    if example.layout != "chat":
+    if example.layout not in CONVERSATIONS:
         prompt, answer = [turn.content for turn in example.messages] or (example.given, example.learned)
         return example.layout, prompt, answer
     answer = "\n".join([turn.content for turn in example.messages if turn.role == "assistant"])
@@ -201,7 +210,7 @@ def _turns(example: Example) -> tuple[Turn, ...]:
 
 def _mended(row: Judged, mend: Callable[[str], str], reason: str, detail: str, rules: Rules) -> Judged:
     value = _in_all_texts(row.value if row.mended else _exact(row), mend)
-    example = parse_example(value, rules.layout, dict(rules.fields))
+    example = parse_example(value, rules.layout, dict(rules.fields), rules.wanted)
     mended = (*row.mended, (reason, detail))
     return Judged(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials)
 

@@ -63,6 +63,8 @@ def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]
         read = set(pair[1:])
     elif layout == "text":
         read = {"text"}
+    elif layout == "preference":
+        read = {*KNOWN_NAMES, "preferred_output", "non_preferred_output"}
     else:
         read = {"messages" if "messages" in named else "conversations", "system", "tools"}
     return {name for name, ours in ours_of.items() if ours & read}

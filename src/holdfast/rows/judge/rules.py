@@ -12,11 +12,14 @@ from typing import Literal
 
 from holdfast.book import cards_of
 from holdfast.core.cards.data_check import DataCheck
+from holdfast.core.config.config import Config
 from holdfast.core.errors import USAGE, Stop
 from holdfast.rows.judge.names import FIELDS
 
 NO_LIMIT = sys.maxsize
-_VERSION = 6  # of everything that turns a row into tokens: reader, formats, template, cut
+Wanted = Literal["answers", "pairs", "marks"]
+WANTED: dict[str, Wanted] = {"dpo": "pairs", "orpo": "pairs", "simpo": "pairs", "kto": "marks"}
+_VERSION = 7  # of everything that turns a row into tokens: reader, formats, template, cut
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Rules:
     """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`.
 
     `redact`: whether secrets and addresses are taken out of the texts. `languages`: whether the language of each row is looked for.
+    `wanted`: answers that are all good, pairs of a better and a worse one, or marked ones.
+    `learns`: every answer, the last one, or all tokens.
     """
 
     layout: str = "auto"
@@ -32,10 +37,22 @@ class Rules:
     too_long: Literal["cut", "reject", "split"] = "cut"
     redact: bool = False
     languages: bool = False
+    wanted: Wanted = "answers"
+    learns: Literal["assistant", "last", "all"] = "assistant"
 
     def changes(self, card: DataCheck) -> bool:
         """Whether rows in which this check finds something are rejected or mended, and not only noted."""
         return card.verdict != "note" or (self.redact and card.mend is not None)
+
+
+def rules_of(config: Config, limit: int) -> Rules:
+    """The rules of a run, whose rows may have `limit` tokens."""
+    data, train = config.data, config.train
+    fields = named(data.fields.items(), "data.fields")
+    wanted: Wanted = WANTED.get(train.objective, "answers")
+    learns = "last" if wanted != "answers" else data.train_on
+    too_long = "cut" if wanted != "answers" and data.too_long == "split" else data.too_long
+    return Rules(data.format, limit, fields, too_long, data.redact, wanted=wanted, learns=learns)
 
 
 def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from holdfast.rows.judge.names import fields_read
+from holdfast.rows.judge.names import MARKS, fields_read
 
 _MOST_NAMES = 200  # that are counted; rows with more have no columns
 _TURN = {"role", "content", "from", "value", "tool_calls", "tool_call_id", "name", "id"}
@@ -33,13 +33,14 @@ class Unused:
     telling: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
-    def add(self, rows: Iterable[tuple[Any, str]], fields: Mapping[str, str]) -> None:
-        """Count the fields of rows, each given with the layout it was read in."""
+    def add(self, rows: Iterable[tuple[Any, str]], fields: Mapping[str, str], marks: bool = False) -> None:
+        """Count the fields of rows, each given with the layout it was read in. marks: what marks an answer is used, too."""
         plain: dict[tuple[str, ...], tuple[str, ...]] = {}
         for value, layout in rows:
             names = (layout, *value) if isinstance(value, dict) else ()
             if names not in plain:
-                plain[names] = tuple(set(names[1:]) - fields_read(value, layout, fields)) if names else ()
+                used = fields_read(value, layout, fields) | ({*MARKS} if marks else set()) if names else set()
+                plain[names] = tuple(set(names[1:]) - used)
             found = {name: value[name] for name in plain[names]}
             if layout == "chat":
                 found |= dict(_of_turns(value))

@@ -20,9 +20,9 @@ from holdfast.rows.alike.similar import BINS, hashes, normal, signatures
 from holdfast.rows.files.raw_row import Reject, json_line, raw_json
 from holdfast.rows.files.read import json_of, line_of
 from holdfast.rows.judge.judge import Judged
-from holdfast.rows.judge.layouts import BadRow
 from holdfast.rows.judge.notes import note
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.survey.languages import languages_of
 from holdfast.rows.survey.scripts import scripts_of
 from holdfast.rows.tokens.arrays import Array, pack, unpack

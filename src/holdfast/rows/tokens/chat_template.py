@@ -6,16 +6,16 @@ transformers tokenizer imports torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
 from holdfast.core.safe_open import read_small
-from holdfast.rows.judge.layouts import BadRow, Example, Message
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.sandbox import bounded_text, sandbox, to_json
 from holdfast.rows.tokens.skeleton import Piece, Skeleton, Unclear, followable, make_skeleton
 
@@ -57,6 +57,19 @@ def pieces(example: Example, template: ChatTemplate) -> list[Piece]:
     if template.compiled is None:
         return _plain(example.messages, template.eos)
     return _by_shape(example, template) or _chat(example.messages, example.tools, template)
+
+
+def learned_by(parts: list[Piece], learns: Literal["assistant", "last", "all"]) -> list[Piece]:
+    """The pieces with those marked that are to be learned: as they are, the last answer alone, or all."""
+    if learns == "assistant":
+        return parts
+    last = max((at for at, (_, learned) in enumerate(parts) if learned), default=-1)
+    return [(text, learns == "all" or at == last) for at, (text, _) in enumerate(parts)]
+
+
+def worse_pieces(example: Example, template: ChatTemplate) -> list[Piece]:
+    """The pieces of a pair's worse conversation; its last answer is what is looked at."""
+    return learned_by(pieces(replace(example, messages=example.worse, worse=()), template), "last")
 
 
 def pair_pieces(prompt: str, answer: str, template: ChatTemplate) -> list[Piece] | None:

@@ -14,8 +14,8 @@ from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models,
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, read_json
-from holdfast.rows.judge.layouts import BadRow
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.tokens.chat_template import ChatTemplate, load_template
 from holdfast.rows.tokens.skeleton import Piece
 from holdfast.rows.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
@@ -26,7 +26,7 @@ class Tokens:
     """One row: token numbers, and for each whether it is learned. `cut`: how many tokens did not fit."""
 
     ids: list[int]
-    learned: list[bool]
+    learned: list[bool] | list[int]
     cut: int
 
 
@@ -86,7 +86,7 @@ class Codec:
 
     def _fit(self, row: list[Piece], sizes: list[int], rules: Rules) -> Fit | BadRow:
         try:
-            return fit(self._lead(row), [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
+            return fit(self.lead(row), [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
         except BadRow as bad:
             return bad
 
@@ -111,11 +111,12 @@ class Codec:
         encoded = iter(self._encodings([text for row in rows for text, _ in row]))
         return ([next(encoded) for _ in row] for row in rows)
 
-    def _lead(self, row: list[Piece]) -> tuple[int, ...]:
+    def lead(self, row: list[Piece]) -> tuple[int, ...]:
+        """What stands before a row whose text does not begin with it already."""
         return () if self.template.bos and row[0][0].startswith(self.template.bos) else self.bos
 
     def _join(self, row: list[Piece], parts: list[Encoding], rules: Rules) -> Tokens | BadRow:
-        lead = self._lead(row)
+        lead = self.lead(row)
         try:
             size = fit(lead, [(len(part), learned) for part, (_, learned) in zip(parts, row, strict=True)], rules)
         except BadRow as bad:

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,15 +20,16 @@ from holdfast.core.files import Json
 from holdfast.rows.files.raw_row import Reject, Unparsed, json_line
 from holdfast.rows.files.read import read_unparsed
 from holdfast.rows.judge.judge import Judged, judge
-from holdfast.rows.judge.layouts import BadRow
 from holdfast.rows.judge.notes import note
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import BadRow, Example
 from holdfast.rows.judge.unused import Unused
 from holdfast.rows.tokens.arrays import Array, pack, unpack
-from holdfast.rows.tokens.chat_template import pair_pieces, pieces
+from holdfast.rows.tokens.chat_template import learned_by, pair_pieces, pieces, worse_pieces
 from holdfast.rows.tokens.codec import Codec, Tokens
 from holdfast.rows.tokens.skeleton import Piece
-from holdfast.rows.tokens.too_long import Changes, fitted
+from holdfast.rows.tokens.too_long import Changes, Parts, fitted
+from holdfast.rows.tokens.worse import WORSE
 
 _VERSION = 1  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
@@ -172,6 +173,8 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     for (row, _), tokens in zip(good, codec.encode([text for _, text in good], rules), strict=True):
         try:
             parts = fitted(row.example, tokens, codec, rules)
+            if rules.wanted != "answers":
+                parts = judged_answers(row.example, parts, codec, rules)
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
             continue
@@ -181,13 +184,30 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
         trained.append(row)
     verdicts.reject(rejects)
     verdicts.noted.update(card.reason for card, _, _ in note(trained, rules))
-    verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields))
+    verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields), rules.wanted == "marks")
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
     learned = np.fromiter(itertools.chain.from_iterable(tokens.learned for _, tokens in kept), np.uint8)
-    verdicts.learned, verdicts.largest = int(learned.sum()), int(ids.max(initial=-1))
+    verdicts.learned, verdicts.largest = int((learned & 1).sum()), int(ids.max(initial=-1))
     lengths = np.array([len(tokens.ids) for _, tokens in kept], np.int32)
     lines = np.array([line for line, _ in kept], np.int32)
     return Shard(ids, learned, lengths, lines, as_lines(rejects), verdicts)
+
+
+def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) -> Parts:
+    """A pair as one row of two sequences, the worse one second; its tokens, and those of an answer marked bad, have WORSE added.
+
+    Raises BadRow where nothing of the worse answer is left.
+    """
+    (first,) = better.rows
+    if not example.worse:
+        flags = list(first.learned) if example.good else [flag + WORSE for flag in first.learned]
+        return Parts((Tokens(first.ids, flags, first.cut),), better.changes)
+    (encoded,) = codec.encode([worse_pieces(example, codec.template)], rules)
+    second = fitted(replace(example, messages=example.worse, worse=()), encoded, codec, rules)
+    (other,) = second.rows
+    flags = [*first.learned, *(flag + WORSE for flag in other.learned)]
+    changes = better.changes or second.changes
+    return Parts((Tokens([*first.ids, *other.ids], flags, first.cut + other.cut),), changes)
 
 
 def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judged, list[Piece]]], list[Reject]]:
@@ -197,7 +217,7 @@ def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judge
     for row in rows:
         found = pair_pieces(row.prompt, row.answer, codec.template) if row.is_pair else None
         try:
-            good.append((row, found or pieces(row.example, codec.template)))
+            good.append((row, learned_by(found or pieces(row.example, codec.template), rules.learns)))
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
     return good, rejects

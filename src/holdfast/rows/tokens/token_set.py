@@ -19,12 +19,14 @@ from holdfast.core.order.shuffle import Rows
 from holdfast.core.order.step_table import StepTable, split_rows
 from holdfast.rows.files.raw_row import Source
 from holdfast.rows.tokens.arrays import header_of, in_file_order, map_arrays, read_array
+from holdfast.rows.tokens.worse import WORSE
 
 
 @dataclass(frozen=True)
 class TokenSet:
     """Rows one after the other: row i is ids[starts[i]:starts[i+1]]; `learned` is 1 where a token is a target.
 
+    learned: of a pair, whose worse answer stands behind the better one with WORSE added, and of an answer marked bad, 2 or 3.
     ids int32 [tokens], learned uint8 [tokens], starts int64 [rows + 1], file int32 [rows], line int64 [rows].
     """
 
@@ -49,6 +51,16 @@ class TokenSet:
 
     def source(self, number: int) -> Source:
         return Source(self.files[int(self.file[number])], int(self.line[number]))
+
+
+Sequence = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
+
+
+def sequences(ids: npt.NDArray[np.int32], learned: npt.NDArray[np.uint8]) -> list[tuple[Sequence, bool]]:
+    """The one or two sequences of a row, each as (ids, learned), and whether it is a good one: a pair has its better one first."""
+    better = int(np.searchsorted(learned >= WORSE, True))
+    parts = ((slice(0, better), True), (slice(better, len(ids)), False))
+    return [((ids[span], learned[span] & np.uint8(1)), good) for span, good in parts if span.start < span.stop]
 
 
 class ShardPart(NamedTuple):

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.rows.judge.layouts import BadRow, Example, Message
 from holdfast.rows.judge.rules import NO_LIMIT, Rules
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, Fit, Tokens
 

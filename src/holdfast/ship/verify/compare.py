@@ -13,8 +13,8 @@ import numpy as np
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.rows.judge.layouts import BadRow, Example, Message
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, Tokens, load_codec
 from holdfast.ship.child import Found, measure

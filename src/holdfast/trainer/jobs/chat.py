@@ -8,8 +8,8 @@ from pathlib import Path
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_of_process
-from holdfast.rows.judge.layouts import Example, Message
 from holdfast.rows.judge.rules import Rules
+from holdfast.rows.judge.turns import Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Tokens, load_codec
 from holdfast.trainer.tasks.sft.answer import answers

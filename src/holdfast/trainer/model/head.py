@@ -35,6 +35,11 @@ class OutputHead:
 
     def loss_sum(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(sum of cross-entropies in fp32, how many labels have the largest logit). hidden: [labels, size]; labels: [labels]."""
+        losses, right = self.losses(hidden, labels)
+        return losses.sum(dtype=torch.float64).to(torch.float32), right.sum()
+
+    def losses(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(cross-entropies in fp32, whether the label has the largest logit), of each label. hidden: [labels, size]; labels: [labels]."""
         layer = self.layer
         if type(layer) is nn.Linear and not layer.weight.requires_grad:
             wide = hidden.dtype == HALF and layer.weight.dtype == torch.float32  # a model whose matrices were trained
@@ -46,7 +51,7 @@ class OutputHead:
         parts = zip(torch.split(hidden, rows), torch.split(labels, rows), strict=True)
         chunks = [checkpoint(self._loss_of_chunk, part, wanted, use_reentrant=False) for part, wanted in parts]
         losses, right = zip(*chunks, strict=True)
-        return torch.stack(losses).sum(), torch.stack(right).sum()
+        return torch.cat(losses), torch.cat(right)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[positions, size] -> [positions, vocabulary] in fp32, all at once."""
@@ -59,13 +64,13 @@ class OutputHead:
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
     def _loss_of_chunk(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return summed_loss(self.logits(hidden), labels)
+        return each_loss(self.logits(hidden), labels)
 
 
-def summed_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum of cross-entropies, how many labels have the largest logit). logits: [labels, vocabulary] in fp32."""
+def each_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(cross-entropies, whether the label has the largest logit), of each label. logits: [labels, vocabulary] in fp32."""
     picked = logits.detach().gather(1, labels[:, None])
-    return F.cross_entropy(logits, labels, reduction="sum"), (picked >= logits.detach().amax(1, keepdim=True)).sum()
+    return F.cross_entropy(logits, labels, reduction="none"), (picked >= logits.detach().amax(1, keepdim=True))[:, 0]
 
 
 class _FrozenHeadLoss(torch.autograd.Function):
@@ -77,8 +82,8 @@ class _FrozenHeadLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         rows = max(1, min(len(labels), LOGITS_AT_ONCE // weight.shape[0]))
         grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        total = hidden.new_zeros((), dtype=torch.float64)
-        right = torch.zeros((), dtype=torch.int64, device=hidden.device)
+        losses = hidden.new_empty(len(labels), dtype=torch.float32)
+        right = torch.empty(len(labels), dtype=torch.bool, device=hidden.device)
         for start in range(0, len(labels), rows):
             part, numbers = hidden[start : start + rows], labels[start : start + rows]
             logits = _product(part, weight)
@@ -87,9 +92,9 @@ class _FrozenHeadLoss(torch.autograd.Function):
             slope = _bend(logits, scale, cap)
             logits.sub_(logits.amax(1, keepdim=True))
             picked = logits.gather(1, numbers[:, None])
-            right += (picked == 0).sum()  # the largest logit is 0 now
+            right[start : start + rows] = picked[:, 0] == 0  # the largest logit is 0 now
             sums = logits.exp_().sum(1, keepdim=True)
-            total += (sums.log() - picked).sum(dtype=torch.float64)
+            losses[start : start + rows] = (sums.log() - picked)[:, 0]
             if grad is None:
                 continue
             logits.div_(sums)
@@ -101,12 +106,12 @@ class _FrozenHeadLoss(torch.autograd.Function):
             _back(logits, weight, grad[start : start + rows])
         ctx.save_for_backward(*([] if grad is None else [grad]))
         ctx.mark_non_differentiable(right)
-        return total.to(torch.float32), right
+        return losses, right
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor, _right: None) -> Any:
         (grad,) = ctx.saved_tensors
-        return grad * outer.to(grad.dtype), None, None, None, None, None
+        return grad * outer.to(grad.dtype)[:, None], None, None, None, None, None
 
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:

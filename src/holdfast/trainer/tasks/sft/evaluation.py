@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
@@ -16,17 +16,19 @@ from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json
 from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
-from holdfast.rows.judge.layouts import Example, Message
+from holdfast.rows.judge.turns import Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, load_codec
-from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split
+from holdfast.rows.tokens.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.answer import answers, ignore
-from holdfast.trainer.tasks.sft.packing import grouped_batches
+from holdfast.trainer.tasks.sft.compared import sums
+from holdfast.trainer.tasks.sft.objective import Objective, Scored, objective_of
+from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches
 from holdfast.trainer.tasks.sft.text_model import LabelLoss
 
 _SAMPLES_KEPT = 12
@@ -86,33 +88,82 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     parts = [_first_turn(tokens, row) for row in held_out[: config.evaluate.generate]]
     prompts = [prompt for prompt, _ in parts]
 
-    def of(model: Any) -> tuple[float, list[str]]:
-        loss = mean_loss(model, tokens, held_out, settings, sides.device, asked)
-        return loss, _answers(model, prompts, codec, config, asked) if prompts else []
+    objective = objective_of(config)
 
-    result["eval_tuned"], tuned = of(sides.tuned)
+    def of(model: Any) -> tuple[Any, list[str]]:
+        how = mean_loss if objective is None else answer_logps
+        return how(model, tokens, held_out, settings, sides.device, asked), _answers(
+            model, prompts, codec, config, asked
+        ) if prompts else []
+
+    tuned, said = of(sides.tuned)
     sides.give_up_tuned()
     with sides.base() as model:
-        result["eval_base"], base = of(model)
-    return result | (_compare_answers(parts, tuned, base, codec) if prompts else {})
+        base, said_before = of(model)
+    result |= {"eval_base": base, "eval_tuned": tuned} if objective is None else _held_against(objective, tuned, base)
+    return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
 
 
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
     """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
-    total, labels, budget = 0.0, 0, settings.micro_batch_tokens
+    total, labels = 0.0, 0
+    for batch, losses in _measured(model, tokens, rows, settings, device, asked):
+        total += float(losses.sum(dtype=torch.float64))
+        labels += batch.labels
+    return total / labels
+
+
+def answer_logps(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked) -> list[Answers]:
+    """Of each row the log-probabilities of its one or two answers, how many tokens they have, and whether they are good ones."""
+    found: dict[int, Answers] = {}
+    for batch, losses in _measured(model, tokens, rows, settings, device, asked):
+        each = len(batch.counts) // len(batch.numbers)
+        values = sums(losses, batch).double().tolist()
+        for at, number in enumerate(batch.numbers):
+            span = slice(at * each, at * each + each)
+            found[number] = Answers(values[span], batch.counts[span], batch.good[span])
+    return [found[row] for row in rows]
+
+
+class Answers(NamedTuple):
+    """A row's sequences: log-probabilities, tokens, whether each is a good one."""
+
+    logps: list[float]
+    counts: tuple[int, ...]
+    good: tuple[bool, ...]
+
+
+def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers]) -> Json:
+    """The objective's mean loss of both, and of the tuned model pair accuracy and margin. Drift, a step's, counts as 0."""
+
+    def flat(rows: list[Answers], name: str) -> Tensor:
+        return torch.tensor([value for row in rows for value in getattr(row, name)])
+
+    reference, counts, good = flat(base, "logps"), flat(tuned, "counts"), flat(tuned, "good")
+    drift = torch.zeros(())
+    loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, drift))
+    before, _ = objective.of(Scored(reference, reference, counts, good, drift))
+    shares = {"pair_accuracy": float(measured[0]) / len(tuned), "margin": float(measured[1]) / len(tuned)}
+    return {"eval_base": float(before) / len(base), "eval_tuned": float(loss) / len(tuned), **shares}
+
+
+def _measured(
+    model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
+) -> Iterator[tuple[TextBatch, Tensor]]:
+    """(batch, its labels' cross-entropies) until all rows had their turn; in smaller batches where one does not fit."""
+    budget = settings.micro_batch_tokens
     inner, prefix = _inner(model)
     loss = LabelLoss(inner, settings.own_head, prefix)
     waiting = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
     while waiting:
         left = set(now := waiting.pop(0))
         try:
-            with torch.inference_mode():
-                for batch in grouped_batches(tokens, now, budget, device):
-                    with tag_out_of_memory(batch):
-                        total += float(loss(batch)[0].double())
-                    labels += batch.labels
-                    left -= set(batch.numbers)
-                    asked(len(batch.numbers))
+            for batch in grouped_batches(tokens, now, budget, device):
+                with torch.inference_mode(), tag_out_of_memory(batch):
+                    losses = loss.each(batch)[0]
+                yield batch, losses
+                left -= set(batch.numbers)
+                asked(len(batch.numbers))
         except OutOfMemory as full:
             assert full.batch is not None
             if len(full.batch.numbers) == 1:
@@ -122,7 +173,6 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
         if left:
             release()
             waiting.insert(0, [row for row in now if row in left])
-    return total / labels
 
 
 def _inner(model: Any) -> tuple[Any, Tensor | None]:
@@ -154,7 +204,7 @@ def _question(prompt: list[int], codec: Codec) -> str:
 
 def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
     """(prompt, answer) of a row's first learned turn, as token numbers; a row of plain text is prompted with its first token."""
-    ids, learned = tokens.row(row)
+    (ids, learned), _ = sequences(*tokens.row(row))[0]
     first = max(1, int(learned.argmax()))
     rest = learned[first:]
     end = first + (int(rest.argmin()) if not rest.all() else len(rest))

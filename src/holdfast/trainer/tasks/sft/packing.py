@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.rows.tokens.token_set import TokenSet, sequences
 from holdfast.trainer.task import Batch
 
 Row: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
@@ -21,8 +21,9 @@ class TextBatch(Batch):
     """A micro-batch of texts. ids, samples, positions: whole numbers [rows, width], -1 in the last two where there is padding.
 
     label_at: positions, counted through all rows, whose next token is learned; label_ids: those tokens; both [labels].
-    packed: samples stand one after the other in a single row, `lengths` long, between `ends` (0 and where each ends, int32, on the device);
-    else each has a row of its own.
+    packed: sequences stand one after the other in a single row, `spans` long, between `ends` (0 and where each ends, int32, on the device);
+    else each has a row of its own. A sample is one sequence, of a pair two: the better one, then the worse one. counts: labels of each
+    sequence; good: whether it is one to be given.
     """
 
     ids: Tensor
@@ -32,6 +33,10 @@ class TextBatch(Batch):
     label_ids: Tensor
     ends: Tensor | None
     packed: bool
+    spans: tuple[int, ...]
+    counts: tuple[int, ...]
+    good: tuple[bool, ...]
+    group: Any = None  # what the micro-batches of a step share, where they do
 
 
 def packed_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[TextBatch]:
@@ -63,13 +68,16 @@ def grouped_batches(tokens: TokenSet, samples: list[int], budget: int, device: t
 
 def _batch(tokens: TokenSet, numbers: list[int], packed: bool, device: torch.device) -> TextBatch:
     sources = tuple(str(tokens.source(number)) for number in numbers)
-    return assemble([tokens.row(number) for number in numbers], tuple(numbers), sources, tokens.pad, packed, device)
+    found = [(number, part, good) for number in numbers for part, good in sequences(*tokens.row(number))]
+    batch = assemble([part for _, part, _ in found], tuple(number for number, _, _ in found), sources, tokens.pad, packed, device)
+    lengths = tuple(tokens.length(number) for number in numbers)
+    return replace(batch, numbers=tuple(numbers), lengths=lengths, good=tuple(good for _, _, good in found))
 
 
 def assemble(
     rows: list[Row], numbers: tuple[int, ...], sources: tuple[str, ...], pad: int, packed: bool, device: torch.device
 ) -> TextBatch:
-    """Lay rows of (ids, learned) out as one micro-batch: one after the other, or each in a row of its own, padded on the right.
+    """Lay sequences of (ids, learned) out as one micro-batch: one after the other, or each in a row of its own, padded on the right.
 
     All of it is one block, which goes to a card in one copy from pinned memory; nobody waits for that.
     """
@@ -107,6 +115,9 @@ def assemble(
         label_ids=parts[4],
         ends=parts[5].view(torch.int32)[: len(rows) + 1] if packed else None,
         packed=packed,
+        spans=lengths,
+        counts=tuple(map(len, targets)),
+        good=(True,) * len(rows),
     )
 
 

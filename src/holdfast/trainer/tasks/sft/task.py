@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,8 +31,8 @@ _SMALL = 32  # tokens
 class Sft(TextModel):
     """The task protocol's methods beside those that a step calls."""
 
-    def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device) -> None:
-        super().__init__(config, settings, tokens, device)
+    def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
+        super().__init__(config, settings, tokens, device, folder)
         self.config = config
         self.data: DataSet = parted(tokens, config)
 
@@ -44,7 +45,7 @@ class Sft(TextModel):
 
     @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Sft:
-        return cls(config, settings, load_tokens(run.data_file), device)
+        return cls(config, settings, load_tokens(run.data_file), device, run.path)
 
     @classmethod
     def evaluate(cls, run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
@@ -70,7 +71,7 @@ class Sft(TextModel):
 
         The data check lets no such row in.
         """
-        if not any(self.tokens.row(number)[1][1:].any() for number in samples):
+        if not any((self.tokens.row(number)[1][1:] & 1).any() for number in samples):
             rows = ", ".join(self.data.source(number) for number in samples[:SHOWN])
             text = f"step {step} has nothing to learn: all labels of its {len(samples)} samples are masked ({rows})"
             raise Refusal("no_learning_signal", text, "look into these rows, then start the run afresh with --run DIR")

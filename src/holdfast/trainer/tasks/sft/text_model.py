@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +17,14 @@ from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.model.dropout import StepContext, make_stateless
 from holdfast.trainer.model.fused import Fused
-from holdfast.trainer.model.head import OutputHead, summed_loss
+from holdfast.trainer.model.head import OutputHead, each_loss
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.model.trained.choose import trained_on
+from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
+from holdfast.trainer.tasks.sft.objective import objective_of
 from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches, packed_batches
 
 
@@ -28,9 +32,10 @@ class TextModel:
     """A base model and what is trained of it, on the rows' answer tokens."""
 
     kernel: Kernel | None
+    compared: ComparedLoss | None = None
     _ahead: tuple[tuple[list[int], int], list[TextBatch]] | None = None
 
-    def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device) -> None:
+    def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
         base: Any
         base, self.notes = load_base(config, settings, device)
         self.base = base
@@ -56,6 +61,8 @@ class TextModel:
         self.tokens, self.device = tokens, device
         self.dtype = DTYPES[settings.dtype]
         self.layers = checkpoint_layers(base, settings.checkpointed_layers)
+        if objective := objective_of(config):
+            self.compared = ComparedLoss(self, objective, settings, folder)
         self.keeping = HostActivations(self.model) if settings.activations_on_host else nullcontext
 
     @property
@@ -81,12 +88,23 @@ class TextModel:
         self._ahead = ((samples, budget), self._laid_out(samples, budget))
 
     def _laid_out(self, samples: list[int], budget: int) -> list[TextBatch]:
-        return (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
+        found = (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
+        if self.compared is None:
+            return found
+        group = Group(list(samples), budget)
+        return [replace(batch, labels=len(batch.numbers), group=group) for batch in found]
 
     def loss_sum(self, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
+        if self.compared is not None and batch.group is not None:
+            return self.compared(batch, batch.group, step)
         self.enter(batch, step)
         with self.keeping():
             return self.losses(batch)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What `loss_sum` counts beside the loss."""
+        return ("right",) if self.compared is None else self.compared.objective.measures
 
     def enter(self, batch: TextBatch, step: int) -> None:
         """Tell dropout, attention and kernels which model, samples and positions the next forward pass is about."""
@@ -95,7 +113,7 @@ class TextModel:
         if (prefix := self.losses.prefix) is not None:
             ahead = torch.arange(-len(prefix), 0, device=positions.device).expand(len(positions), -1)
             samples, positions = torch.cat([samples[:, :1].expand_as(ahead), samples], 1), torch.cat([ahead, positions], 1)
-        self.context.enter(step, samples, positions, batch.lengths if batch.packed else None, batch.ends)
+        self.context.enter(step, samples, positions, batch.spans if batch.packed else None, batch.ends)
 
 
 class LabelLoss:
@@ -112,10 +130,15 @@ class LabelLoss:
         self.head = None if own_head or self.decoder is None else OutputHead(model)
 
     def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        losses, right = self.each(batch)
+        return losses.sum(dtype=torch.float64).to(torch.float32), right.sum()
+
+    def each(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
+        """The same of each label."""
         if self.head is None:
             logits = self._own(self.model(**self._inputs(batch), use_cache=False).logits)
-            return summed_loss(logits.flatten(0, 1).index_select(0, batch.label_at).float(), batch.label_ids)
-        return self.head.loss_sum(self.hidden(batch).index_select(0, batch.label_at), batch.label_ids)
+            return each_loss(logits.flatten(0, 1).index_select(0, batch.label_at).float(), batch.label_ids)
+        return self.head.losses(self.hidden(batch).index_select(0, batch.label_at), batch.label_ids)
 
     def hidden(self, batch: TextBatch) -> Tensor:
         """The decoder's output before the output layer: [rows * width, size]."""

@@ -1,0 +1,142 @@
+"""Losses over one batch of sequences: of answers alone, or of answers held against each other. Each is a sum that can be differentiated.
+
+The log-probability of a sequence is that of its answer's tokens. `reference`: the same under the model without its adapter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from holdfast.core.config.config import Config, Preference
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Sequences of a batch: logps and reference (log-probabilities, fp32), counts (of their tokens), good: all [sequences]."""
+
+    logps: Tensor
+    reference: Tensor | None
+    counts: Tensor
+    good: Tensor
+    drift: Tensor | None = None  # how far the model has gone from the reference on answers to other prompts, a scalar
+
+
+class Objective(Protocol):
+    """A loss. measures: what is summed over samples beside it, first whether it was right. needs_...: what it compares with."""
+
+    measures: tuple[str, ...]
+    needs_reference: bool
+    needs_drift: bool
+
+    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+        """(sum of the samples' losses, what was measured, [measures])."""
+        ...
+
+
+class Pairs:
+    """What pair objectives have in common: sequences alternate, the better one first."""
+
+    measures: tuple[str, ...] = ("right", "margin")
+    needs_reference = False
+    needs_drift = False
+
+    def __init__(self, preference: Preference, beta: float) -> None:
+        self.preference = preference
+        self.beta = preference.beta or beta
+
+    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+        (better, worse), (long, short) = (values.view(-1, 2).unbind(1) for values in (scored.logps, scored.counts))
+        reference = None if scored.reference is None else scored.reference.view(-1, 2)
+        losses, margins = self.losses(better, worse, long, short, reference)
+        margins = margins.detach()
+        return losses.sum(), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
+
+    def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(losses, margins), of each pair. long, short: tokens of the better and of the worse answer."""
+        raise NotImplementedError
+
+    def smoothed(self, margins: Tensor) -> Tensor:
+        """-log sigmoid, where a share of the pairs may be the wrong way round."""
+        share = self.preference.label_smoothing
+        return -F.logsigmoid(margins) * (1 - share) - (F.logsigmoid(-margins) * share if share else 0.0)
+
+
+class Dpo(Pairs):
+    """Rafailov et al. 2023 (arXiv 2305.18290); ipo, per token: Azar et al. 2023 (2310.12036); hinge: Zhao et al. 2023 (2305.10425)."""
+
+    needs_reference = True
+
+    def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert reference is not None
+        wanted = self.preference
+        ahead, behind = better - reference[:, 0], worse - reference[:, 1]
+        if wanted.length_normalised or wanted.loss == "ipo":
+            ahead, behind = ahead / long, behind / short
+        margins = self.beta * (ahead - behind)
+        if wanted.loss == "ipo":
+            losses = (ahead - behind - 1 / (2 * self.beta)) ** 2
+        else:
+            losses = torch.relu(1 - margins) if wanted.loss == "hinge" else self.smoothed(margins)
+        return losses - wanted.sft_weight * better / long if wanted.sft_weight else losses, margins
+
+
+class Orpo(Pairs):
+    """Hong et al. 2024 (arXiv 2403.07691): the answer's own loss, and the odds of the better answer against those of the worse one."""
+
+    def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
+        one, two = better / long, worse / short
+        odds = (one - two) - (_log1mexp(one) - _log1mexp(two))
+        return -one - self.beta * F.logsigmoid(odds), self.beta * (one - two)
+
+
+class SimPo(Pairs):
+    """Meng et al. 2024 (arXiv 2405.14734): log-probabilities per token, ahead by a margin; no reference."""
+
+    def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
+        wanted = self.preference
+        margins = self.beta * (better / long - worse / short)
+        losses = self.smoothed(margins - wanted.margin)
+        return losses - wanted.sft_weight * better / long if wanted.sft_weight else losses, margins
+
+
+class Kto:
+    """Ethayarajh et al. 2024 (arXiv 2402.01306): good answers above, bad ones below what the model has drifted elsewhere."""
+
+    measures: tuple[str, ...] = ("right", "margin")
+    needs_reference = True
+    needs_drift = True
+
+    def __init__(self, preference: Preference) -> None:
+        self.preference = preference
+        self.beta = preference.beta or 0.1
+
+    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+        assert scored.reference is not None and scored.drift is not None
+        sign = torch.where(scored.good, 1.0, -1.0)
+        weight = torch.where(scored.good, self.preference.desirable_weight, self.preference.undesirable_weight)
+        ahead = scored.logps - scored.reference
+        losses = weight * (1 - torch.sigmoid(sign * self.beta * (ahead - scored.drift)))
+        margins = (sign * self.beta * ahead).detach()
+        return losses.sum(), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
+
+
+def _log1mexp(x: Tensor) -> Tensor:
+    """log(1 - e^x) for x < 0."""
+    return torch.log1p(-torch.exp(x.clamp_max(-1e-7)))
+
+
+def objective_of(config: Config) -> Objective | None:
+    """What `train.objective` names; None for answers alone, whose loss needs no sequence as a whole."""
+    wanted, preference = config.train.objective, config.preference
+    if wanted == "dpo":
+        return Dpo(preference, 0.1)
+    if wanted == "orpo":
+        return Orpo(preference, 0.1)
+    if wanted == "simpo":
+        return SimPo(preference, 2.0)
+    return Kto(preference) if wanted == "kto" else None
