@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +49,26 @@ class Damaged(Stop, ValueError):
 def damaged(path: Path, why: str) -> Damaged:
     """The error that says so."""
     return Damaged(BLOCKED, f"{path} is damaged: {why}", "restore that file; holdfast status and diagnose read what is left")
+
+
+# What reading values of a wrong kind raises: a file of a folder that was damaged, or that somebody else has written.
+WRONG_VALUES = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, AssertionError, RecursionError)
+
+
+def wrong_value(name: str, error: BaseException) -> str:
+    """That something cannot be read, and why, in words."""
+    return f"{name} cannot be read: {getattr(error, 'strerror', None) or repr(error)[:300]}"
+
+
+@contextlib.contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Raise Stop(1) for values in a run folder that no run writes. It names the place, for that may be a bug of ours all the same."""
+    try:
+        yield
+    except Stop:
+        raise
+    except WRONG_VALUES as error:
+        ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "holdfast" in frame.filename] or traceback.extract_tb(None)
+        place = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+        text = f"{folder} holds values that no run writes ({type(error).__name__}: {str(error)[:200]}{place})"
+        raise Stop(BLOCKED, text, "restore its files; holdfast status tells what of them can be read") from error

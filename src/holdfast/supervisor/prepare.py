@@ -23,7 +23,7 @@ from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.cache import cache_folder
 from holdfast.core.config.config import Config, Train
 from holdfast.core.config.settings import Settings, problems
-from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.errors import BLOCKED, USAGE, Stop, reading
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json, is_full, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
@@ -124,6 +124,12 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     if not run.config_file.exists():
         _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
         return
+    with reading(run.path):
+        _take_up(run, config, extend, terminal)
+
+
+def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
+    """Go on with an existing run, as far as its preparation goes. Raises Stop."""
     _check_timeline(run, terminal)
     _tell_of_plan(run, terminal)
     old = run.config()

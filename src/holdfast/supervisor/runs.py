@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.core.errors import USAGE, Stop
+from holdfast.core.errors import USAGE, WRONG_VALUES, Stop, wrong_value
 from holdfast.core.files import Json
 from holdfast.core.run.attempt import closed
 from holdfast.core.run.folder import RunFolder
@@ -55,8 +55,8 @@ def entry(standing: Standing) -> Json:
         problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")
     try:
         incident = last_incident(standing.run)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problems.append(f"its incidents cannot be read: {getattr(error, 'strerror', None) or error!r}")
+    except (OSError, *WRONG_VALUES) as error:
+        problems.append(wrong_value("its incidents", error))
         incident = None
     return {
         "run": str(standing.run.path),

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, USAGE, Stop
+from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, USAGE, Stop, reading
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.supervisor.runs import RUNS, chosen, entry, runs_in
@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise KeyboardInterrupt(f"detached; the run continues; to end it: holdfast stop {shown(folder.path)}") from None
     finally:
         terminal.end()
-    return _ended(look(folder), terminal)
+    with reading(folder.path):
+        return _ended(look(folder), terminal)
 
 
 def _the_living_one() -> RunFolder:
@@ -82,10 +83,7 @@ def _ended(standing: Standing, terminal: Terminal) -> tuple[int, Json]:
     after = f"after step {standing.step}" if standing.step else "before its first step"
     if state == "dead":
         raise Stop(BLOCKED, f"{run.path} ended {after} and was not finished", f"resume with: {command}")
-    try:
-        terminal.summary(standing.summary, run)
-    except (KeyError, TypeError) as error:
-        raise Stop(BLOCKED, f"{run.path} is {state}, but its summary.json is damaged ({error!r})", f"write it again: {command}") from None
+    terminal.summary(standing.summary, run)
     if state == "gave_up":
         raise Stop(GAVE_UP, f"gave up {after}: {standing.summary['reason']}", f"fix the cause, then resume with: {command}")
     if state == "interrupted":

@@ -14,7 +14,7 @@ import yaml
 
 from holdfast import __version__
 from holdfast.book import cards_of
-from holdfast.core.errors import BLOCKED, DONE, Stop
+from holdfast.core.errors import BLOCKED, DONE, WRONG_VALUES, Stop, wrong_value
 from holdfast.core.files import Json, read_json
 from holdfast.core.inert import say
 from holdfast.core.run.attempt import orders_of
@@ -100,8 +100,8 @@ def _judged(name: str, what: str, ask: Callable[[], Json]) -> BundlePart:
     """One answer as JSON; of a folder that is too broken for it, why."""
     try:
         return BundlePart(name, what, orjson.dumps(ask(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, yaml.YAMLError) as error:
-        return BundlePart(name, what, "", f"cannot be said: {error!r}")
+    except (OSError, yaml.YAMLError, *WRONG_VALUES) as error:
+        return BundlePart(name, what, "", wrong_value("the folder", error))
 
 
 def _diagnosis(folder: RunFolder) -> Json:

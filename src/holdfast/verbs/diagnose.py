@@ -12,7 +12,7 @@ import orjson
 
 from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
-from holdfast.core.errors import DONE, USAGE, Stop
+from holdfast.core.errors import DONE, USAGE, Stop, reading
 from holdfast.core.files import Json
 from holdfast.core.inert import say
 from holdfast.core.logtext import Evidence
@@ -49,8 +49,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         folder = RunFolder(path.resolve())
         if not folder.command_file.exists():
             folder.existing()
-        found, attempts = diagnose_run(folder, cards)
-        result = answer(found, cards) | _refusal(folder, found) | {"attempts": attempts}
+        with reading(folder.path):
+            found, attempts = diagnose_run(folder, cards)
+            result = answer(found, cards) | _refusal(folder, found) | {"attempts": attempts}
     else:
         lines = read_lines_of(arguments.log)
         if lines or code is not None or machine:

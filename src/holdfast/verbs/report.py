@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from holdfast.core.errors import BLOCKED, DONE, Stop
+from holdfast.core.errors import BLOCKED, DONE, Stop, reading
 from holdfast.core.files import Json
 from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
@@ -24,7 +24,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     out = arguments.out.resolve() if arguments.out else folder.path / "report.html"
     try:
-        write_report(folder, out)
+        with reading(folder.path):
+            write_report(folder, out)
     except OSError as error:
         raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
     if not arguments.json:

@@ -9,7 +9,7 @@ import yaml
 
 from holdfast.core.config.settings import PartialSettings, Settings, checked
 from holdfast.core.config.yaml_tree import value_of
-from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
+from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop, reading
 from holdfast.core.files import Json
 from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     folder.refuse_foreign()
     refuse_changed(folder, folder.config().model)
-    last = newest_settings(read_timeline(folder.timeline_file)).steps
+    with reading(folder.path):
+        last = newest_settings(read_timeline(folder.timeline_file)).steps
     if not 1 <= arguments.step <= last:
         raise Stop(USAGE, f"step {arguments.step}: the run has steps 1 to {last}", "give one of them with --step")
     samples = _samples(arguments.samples)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from holdfast.core.errors import WRONG_VALUES, wrong_value
 from holdfast.core.files import Json, last_line, read_json
 from holdfast.core.identity import alive
 from holdfast.core.locks import taken
@@ -69,13 +70,13 @@ def look(run: RunFolder) -> Standing:
     found = _Reader()
     supervised = found.read("supervisor.lock", lambda: taken(run.supervisor_lock), False)
     training = found.read("trainer.lock", lambda: taken(run.trainer_lock), False)
-    holder = found.read("supervisor.lock", lambda: read_json(run.supervisor_lock), None) or found.nothing(run.supervisor_lock)
+    holder = found.json(run.supervisor_lock, may_be_empty=True)
     holder = holder | {"command": _plain(holder.get("command"))}
     nothing: list[int] = []
     attempts = found.read("attempts", run.attempts, nothing)
     attempt = Attempt(attempts[-1], run.attempt(attempts[-1]), None) if attempts else None
-    summary = found.json(run, "summary.json")
-    result = found.json(run, f"attempts/{attempt.folder.name}/result.json") if attempt else {}
+    summary = found.json(run.summary_file)
+    result = found.json(attempt.folder / "result.json") if attempt else {}
     doing, unwritten = None, 0
     pids: dict[str, int] = {}
     if supervised or training:
@@ -108,21 +109,17 @@ class _Reader:
     def read(self, name: str, read: Callable[[], T], instead: T) -> T:
         try:
             return read()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self.problems.append(f"{name} cannot be read: {getattr(error, 'strerror', None) or error!r}")
+        except (OSError, *WRONG_VALUES) as error:
+            self.problems.append(wrong_value(name, error))
             return instead
 
-    def json(self, run: RunFolder, name: str) -> Json:
-        value = self.read(name, lambda: read_json(run.path / name), None)
-        if value is None and (run.path / name).is_file():
-            self.problems.append(f"{name} is damaged: it holds no JSON object")
-        return value or self.nothing(run.path / name)
-
-    def nothing(self, path: Path) -> Json:
-        """What is known where nothing could be read, and the problem where that is because it is no file."""
-        if path.exists() and not path.is_file():
-            self.problems.append(f"{path.name} cannot be read: it is not a file")
-        return {}
+    def json(self, path: Path, may_be_empty: bool = False) -> Json:
+        """The object in a file; an empty one where there is no such file, and where it is damaged, which is a problem."""
+        known = len(self.problems)
+        value = self.read(path.name, lambda: read_json(path), None)
+        if value is None and len(self.problems) == known and path.exists() and not (may_be_empty and path.is_file()):
+            self.problems.append(f"{path.name} is damaged: it {'holds no JSON object' if path.is_file() else 'is not a file'}")
+        return value or {}
 
 
 def _ended(summary: Json, result: Json) -> State:
