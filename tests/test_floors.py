@@ -12,9 +12,12 @@ import pytest
 from holdfast.trainer.__main__ import JOBS
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
-ROOMS = {"core", "mind", "world", "lab", "rows", "book", "trainer", "supervisor", "ship", "ui", "verbs"}
+ROOMS = {"core", "inside", "mind", "world", "lab", "rows", "book", "trainer", "supervisor", "ship", "ui", "verbs"}
 MAY_IMPORT = {
     "core": set(),
+    "inside": set(),  # in other people's processes, where holdfast's own packages need not be
+    "hf": {"inside"},
+    "guard": {"inside"},
     "mind": {"core"},
     "world": {"core"},
     "book": {"core"},
@@ -30,7 +33,7 @@ MAY_IMPORT = {
     "__init__": set(),
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
-HEAVY_ROOMS = {"trainer"}
+HEAVY_ROOMS = {"trainer", "inside", "hf", "guard"}
 RAY_FILE = "rows/crew/cluster.py"
 STANDARD_LIBRARY_ONLY = (
     "world/nurse.py",

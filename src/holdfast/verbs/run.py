@@ -113,8 +113,6 @@ def _refuse_what_cannot_start(program: str) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if arguments.callback:
-        raise Stop(USAGE, "--callback is not there yet", "leave it out: all else works without it")
     if arguments.progress is not None and "(" in arguments.progress:
         try:
             re.compile(arguments.progress)

@@ -22,6 +22,7 @@ from holdfast.supervisor.command.wishes import Wishes
 from holdfast.ui.echo import Echo
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
+from holdfast.world.checkpoints.kept import sweep_snapshots
 from holdfast.world.gpus import read_gpus
 from holdfast.world.place import Place
 from holdfast.world.process import Attempt
@@ -36,6 +37,7 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
         place = Place()
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
     run.summary_file.unlink(missing_ok=True)
+    sweep_snapshots()
 
     def follow(attempt: Attempt, from_end: bool) -> None:
         echo.drain()

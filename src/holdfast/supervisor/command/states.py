@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from holdfast.core.cards.launcher import LauncherCard
-from holdfast.core.run.command import Command
+from holdfast.core.files import Json, read_json, read_lines
+from holdfast.core.run.command import Command, write_command
 from holdfast.core.run.folder import RunFolder
 from holdfast.ui.words import short
-from holdfast.world.checkpoints.newest import candidates, newest_whole
+from holdfast.world.checkpoints.kept import make_checkpoint, snapshot_of
+from holdfast.world.checkpoints.newest import Found, candidates, newest_whole
 from holdfast.world.process import Attempt
 
 
@@ -19,6 +22,7 @@ class State:
 
     name: str
     step: int | None
+    path: Path
 
 
 class States:
@@ -26,7 +30,8 @@ class States:
 
     def __init__(self, run: RunFolder, command: Command, card: LauncherCard | None, tell: Callable[[str], None]) -> None:
         self.run, self.command, self.tell = run, command, tell
-        self.whole = card.whole if card is not None else "files"
+        self.whole = card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
+        self.snapshot = snapshot_of(run)
         self._best = 0
 
     def reached(self, step: int) -> None:
@@ -43,15 +48,50 @@ class States:
 
     def to_go_on_from(self) -> State | None:
         """The newest whole checkpoint. Those that are not whole are set aside, with an event."""
-        place, named = self.command.place, self.command.checkpoints
-        if place is None or named is None:
+        found, named = self._newest(), self.command.checkpoints
+        return (
+            State(f"{(named or '').rstrip('/')}/{found.path.name}", found.step, found.path)
+            if found is not None and found.path is not None
+            else None
+        )
+
+    def _newest(self) -> Found | None:
+        place = self.command.place
+        if place is None:
             return None
         found = newest_whole(place, self.whole, self.command.there)
         for path, why in found.aside:
             moved = path.name.startswith("set-aside-")
             self.run.event("checkpoint_set_aside", now=str(path), reason=why)
             self.tell(f"{short(path)} is not whole: {why}" + ("; renamed, the one before it is used" if moved else "; it is not used"))
-        return State(f"{named.rstrip('/')}/{found.path.name}", found.step) if found.path is not None else None
+        return found
 
     def keep(self, attempt: Attempt) -> None:
-        """Make a checkpoint of what the callback of an ended attempt kept in memory, where it did."""
+        """Make a checkpoint of what the callback of an ended attempt kept in memory, where that is newer than the newest whole one."""
+        pulse, place = read_json(attempt.folder / "pulse.json") or {}, self.command.place
+        python = pulse.get("python")
+        if place is None or not isinstance(python, str) or not self.snapshot.exists():
+            return
+        newest = self._newest()
+        step = newest.step if newest is not None else 0
+        told = make_checkpoint(python, self.snapshot, place, step or 0)
+        self.snapshot.unlink(missing_ok=True)
+        if told.startswith("checkpoint-"):
+            self.run.event("state_kept", step=int(told.rpartition("-")[2]), state=told)
+            self.tell(f"{told} was made of the state in memory after the last step")
+        elif told:
+            self.run.event("state_not_kept", reason=told)
+            self.tell(f"the state in memory could not be made a checkpoint: {told}")
+
+    def learn(self, attempt: Attempt) -> Command:
+        """What the callback tells beside its steps: where the Trainer saves, and what was to be seen inside; the command, with that."""
+        pulse: Json = read_json(attempt.folder / "pulse.json") or {}
+        if pulse:
+            self.run.event("callback_seen", attempt=attempt.number)
+        for told in read_lines(attempt.folder / "inside.jsonl"):
+            self.run.event(str(told.pop("event", "told_inside")), attempt=attempt.number, **told)
+        if self.command.place is None and isinstance(pulse.get("place"), str):
+            there = {str(name): int(at) for name, at in (pulse.get("there") or {}).items()}
+            self.command, self.whole = replace(self.command, checkpoints=pulse["place"], there=there), "trainer"
+            write_command(self.run, self.command)
+        return self.command

@@ -25,6 +25,7 @@ from holdfast.mind.next_try import NextTry, Try, next_try
 from holdfast.mind.pace import Pace
 from holdfast.mind.resuming import resumed, resumes_by
 from holdfast.supervisor.command import attempts
+from holdfast.supervisor.command.environment import environment_of
 from holdfast.supervisor.command.remedies import Remedies
 from holdfast.supervisor.command.signs import Seen, Signs
 from holdfast.supervisor.command.states import States
@@ -110,7 +111,7 @@ class CommandSupervisor:
         state = self.states.to_go_on_from() if self.run.attempts() else None
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
-        environment: dict[str, str | None] = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
+        environment = environment_of(self.run, self.command, state.path if state else None)
         orders = {
             "session": self.session,
             "resumed_from": state.name if state else None,
@@ -119,12 +120,13 @@ class CommandSupervisor:
             "remedy": told.name,
             "terminal": _terminal_size(),
         }
+        environment["HOLDFAST_ATTEMPT"] = str(self.run.attempt(max(self.run.attempts(), default=0) + 1))
         attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name)
         if attempt.number > 1:
             name = state.name if state else "the beginning"
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
-            takes = state is None or resumes_by(self.command.argv, self.card) is not None
+            takes = state is None or self.command.callback or resumes_by(self.command.argv, self.card) is not None
             how = f"going on from {name}" if takes else f"started again; {name} is there, and the command takes no option to go on from it"
             self.view.tell(f"attempt {attempt.number}: {how}")
         self.view.follow(attempt, False)
@@ -149,6 +151,7 @@ class CommandSupervisor:
         self.seen = signs.look(None)
         self._note(attempt, self.seen, signs, at_once=True)
         self._hangs = self._hangs + 1 if ending.kind == "hang" else 0
+        self.command = self.states.learn(attempt)
         self.remedies.settle(attempt, self.states.stands_at())
         return ending
 
@@ -183,7 +186,9 @@ class CommandSupervisor:
         ending, stop = wreck.ending, bool(self.view.wish())
         account = read_json(attempt.folder / "account.json") or {}
         asked = ending.code == 130 or account.get("phase") == "stopped"
-        if not (ending.kind == "finished" and not stop):
+        if ending.kind == "finished" and not self._cut_short(attempt, ending):
+            self.states.snapshot.unlink(missing_ok=True)
+        else:
             self.states.keep(attempt)
         tries = self._history(wreck, diagnosis, from_outside=ending.from_outside or asked)
         left = ending.facts.get("left") or [] if ending.kind == "finished" else []
@@ -217,6 +222,8 @@ class CommandSupervisor:
         """Why an exit code of 0 was no end of the training, as the callback tells; empty where it was, or nobody knows."""
         pulse = read_json(attempt.folder / "pulse.json") or {}
         if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped"):
+            return ""
+        if pulse.get("steps") and pulse.get("step") == pulse["steps"]:
             return ""
         return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
 

@@ -1,0 +1,70 @@
+"""What is told to the supervisor from inside a training process: a pulse, events, an account of its own end. Standard library only."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ATTEMPT, RESUME, SNAPSHOT = "HOLDFAST_ATTEMPT", "HOLDFAST_RESUME", "HOLDFAST_SNAPSHOT"
+_SHARE = 0.01  # of the time, the most that the pulse may cost
+
+
+class Account:
+    """The files of one attempt. Without a supervisor (no HOLDFAST_ATTEMPT) nothing is written, and events go to standard error."""
+
+    def __init__(self) -> None:
+        place = os.environ.get(ATTEMPT)
+        self.folder = Path(place) if place and Path(place).is_dir() and _is_first_rank() else None
+        self.facts: dict[str, Any] = {}
+        self._written = self._cost = 0.0
+        self.stacks = _register_stacks() if self.folder is not None else False
+
+    def pulse(self, at_once: bool = False, **facts: Any) -> None:
+        """Publish how far it is, as often as that costs next to nothing."""
+        self.facts |= facts
+        now = time.monotonic()
+        if self.folder is None or (now - self._written < self._cost / _SHARE and not at_once):
+            return
+        _write(self.folder / "pulse.json", self.facts | {"stacks": self.stacks, "time": time.time()})
+        self._written = time.monotonic()
+        self._cost = self._written - now
+
+    def event(self, kind: str, text: str, **facts: Any) -> None:
+        """Something a person should know."""
+        print(f"holdfast: {text}", file=sys.stderr, flush=True)
+        if self.folder is not None:
+            with open(self.folder / "inside.jsonl", "a", encoding="utf-8") as handle:
+                handle.write(json.dumps({"event": kind, "text": text} | facts) + "\n")
+
+    def ends(self, **facts: Any) -> None:
+        """Why the process is about to end by a decision of ours."""
+        if self.folder is not None:
+            _write(self.folder / "account.json", facts)
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _register_stacks() -> bool:
+    """SIGUSR1 prints all stacks from now on, where nobody uses it for something else."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGUSR1) != signal.SIG_DFL:
+        return False
+    try:
+        faulthandler.register(signal.SIGUSR1, chain=False)
+    except (AttributeError, ValueError, OSError):  # an output without a descriptor
+        return False
+    return True
+
+
+def _write(file: Path, value: dict[str, Any]) -> None:
+    temporary = file.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(value), encoding="utf-8")
+    temporary.replace(file)

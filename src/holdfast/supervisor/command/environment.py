@@ -1,0 +1,25 @@
+"""The variables a command is started with beside its user's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast.core.run.command import Command
+from holdfast.core.run.folder import RunFolder
+from holdfast.world.checkpoints.kept import snapshot_of
+
+_SITE = Path(__file__).parents[2] / "inside" / "site"
+
+
+def environment_of(run: RunFolder, command: Command, checkpoint: Path | None) -> dict[str, str | None]:
+    """For the callback: where it is told from, and of what; with --callback a folder on PYTHONPATH that registers it."""
+    found: dict[str, str | None] = {
+        "HOLDFAST_RESUME": str(checkpoint.resolve()) if checkpoint is not None else None,
+        "HOLDFAST_SNAPSHOT": str(snapshot_of(run)),
+    }
+    if "PYTHONUNBUFFERED" not in os.environ:
+        found["PYTHONUNBUFFERED"] = "1"  # so that a killed program's last words are there
+    if command.callback:
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), os.environ.get("PYTHONPATH")]))
+    return found

@@ -1,0 +1,260 @@
+"""The callback inside a Trainer: what a killed one goes on from, what a NaN does not reach, what a wrong resume does not get past."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import ROOT, holdfast
+from holdfast.world.checkpoints.kept import make_checkpoint
+from holdfast.world.checkpoints.proof import prove
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+SCRIPT = ROOT / "tests/support/small_trainer.py"
+STEPS = 10
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Train the small model in this process with the callback, as attempt 1 of a run; a fault leaves it where it was."""
+    from transformers import TrainingArguments
+
+    from holdfast.hf import HoldfastCallback
+    from support.small_trainer import Ours, build
+
+    attempt = tmp_path / "run/attempts/001"
+    attempt.mkdir(parents=True)
+    monkeypatch.setenv("HOLDFAST_ATTEMPT", str(attempt))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1000")
+
+    def run(faults: str = "", resume: Path | None = None, callback: bool = True, **changed: Any) -> Any:
+        told: dict[str, Any] = {
+            "output_dir": str(tmp_path / "out"), "max_steps": STEPS, "save_steps": 4, "per_device_train_batch_size": 4, "seed": 3,
+            "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "disable_tqdm": True,
+        }  # fmt: skip
+        trainer = build(TrainingArguments(**told | changed), Ours(faults))
+        if callback:
+            trainer.add_callback(HoldfastCallback(trainer, drops=3))
+        with contextlib.suppress(RuntimeError):
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        return trainer
+
+    return run
+
+
+def inside(place: Path) -> list[str]:
+    file = place / "run/attempts/001/inside.jsonl"
+    return [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_bits(tmp_path: Path, train: Callable[..., Any]) -> None:
+    from support.small_trainer import digest
+
+    whole = digest(train(callback=False, output_dir=str(tmp_path / "plain")).model)
+    train("raise:8:*")
+    pulse = json.loads((tmp_path / "run/attempts/001/pulse.json").read_text())
+    assert (pulse["step"], pulse["steps"]) == (7, STEPS)
+    assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=4) == "checkpoint-7"
+    made, theirs = tmp_path / "out/checkpoint-7", tmp_path / "out/checkpoint-4"
+    prove(made, "trainer", theirs)
+    assert {file.name for file in made.iterdir()} == {file.name for file in theirs.iterdir()}
+    assert digest(train(resume=made).model) == whole
+    assert "resume_proven" in inside(tmp_path)
+    assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=STEPS) == "", "no newer state"
+
+
+def test_what_the_helper_writes_is_what_the_trainer_would_have_written(tmp_path: Path, train: Callable[..., Any]) -> None:
+    from holdfast.inside import keep
+
+    train("raise:9:*", save_steps=8)
+    theirs = tmp_path / "out/checkpoint-8"
+    theirs.rename(tmp_path / "theirs")
+    keep.main([str(tmp_path / "snapshot"), str(tmp_path / "out"), "0"])
+    for file in (tmp_path / "theirs").iterdir():
+        made = tmp_path / "out/checkpoint-8" / file.name
+        if file.suffix in (".pt", ".pth"):
+            assert same(*(torch.load(one, weights_only=False) for one in (made, file))), file.name
+        else:
+            assert made.read_bytes() == file.read_bytes(), file.name
+
+
+def same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool((one == other).all()) if hasattr(one, "shape") else bool(one == other)
+
+
+@pytest.mark.parametrize(("faults", "dropped", "ends"), [("nan:3:*,nan:6:*", 2, False), ("nan:3:*,nan:4:*,nan:5:*", 3, True)])
+def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(
+    tmp_path: Path, train: Callable[..., Any], faults: str, dropped: int, ends: bool
+) -> None:
+    with pytest.raises(SystemExit) if ends else contextlib.nullcontext():
+        trainer = train(faults)
+        assert all(torch.isfinite(one).all() for one in trainer.model.parameters())
+        assert not all(torch.isfinite(one).all() for one in train(faults, callback=False).model.parameters()), "without it they are lost"
+    assert inside(tmp_path).count("gradients_dropped") == dropped
+    account = tmp_path / "run/attempts/001/account.json"
+    assert account.exists() == ends and (not ends or json.loads(account.read_text())["cause"] == "nonfinite_numerics")
+
+
+def test_a_resume_that_puts_the_adapter_back_to_its_start_is_caught(tmp_path: Path, train: Callable[..., Any]) -> None:
+    train("raise:6:*")
+    with pytest.raises(SystemExit):
+        train("forget", resume=tmp_path / "out/checkpoint-4")
+    account = json.loads((tmp_path / "run/attempts/001/account.json").read_text())
+    assert account["final"] and "tensors do not hold what was saved" in account["reason"]
+
+
+def test_an_error_of_the_callbacks_own_ends_nothing(tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.inside.account import Account
+    from holdfast.inside.gate import Gate
+
+    monkeypatch.setattr(Gate, "passes", lambda *_: 1 // 0)
+    monkeypatch.setattr(Account, "pulse", lambda *_, **__: None)
+    assert train().state.global_step == STEPS
+    assert inside(tmp_path).count("callback_error") == 1
+
+
+def test_a_full_disk_under_the_snapshot_ends_snapshots_alone(
+    tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "nowhere/snapshot"))
+    assert train().state.global_step == STEPS
+    assert inside(tmp_path) == ["no_snapshots"]
+
+
+def test_a_sitecustomize_that_was_there_before_is_run_and_nothing_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['THEIRS'] = 'ran'")
+    ours = ROOT / "src/holdfast/inside/site"
+    script = "import os, sys; print(os.environ['THEIRS'], 'torch' in sys.modules, sys.meta_path[0].__module__)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ours), str(tmp_path)])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == ["ran", "False", "sitecustomize"]
+
+
+def test_what_runs_in_other_programs_needs_nothing_but_torch() -> None:
+    import ast
+
+    allowed = sys.stdlib_module_names | {"torch", "transformers", "peft", "safetensors", "numpy"}
+    for file in [*(ROOT / "src/holdfast/inside").rglob("*.py"), ROOT / "src/holdfast/hf.py", ROOT / "src/holdfast/guard.py"]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = (
+                [one.name for one in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            others = {name for name in names if name.partition(".")[0] not in allowed}
+            assert all(name.startswith("holdfast.inside") or name == "holdfast.hf" for name in others), (file, others)
+
+
+def test_a_plain_loop_goes_on_from_its_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.guard import guard
+
+    (tmp_path / "run/attempts/001").mkdir(parents=True)
+
+    def loop(dies_after: int) -> float:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        with guard(model, optimizer, steps=12) as held:
+            for step in range(held.resume(), 12):
+                loss = model(torch.randn(4, 8)).square().mean() * (float("nan") if step == 5 else 1)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                held.step(step, loss)
+                if step == dies_after:
+                    return 0.0
+            held.done()
+        return sum(float(one.double().sum()) for one in model.parameters())
+
+    alone = loop(99)
+    monkeypatch.setenv("HOLDFAST_ATTEMPT", str(tmp_path / "run/attempts/001"))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1000")
+    loop(7)
+    assert loop(99) == alone
+    assert inside(tmp_path) == ["gradients_dropped", "loop_resumed"]
+
+
+LOOP = """
+import os, sys, torch
+from holdfast.guard import guard
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+with guard(model, optimizer, steps=12) as held:
+    for step in range(held.resume(), 12):
+        loss = model(torch.randn(4, 8)).square().mean()
+        if step == 5:
+            loss = loss * float("nan")
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        held.step(step, loss)
+        if step == 7 and "die" in sys.argv and not os.path.exists("died"):
+            open("died", "w").close()
+            os.kill(os.getpid(), 9)
+    held.done()
+print("weights", sum(float(one.double().sum()) for one in model.parameters()).hex())
+"""
+
+
+@pytest.mark.long
+def test_a_plain_loop_under_guard_goes_on_from_its_last_step(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_SNAPSHOT_SHARE": "1000"}
+    alone = subprocess.run([sys.executable, "loop.py"], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
+    watched = holdfast("run", "--run", "run", "--", sys.executable, "loop.py", "die", cwd=tmp_path, env=environment)
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout.splitlines()[-1] == alone.stdout.splitlines()[-1], "the same bits"
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["attempts"], summary["steps"], summary["steps_computed_twice"]) == (2, 12, 0)
+    assert "step 5: the gradients are not finite; dropped" in alone.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("faults", "more", "attempts"),
+    [
+        ("kill:9:1", (), 2),
+        ("kill:9:1,kill:12:2", ("--obey", "False"), 3),
+        ("term:4:1", (), 2),
+        ("exit0:6:1", (), 2),
+        ("hang:7:1", (), 2),
+        ("kill:3:1,hang:5:2,exit0:11:3,term:13:4", (), 5),
+    ],
+)
+def test_a_real_script_without_a_line_of_ours_ends_with_the_same_bits(
+    tmp_path: Path, faults: str, more: tuple[str, ...], attempts: int
+) -> None:
+    told = {"output_dir": "out", "max_steps": 14, "per_device_train_batch_size": 4, "learning_rate": 0.01, "save_steps": 5, "seed": 3}
+    options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    words = [sys.executable, str(SCRIPT), *options, "--report_to", "none", "--use_cpu", "True", *more]
+    alone = subprocess.run([*words, "--output_dir", "alone"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (tmp_path / "calls.txt").unlink()
+    environment = os.environ | {"HOLDFAST_SNAPSHOT_SHARE": "1000", "PYTHONPATH": str(ROOT / "src")}
+    held = ["run", "--run", "run", "--callback", "--hang-s", "3", "--", *words, "--faults", faults]
+    watched = holdfast(*held, cwd=tmp_path, env=environment)
+    assert watched.returncode == 0, watched.stderr
+    weights = [line for line in watched.stdout.splitlines() if line.startswith("weights")]
+    assert weights == [line for line in alone.stdout.splitlines() if line.startswith("weights")]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["attempts"], summary["steps"], summary["steps_computed_twice"]) == (attempts, 14, 0)
