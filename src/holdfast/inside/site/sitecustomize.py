@@ -5,6 +5,7 @@ as ever.
 """
 
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -68,10 +69,9 @@ def _wrap(trainer: Any) -> None:
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
         begin(self, *arguments, **keywords)
         try:
-            from holdfast.hf import HoldfastCallback
-
-            if not any(isinstance(one, HoldfastCallback) for one in self.callback_handler.callbacks):
-                self.add_callback(HoldfastCallback(self))
+            ours = importlib.import_module("holdfast.hf").HoldfastCallback
+            if not any(isinstance(one, ours) for one in self.callback_handler.callbacks):
+                self.add_callback(ours(self))
         except Exception as error:  # noqa: BLE001
             print(f"holdfast: no callback: {type(error).__name__}: {error}", file=sys.stderr)
 
