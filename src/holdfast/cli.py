@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 import traceback
@@ -76,8 +77,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f"holdfast: {edge}", file=sys.stderr)
         code, answer = edge.code, _untold(edge.code, edge.message, edge.hint)
     if as_json:
-        sys.stdout.write(orjson.dumps(answer).decode() + "\n")
+        sys.stdout.write(_json(answer) + "\n")
     return int(code)
+
+
+def _json(answer: Json) -> str:
+    try:
+        return orjson.dumps(answer).decode()
+    except TypeError:  # a name that is not UTF-8, a number beyond 64 bits
+        return json.dumps(answer)
 
 
 def _untold(code: int, error: str, hint: str) -> Json:

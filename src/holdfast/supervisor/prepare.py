@@ -27,7 +27,7 @@ from holdfast.core.errors import BLOCKED, USAGE, Stop, reading
 from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json, is_full, read_json, replacing, sha256, write_json
 from holdfast.core.identity import myself
-from holdfast.core.inert import inert
+from holdfast.core.inert import inert, refuse_unwritable_name
 from holdfast.core.order.step_table import learning_rate, run_length
 from holdfast.core.run.base_model import follow_pinned, identity, pinned, refuse_changed
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
@@ -64,6 +64,8 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
     A process that detaches hands that descriptor on, so that the run is held all the while.
     Raises Stop when the folder is held or cannot be written.
     """
+    for name in (path, Path.cwd()):
+        refuse_unwritable_name(name)
     run = RunFolder(path)
     inherited = os.environ.pop(HELD_LOCK, None)
     try:

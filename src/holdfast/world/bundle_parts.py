@@ -63,7 +63,7 @@ def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterat
             if file in seen or file.is_symlink() or not file.is_file() or not file.resolve().is_relative_to(run.resolve()):
                 continue
             seen.add(file)
-            name = str(file.relative_to(run))
+            name = str(file.relative_to(run)).encode(errors="backslashreplace").decode()
             try:
                 text, note = relevant(file) if how == "log" else _cut(read_small(file, LARGEST_JSON), how)
             except OSError as error:
@@ -78,7 +78,7 @@ def listing(run: Path) -> str:
         kind = "link" if path.is_symlink() else "" if path.is_file() else "folder" if path.is_dir() else "other"
         size = path.stat().st_size if not kind else 0
         lines.append(f"{kind or f'{size:,}':>16}  {path.relative_to(run)}")
-    return "\n".join(lines) + "\n"
+    return ("\n".join(lines) + "\n").encode(errors="backslashreplace").decode()
 
 
 def write_archive(file: Path, folder: str, parts: list[BundlePart]) -> int:

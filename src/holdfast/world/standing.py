@@ -118,7 +118,8 @@ class _Reader:
         known = len(self.problems)
         value = self.read(path.name, lambda: read_json(path), None)
         if value is None and len(self.problems) == known and path.exists() and not (may_be_empty and path.is_file()):
-            self.problems.append(f"{path.name} is damaged: it {'holds no JSON object' if path.is_file() else 'is not a file'}")
+            why = "is damaged: it holds no JSON object" if path.is_file() else "cannot be read: it is not a file"
+            self.problems.append(f"{path.name} {why}")
         return value or {}
 
 

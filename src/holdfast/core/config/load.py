@@ -16,6 +16,7 @@ from holdfast.core.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of,
 from holdfast.core.config.yaml_tree import mappings, repeated, root_of, value_of
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.facts.model_folder import EMBEDDED, hub_name
+from holdfast.core.inert import refuse_unwritable_name
 from holdfast.core.safe_open import read_small
 from holdfast.core.units import counted
 
@@ -34,6 +35,7 @@ def load_config(file: Path, overrides: list[str] | None = None) -> Config:
     Paths are looked up beside the config file first, then in the current folder. Raises Stop(2) naming every problem: path of
     the key, value found, what is expected, nearest valid key.
     """
+    refuse_unwritable_name(file.resolve())
     tree = read_yaml(file)
     if program := program_of(tree):
         told = "\n".join(f"  - {line}" for line in translated(tree))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.core.errors import USAGE, Stop
+from holdfast.core.inert import refuse_unwritable_name
 from holdfast.rows.files.stream import bare_suffix
 
 _OF_ROWS = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt"}
@@ -34,6 +35,8 @@ def expand(paths: Iterable[str]) -> list[str]:
             if not matching:
                 raise Stop(USAGE, f"{path}: no such file", _near(place))
             found += matching
+    for file in found:
+        refuse_unwritable_name(Path(file))
     return list(dict.fromkeys(found))
 
 
