@@ -10,6 +10,9 @@ from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
 from holdfast.mind.trained_size import adapted, trainable_parameters
 
+# Bytes an optimizer keeps for each weight that is trained; of adafactor a matrix's rows and columns, which are few.
+STATE_BYTES = {"adamw": 8, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
+
 # How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.
 Attends = Literal["at once", "apart", "plainly"]
 
@@ -68,7 +71,7 @@ def footprint(
             "weights": weights,
             "adapter": trainable * 4,
             "gradients": trainable * 4,
-            "optimizer": trainable * 8,
+            "optimizer": int(trainable * STATE_BYTES[config.train.optimizer]),
         },
         loading=total * (2 if halves and mixed else 4),
         layers=_layers(model),

@@ -13,7 +13,7 @@ from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Params, Plan
 from holdfast.core.versions import within
-from holdfast.mind.memory import Attends, Footprint, footprint
+from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, footprint
 from holdfast.mind.precision import choose_precision
 from holdfast.mind.trained_size import trainable_parameters
 
@@ -86,7 +86,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
 
 def _snapshots(config: Config, machine: Json, trainable: int) -> int:
     """Bytes of the capacity that snapshots take: none of a GPU's; of main memory, their file where it lies there."""
-    size, memory = file_bytes(4 * trainable, 8 * trainable), machine.get("memory_bytes")
+    size, memory = file_bytes(4 * trainable, int(STATE_BYTES[config.train.optimizer] * trainable)), machine.get("memory_bytes")
     elsewhere = config.save.snapshot_dir or config.save.flush_snapshots or (memory and size > memory / 4)
     return 0 if training_devices(machine) or elsewhere else size
 

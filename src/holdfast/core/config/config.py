@@ -154,13 +154,17 @@ class Train(Section):
 
     epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
     steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
+    optimizer: Literal["adamw", "adamw8bit", "paged", "adafactor", "lion", "muon", "sgd"] = Field(
+        "adamw",
+        description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; muon: matrices, the rest by adamw",
+    )
     effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
     lr: float = Field(2e-4, gt=0, description="peak learning rate")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls after the warm-up, to 0")
     warmup: float = Field(0.03, ge=0, description="below 1: share of all steps; from 1 on: steps")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled decay: a step takes lr times this share off each weight")
-    beta1: float = Field(0.9, ge=0, lt=1, description="share of AdamW's mean gradient that a step keeps")
-    beta2: float = Field(0.999, ge=0, lt=1, description="share of AdamW's mean squared gradient that a step keeps")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled decay: a step takes lr times this share off each weight")
+    beta1: float = Field(0.9, ge=0, lt=1, description="share of the mean gradient that a step keeps; sgd: momentum")
+    beta2: float = Field(0.999, ge=0, lt=1, description="share of the mean squared gradient that a step keeps; lion: of its moment")
     epsilon: float = Field(1e-8, gt=0, description="added to the root of AdamW's mean squared gradient before dividing by it")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
     precision: Literal["auto", "fp32", "bf16"] = Field(
@@ -284,6 +288,12 @@ class Config(Section):
     @model_validator(mode="after")
     def _objective_fits(self) -> Config:
         wanted, kind = self.train.objective, self.adapter.type
+        optimizer = self.train.optimizer
+        if self.adapter.lr_ratio is not None and optimizer in ("adamw8bit", "paged"):
+            raise ValueError(f"adapter.lr_ratio needs rates for single matrices, and {optimizer} has one for all; take adamw")
+        if self.adapter.init in ("pissa", "olora") and (optimizer == "muon" or self.train.weight_decay):
+            moved = "train.optimizer muon moves" if optimizer == "muon" else "train.weight_decay shrinks"
+            raise ValueError(f"adapter.init {self.adapter.init} keeps half of its weights as they began, and {moved} them")
         if wanted in ("dpo", "kto") and kind in OWN_WEIGHTS:
             text = f"train.objective {wanted} holds the model against the one without its adapter, and adapter.type {kind} has none"
             raise ValueError(f"{text}; take orpo or simpo, which need no reference, or an adapter")

@@ -1,0 +1,25 @@
+"""Which optimizer a config asks for: the one place where that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from holdfast.core.config.config import Train
+from holdfast.trainer.optimizer import AdamW, Block
+from holdfast.trainer.optimizers.of_torch import Adafactor, Muon
+from holdfast.trainer.optimizers.simple import Lion, Sgd
+
+
+def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> Block:
+    """The optimizer of `train`, with all its state, over these parameters. rates: by name, factors of the learning rate.
+
+    Raises Refusal where its package is not there.
+    """
+    if train.optimizer in ("adamw8bit", "paged"):
+        from holdfast.trainer.optimizers.eight_bit import AdamW8Bit
+
+        return AdamW8Bit(parameters, train, rates)
+    kinds: dict[str, type[Block]] = {"adamw": AdamW, "lion": Lion, "sgd": Sgd, "adafactor": Adafactor, "muon": Muon}
+    return kinds[train.optimizer](parameters, train, rates)

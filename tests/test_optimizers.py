@@ -1,0 +1,92 @@
+"""Every optimizer: its whole state is in the snapshot, an update is the one of a plain reference, ten rows are learned by heart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.core.config.config import Config, Train
+from holdfast.trainer.optimizers import optimizer_of
+from support.stand import Stand, model_folder
+
+KINDS: dict[str, float] = {"adamw": 1e-2, "adamw8bit": 1e-2, "paged": 1e-2, "adafactor": 0.3, "lion": 3e-3, "muon": 3e-2, "sgd": 0.3}
+
+
+def needs(kind: str) -> None:
+    if kind in ("adamw8bit", "paged"):
+        pytest.importorskip("bitsandbytes")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("adapter", ["lora", "full"])
+def test_a_state_holds_all_that_later_steps_need(model: Path, kind: str, adapter: str) -> None:
+    needs(kind)
+    sections: dict[str, Any] = {"train": {"optimizer": kind, "lr": KINDS[kind]}, "adapter": {"type": adapter}}
+    stand = Stand(model, **sections)
+    losses = [stand.step(step) for step in range(1, 5)]
+    kept = stand.saved()
+    losses += [stand.step(step) for step in range(5, 8)]
+    again = Stand(model, **sections)
+    again.restore(kept)
+    assert [again.step(step) for step in range(5, 8)] == losses[4:]
+    assert again.saved() == stand.saved() and losses[-1] < losses[0]
+
+
+REFERENCES: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
+    "sgd": lambda ones: torch.optim.SGD(ones, lr=0.1, momentum=0.9),
+    "adafactor": lambda ones: torch.optim.Adafactor(ones, lr=0.1),
+    "adamw": lambda ones: torch.optim.AdamW(ones, lr=0.1, weight_decay=0.0),
+}
+
+
+@pytest.mark.parametrize("kind", [*REFERENCES, "lion", "adamw8bit"])
+def test_an_update_is_the_plain_one(kind: str) -> None:
+    needs(kind)
+    torch.manual_seed(0)
+    begin = {"a": torch.randn(64, 64), "b": torch.randn(256)}
+    ours = optimizer_of({name: one.clone() for name, one in begin.items()}, Train(steps=1, optimizer=kind))  # type: ignore[arg-type]
+    theirs = {name: one.clone().requires_grad_() for name, one in begin.items()}
+    if kind in REFERENCES:
+        reference: Any = REFERENCES[kind]([*theirs.values()])
+    else:
+        optim = pytest.importorskip("bitsandbytes").optim
+        made = {"lion": optim.Lion, "adamw8bit": optim.AdamW8bit}[kind]
+        betas = {"lion": (0.9, 0.999), "adamw8bit": (0.9, 0.999)}[kind]
+        reference = made([*theirs.values()], lr=0.1, weight_decay=0.0, betas=betas, **({"min_8bit_size": 1} if kind != "lion" else {}))
+    for _ in range(5):
+        for name, one in theirs.items():
+            one.grad = torch.randn_like(one)
+            part = ours.parameters[name].grad
+            assert part is not None
+            part.copy_(one.grad)
+        ours.step(0.1)
+        reference.step()
+    for name, one in theirs.items():
+        assert torch.allclose(ours.parameters[name], one.detach(), rtol=1e-5, atol=1e-6), name
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.long] if kind not in ("adamw", "muon") else []) for kind in KINDS])
+def test_rows_are_learned_by_heart(model: Path, kind: str) -> None:
+    needs(kind)
+    stand = Stand(model, train={"optimizer": kind, "lr": KINDS[kind]}, adapter={"type": "full"}, settings={"steps": 120})
+    losses = [stand.step(step) for step in range(1, 121)]
+    assert losses[-1] < 0.05 * losses[0], losses[-1]
+
+
+def test_what_an_optimizer_cannot_do_is_told() -> None:
+    for sections, said in (
+        ({"train": {"optimizer": "adamw8bit"}, "adapter": {"lr_ratio": 4.0}}, "adamw8bit has one for all"),
+        ({"train": {"optimizer": "muon"}, "adapter": {"init": "pissa"}}, "muon moves them"),
+        ({"train": {"weight_decay": 0.1}, "adapter": {"init": "olora"}}, "weight_decay shrinks them"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Config.model_validate({"model": "tiny", "data": {"files": "x"}} | sections)
