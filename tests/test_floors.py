@@ -37,9 +37,11 @@ HEAVY_ROOMS = {"trainer", "inside", "hf", "guard"}
 RAY_FILE = "rows/crew/cluster.py"
 STANDARD_LIBRARY_ONLY = (
     "world/nurse.py",
+    "world/trainers.py",
     "world/command_nurse.py",
     "world/tree.py",
     "core/identity.py",
+    "core/ranks.py",
     "core/safe_open.py",
     "core/wait.py",
 )

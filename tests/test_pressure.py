@@ -16,11 +16,12 @@ from safetensors.torch import load_file
 
 from conftest import events, holdfast, lines, settings_with, write_rows
 from holdfast.core.order.step_table import StepTable
-from holdfast.core.run.timeline import Entry, read_timeline, settings_at
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, rehearse
+from holdfast.trainer.rank import ALONE
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.M
     largest = max(steps, key=lambda rows: lengths[rows].sum())
     assert lengths[largest].sum() < 980
     tried: list[list[int]] = []
-    monkeypatch.setattr("holdfast.trainer.pressure.compute_within_memory", lambda bench, step, samples, announce: tried.append(samples))
+    monkeypatch.setattr("holdfast.trainer.pressure.within_memory", lambda bench, step, work: work())
 
     def batches(samples: list[int], budget: int) -> list[Any]:
         assert budget == 400
@@ -168,6 +169,8 @@ def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.M
         task=SimpleNamespace(data=SimpleNamespace(table=table, sizes=lengths), batches=batches),
         job=SimpleNamespace(settings=lambda step: settings_with(samples=6, micro_batch_tokens=400)),
         optimizer=SimpleNamespace(clear=lambda: None),
+        compute_alone=lambda step, samples, announce: tried.append(samples),
+        rank=ALONE,
     )
     rehearse(bench, lambda phase, number, batch: 1.0)
     assert tried == [[max(largest, key=lambda row: lengths[row])]]
@@ -179,12 +182,14 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.device = torch.device("cpu")
         self.longest = 100
+        self.rank = ALONE
         self.told: list[tuple[str, str]] = []
         self.job = SimpleNamespace(
             run=SimpleNamespace(timeline_file=folder / "timeline.jsonl"),
             timeline=[Entry(1, settings_with(micro_batch_tokens=400).model_dump())],
             settings=lambda step: settings_at(self.job.timeline, step),
             event=lambda kind, **facts: self.told.append((kind, facts["reason"])),
+            amend=lambda entry: self.job.timeline.append(add_entry(folder / "timeline.jsonl", entry)),
         )
 
 

@@ -104,8 +104,8 @@ def test_a_run_of_our_own_is_not_steered_by_a_guess() -> None:
 
 def test_a_trainers_own_exit_codes_are_told_apart() -> None:
     ours = [code for name, code in vars(types).items() if name.startswith("EXIT_")]
-    others = [errors.DONE, errors.BLOCKED, errors.USAGE, errors.GAVE_UP, errors.OUR_BUG, errors.INTERRUPTED]
-    assert len(ours) == 7 and len({*ours, *others}) == len(ours) + len(others)
+    others = [errors.DONE, errors.BLOCKED, errors.USAGE, errors.GAVE_UP, errors.OUR_BUG, errors.INTERRUPTED, errors.AGAIN]
+    assert len(ours) == 9 and len({*ours, *others}) == len(ours) + len(others)
     assert all(code < 128 for code in ours), "above are a shell's words for signals"
 
 

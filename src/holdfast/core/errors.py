@@ -12,6 +12,7 @@ DONE = 0
 BLOCKED = 1
 USAGE = 2
 GAVE_UP = 3
+AGAIN = 75  # to another launcher: start the same command again
 OUR_BUG = 70
 INTERRUPTED = 130
 

@@ -22,6 +22,7 @@ EndingKind = Literal[
     "refused",
     "damaged",
     "device_gone",
+    "peer_lost",
     "hang",
     "stuck",
     "vanished",
@@ -32,6 +33,8 @@ LOGITS_AT_ONCE = 1 << 25  # elements of [labels, vocabulary] that exist together
 WIDENED_ROWS = 1 << 14  # of a narrow output layer, at once
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
 EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED, EXIT_DAMAGED = 64, 65, 66, 67, 68, 69
+EXIT_PEER_LOST = 72  # another rank is gone
+EXIT_ELSEWHERE = 73  # the first rank is in another attempt
 EXIT_DEVICE_GONE = 71  # 70 is the command line's "a bug of ours"
 # A signal that a program does not die of by its own doing, as it does of SIGSEGV or SIGABRT.
 _OTHERS_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPWR}
@@ -51,11 +54,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a trainer is started: argv, changes to the environment (None: unset), and the settings those stand for."""
+    """How a run's trainers are started: argv, changes to the environment (None: unset), and the settings those stand for.
+
+    ranks: how many; here: those that are started here, where another launcher starts the others.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str | None]
     settings: Settings
+    ranks: int = 1
+    here: int = 1
 
 
 @dataclass(frozen=True)
@@ -72,10 +80,13 @@ class Ending:
         """Whether somebody else ended the process, or nobody saw how it ended. Killing a trainer that hangs is our own doing: `hang`."""
         if self.kind == "killed":
             return self.code is not None and -self.code in _OTHERS_SIGNALS
-        return self.kind in ("vanished", "never_started")
+        return self.kind in ("vanished", "never_started", "peer_lost")
 
     def words(self) -> str:
         """The ending in words."""
+        return f"rank {self.facts['rank']} {self._words()}" if "codes" in self.facts else self._words()
+
+    def _words(self) -> str:
         if self.kind == "killed" and self.code is not None:
             return killed_by(self.code)
         if self.kind == "error":
@@ -90,6 +101,7 @@ class Ending:
             "refused": "refused what it was to train on",
             "damaged": "found its state damaged",
             "device_gone": "did not find the GPU of its plan",
+            "peer_lost": "lost the connection between its ranks",
             "hang": "gave no sign of life and was ended",
             "stuck": "cannot be killed: it is stuck in the kernel",
             "never_started": "never started",

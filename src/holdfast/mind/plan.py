@@ -15,6 +15,7 @@ from holdfast.core.run.plan import Bytes, Params, Plan
 from holdfast.core.versions import within
 from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, footprint
 from holdfast.mind.precision import choose_precision
+from holdfast.mind.ranks import shards_of
 from holdfast.mind.trained_size import trainable_parameters
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
@@ -128,10 +129,11 @@ def _gib(value: float) -> str:
     return f"{value / 2**30:.2f} GiB"
 
 
-def settings_of(config: Config, plan: Plan, machine: Json, threads: int, steps: int, samples: int) -> Settings:
+def settings_of(config: Config, plan: Plan, machine: Json, threads: int, steps: int, samples: int, ranks: int = 1) -> Settings:
     """The settings a run begins with: the first entry of its timeline.
 
-    `threads`: CPU threads this process may use; `steps`, `samples`: of the whole run.
+    `threads`: CPU threads this process may use; `steps`, `samples`: of the whole run;
+    `ranks`: that it begins with.
     """
     chosen, liger, on_gpu = config.train.deterministic, config.train.liger, bool(training_devices(machine))
     return Settings(
@@ -146,7 +148,8 @@ def settings_of(config: Config, plan: Plan, machine: Json, threads: int, steps: 
         micro_batch_tokens=plan.micro_batch_tokens,
         checkpointed_layers=plan.checkpointed_layers,
         memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),
-        threads=config.train.threads or threads,
+        threads=config.train.threads or max(1, threads // ranks),
+        shards=shards_of(config.train, ranks),
         deterministic=not on_gpu if chosen is None else chosen,
         steps=steps,
         samples=samples,

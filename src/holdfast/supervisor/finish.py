@@ -67,7 +67,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
     summary = write_summary(run, "finished", None, artifact)
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
     _close(run)
-    for place in places:
+    for place in [file for first in places for file in (first, *first.parent.glob(f"{first.stem}.rank*"))]:
         try:
             place.unlink(missing_ok=True)
         except OSError as error:  # a read-only /dev/shm, or another user's file of that name

@@ -7,19 +7,26 @@ import os
 from holdfast.book import cards_of
 from holdfast.book.profile import confirmed
 from holdfast.core.cards.variable import Advice
+from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine_file import read
-from holdfast.core.files import read_json
+from holdfast.core.files import Json, read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_of_process
+from holdfast.core.seat import seat_of
 from holdfast.core.types import Launch
+from holdfast.mind.ranks import ranks_on
 from holdfast.world.child import trainer_command, with_env
 from holdfast.world.place import Place
 from holdfast.world.system import steering
 
 
-def trainer_launch(run: RunFolder) -> Launch:
-    """How this run's trainer is started. What changes a kernel's result is in the environment before torch is imported."""
+def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
+    """How this run's trainers are started, as many as `config` asks for now; without it, one.
+
+    What changes a kernel's result is in the environment before torch is imported.
+    """
     settings = settings_of_process(read_timeline(run.timeline_file))
     env: dict[str, str | None] = {
         "OMP_NUM_THREADS": str(settings.threads),
@@ -39,7 +46,17 @@ def trainer_launch(run: RunFolder) -> Launch:
     env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     env |= _of_nvidia(run)
     env |= _of_remedies(run, settings.env)
-    return Launch(tuple(trainer_command("train")), env, settings)
+    seat = seat_of(os.environ) if config else None
+    if seat is not None:
+        return Launch(tuple(trainer_command("train")), env | seat.environment(), settings, seat.size, here=1)
+    ranks = ranks_on(config.train, _machine_of(run, settings)) if config else 1
+    return Launch(tuple(trainer_command("train")), env, settings, ranks, here=ranks)
+
+
+def _machine_of(run: RunFolder, settings: Settings) -> Json:
+    """The run's machine; without its GPUs where the run has left them for the CPU."""
+    machine = read_json(run.machine_file) or {}
+    return machine | {"gpus": []} if settings.device == "cpu" else machine
 
 
 def _of_remedies(run: RunFolder, env: dict[str, str | None]) -> dict[str, str | None]:

@@ -35,9 +35,11 @@ from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.plan import RowCounts, RunPlan, unknown_keys, write_plan
 from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_of_process
 from holdfast.core.safe_open import lock_descriptor
+from holdfast.core.seat import seat_of
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
 from holdfast.mind.plan import make_plan, settings_of
+from holdfast.mind.ranks import ranks_on
 from holdfast.rows.crew.build import Checked, check_rows, report
 from holdfast.rows.crew.workers import Workers
 from holdfast.rows.judge.rules import rules_of
@@ -180,7 +182,9 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     write_json(run.machine_file, machine)
     write_plan(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
-    settings = settings_of(config, plan, machine, usable_threads(), plan.steps, plan.samples).as_json()
+    seat = seat_of(os.environ)
+    ranks = seat.size if seat else ranks_on(config.train, machine)
+    settings = settings_of(config, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
     run.write_config(config)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))

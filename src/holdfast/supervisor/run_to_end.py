@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
 from holdfast.core.config.config import Config
-from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.core.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.core.files import Json, is_full, read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import memory_places, sweep
+from holdfast.core.seat import seat_of
 from holdfast.mind.explain import answer
 from holdfast.mind.standby import standby_mode
 from holdfast.supervisor.diagnose_run import diagnose_run
@@ -49,7 +52,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
         run.summary_file.unlink(missing_ok=True)
         with tracked(run, config):
             with _standby(run, config) as standby:
-                outcome = supervise(trainer_launch, run, orders, view, RealWorld(standby))
+                outcome = supervise(partial(trainer_launch, config=config), run, orders, view, RealWorld(standby))
             terminal.end()
             return _conclude(run, config, places, outcome, terminal, stop.asked_for)
     except KeyboardInterrupt:
@@ -70,7 +73,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
 
 
 def _standby(run: RunFolder, config: Config) -> Standby:
-    mode = standby_mode(config, run.plan(), read_json(run.machine_file) or {})
+    mode = "off" if seat_of(os.environ) else standby_mode(config, run.plan(), read_json(run.machine_file) or {})
     return Standby(run, mode, always=bool(config.run.standby))
 
 
@@ -90,6 +93,9 @@ def _conclude(
     run.event("gave_up", step=run.committed(), reason=outcome.move.reason, saved=saved)
     summary = write_summary(run, "gave_up", outcome.move.reason)
     wreck = outcome.wreck
+    if outcome.ending.kind == "peer_lost" and (seat := seat_of(os.environ)):
+        text = f"the other ranks of {seat.launcher} are gone after step {run.committed()}"
+        raise Stop(AGAIN, text, "start the same command on all of them again: it goes on from there", summary)
     if outcome.ending.kind == "refused":
         raise Stop(BLOCKED, outcome.move.reason, str(outcome.ending.facts.get("hint", "")), summary)
     terminal.summary(summary, run)

@@ -29,6 +29,7 @@ class Work(NamedTuple):
 
 JOBS = {
     "train": Work("train", "train", (Path, int), with_libraries=False),  # imports them once registered
+    "join": Work("join", "join", (Path, int), with_libraries=False),
     "standby": Work("standby", "stand_by", (Path, str)),
     "trial": Work("trial", "trial", (Path, Path)),
     "trials": Work("trial", "host_trials", (Path,)),

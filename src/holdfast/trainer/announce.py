@@ -35,7 +35,7 @@ class Announcer:
             if phase == "gate":
                 return 1.0
             seed, settings = self.job.config.train.seed, self.job.settings(step)
-            return self.job.at(Moment(phase, self.job.number, 0, step, batch.tokens, batch.sources, self.count, seed, settings))
+            return self.job.at(Moment(phase, self.job.number, self.job.rank, step, batch.tokens, batch.sources, self.count, seed, settings))
 
         return announce
 

@@ -14,7 +14,6 @@ from holdfast.core.errors import DeviceGone, told
 from holdfast.trainer.exhausted import is_out_of_memory
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.1
-_GPU = torch.device("cuda:0")
 
 
 def prepare_torch(settings: Settings) -> torch.device:
@@ -26,6 +25,7 @@ def prepare_torch(settings: Settings) -> torch.device:
         torch.backends.cuda.preferred_blas_library("cublas")  # on ROCm: hipBLAS
     device = planned_device(settings)
     if device.type == "cuda":
+        torch.cuda.set_device(device)
         _keep_to_exact_kernels()
     return device
 
@@ -46,13 +46,19 @@ def planned_device(settings: Settings) -> torch.device:
     wanted = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if wanted == "cuda" and (absence := _absence()):
         raise DeviceGone(f"torch finds no GPU ({absence})")
-    return _GPU if wanted == "cuda" else torch.device("cpu")
+    return own_gpu() if wanted == "cuda" else torch.device("cpu")
+
+
+def own_gpu() -> torch.device:
+    """The first GPU, or that of this rank; where each rank sees but its own, that."""
+    count = torch.cuda.device_count() if "LOCAL_RANK" in os.environ else 1
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % max(1, count))
 
 
 def _absence() -> str | None:
     """Why there is no GPU to compute on; None where there is one. A card that is listed may still serve nobody: it is asked for a byte."""
     try:
-        torch.empty(1, dtype=torch.uint8, device=_GPU)
+        torch.empty(1, dtype=torch.uint8, device=own_gpu())
     except (RuntimeError, AssertionError) as error:  # AssertionError: a build without GPU code
         return None if is_out_of_memory(error) else told(error)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -13,7 +14,9 @@ from holdfast.core.run.evaluations import best_of, read_evaluations, stopped_ear
 from holdfast.trainer.exhausted import tag_out_of_memory
 from holdfast.trainer.pressure import within_memory
 from holdfast.trainer.setup import Bench
+from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.snapshot import Snapshots
+from holdfast.trainer.task import Batch
 
 _CHUNK = 512  # rows whose micro-batches lie on the device at once
 
@@ -21,12 +24,14 @@ _CHUNK = 512  # rows whose micro-batches lie on the device at once
 class HeldOut:
     """The evaluations of a run. What is decided follows from evaluations.jsonl, whose row of a step is on disk before the next step."""
 
-    def __init__(self, bench: Bench, snapshots: Snapshots) -> None:
+    def __init__(self, bench: Bench, snapshots: Snapshots | Following) -> None:
         self.bench, self.snapshots = bench, snapshots
         self.config = bench.job.config.evaluate
         seed = bench.job.config.train.seed
         self.samples = draw_rows(bench.task.data.held_out, self.config.rows, seed)
-        cut_torn_line(bench.job.run.evaluations_file)
+        if bench.rank.first:
+            cut_torn_line(bench.job.run.evaluations_file)
+        bench.rank.exchange({})  # nobody reads before that
         self.rows = read_evaluations(bench.job.run)
 
     def over(self, step: int) -> bool:
@@ -57,7 +62,8 @@ class HeldOut:
             if row is None:
                 return False
             job.point("evaluated", step)
-            append_line(job.run.evaluations_file, row, durable=True)
+            if self.bench.rank.first:
+                append_line(job.run.evaluations_file, row, durable=True)
             job.event("evaluated", step=step, loss=row["loss"], best=row["best"])
             self.rows.append(row)
         best = best_of(row for row in self.rows if row["step"] <= step)
@@ -86,17 +92,33 @@ class HeldOut:
         return {"step": step, "loss": loss, "labels": labels, "seconds": round(time.perf_counter() - began, 4), "best": best}
 
     def _loss(self, step: int) -> tuple[float, int] | None:
-        """(sum of the losses, number of label tokens) over the held-out rows, in the next step's micro-batches."""
-        job, task = self.bench.job, self.bench.task
-        budget = job.settings(step + 1).micro_batch_tokens
+        """(sum of the losses, number of label tokens) over the held-out rows, in the next step's micro-batches, dealt to the ranks."""
+        budget, size = self.bench.job.settings(step + 1).micro_batch_tokens, self.bench.rank.size
         total, labels = 0.0, 0
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
             for start in range(0, len(self.samples), _CHUNK):
-                for batch in task.batches(self.samples[start : start + _CHUNK], budget):
-                    if job.stopping.asked:
-                        return None
-                    self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
-                    with tag_out_of_memory(batch):
-                        total += float(task.loss_sum(batch, step)[0].double())
+                batches = self.bench.task.batches(self.samples[start : start + _CHUNK], budget)
+                told = self._told(batches, step)
+                if any(one["losses"] is None for one in told):
+                    return None
+                for number, batch in enumerate(batches):  # added in one order, whoever computed them
+                    loss = told[number % size]["losses"][number // size]
+                    total += math.nan if loss is None else loss
                     labels += batch.labels
         return total, labels
+
+    def _told(self, batches: Sequence[Batch], step: int) -> list[Json]:
+        """Each rank's losses of its share of `batches`, None where it is to stop; those that are not finite may be None."""
+        rank = self.bench.rank
+        mine = batches[rank.number :: rank.size]
+        return rank.agreed(lambda: self._losses(mine, step), lambda losses: {"losses": losses})[1]
+
+    def _losses(self, batches: Sequence[Batch], step: int) -> list[float] | None:
+        job, losses = self.bench.job, []
+        for batch in batches:
+            if job.stopping.asked:
+                return None
+            self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
+            with tag_out_of_memory(batch):
+                losses.append(float(self.bench.task.loss_sum(batch, step)[0].double()))
+        return losses

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,24 +20,31 @@ from holdfast.core.config.load import load_faults
 from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json, write_json
 from holdfast.core.identity import myself
+from holdfast.core.ranks import rank_of
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import RunPlan
-from holdfast.core.run.timeline import Entry, read_timeline, settings_at
+from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
 
 
 class Stopping:
     """Set by SIGTERM: finish the step, save, end."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.heard = False
+        self.known: Callable[[], bool] = lambda: self.heard  # in a group: what all ranks know
+
+    @property
+    def asked(self) -> bool:
+        """Whether this run is to stop. All ranks of a group say the same at the same point."""
+        return self.known()
 
     def listen(self) -> None:
         signal.signal(signal.SIGTERM, self._ask)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _ask(self, *_: object) -> None:
-        self.asked = True
+        self.heard = True
 
 
 @dataclass
@@ -53,6 +61,7 @@ class Job:
     orders: Json = field(default_factory=dict)
     stopping: Stopping = field(default_factory=Stopping)
     coming: list[tuple[int, Fault]] = field(default_factory=list)  # late faults, and in how many micro-batches each comes
+    rank: int = 0
 
     def settings(self, step: int) -> Settings:
         return settings_at(self.timeline, step)
@@ -60,14 +69,20 @@ class Job:
     def say(self, text: str) -> None:
         """One line for the log. A full disk must not end a run because of a line of log."""
         with contextlib.suppress(OSError):
-            print(text, flush=True)
+            print(f"rank {self.rank}: {text}" if self.rank else text, flush=True)
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Journal an event; when the disk takes no more, the log gets it instead."""
+        """Journal an event; when the disk takes no more, the log gets it instead. One rank speaks for all."""
+        if self.rank:
+            return
         try:
             self.run.event(kind, attempt=self.number, **facts)
         except OSError as error:
             self.say(f"event {kind} {facts} not journalled: {error.strerror}")
+
+    def amend(self, entry: Entry) -> None:
+        """Change settings: by the first rank on disk before anybody uses them. The others only know, and cannot commit without it."""
+        self.timeline.append(entry if self.rank else add_entry(self.run.timeline_file, entry))
 
     def at(self, moment: Moment) -> float:
         """Let the faults that fire at `moment` happen; what the micro-batch's loss, or its gradients, are to be multiplied by."""
@@ -95,7 +110,7 @@ class Job:
         """Pass a named point of the run outside a micro-batch."""
         if self.faults:
             settings = self.settings(step or 1)
-            self.at(Moment(phase, self.number, step=step, seed=self.config.train.seed, settings=settings))
+            self.at(Moment(phase, self.number, self.rank, step, seed=self.config.train.seed, settings=settings))
 
 
 def happen(fault: Fault) -> float:
@@ -127,10 +142,12 @@ def register(path: Path, number: int) -> Job:
     stopping = Stopping()
     stopping.listen()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    write_json(folder / "rank0.json", {"identity": myself(), "rank": 0, "argv": sys.argv}, durable=False)
     written = orders_of(folder)
     orders = written.facts if written else {}
+    rank = rank_of(os.environ) if orders.get("ranks", 1) > 1 else 0
+    write_json(folder / f"rank{rank}.json", {"identity": myself(), "rank": rank, "argv": sys.argv}, durable=False)
     job = open_job(run, number, folder, orders)
+    job.rank = rank
     job.stopping = stopping
     job.point("start")
     return job

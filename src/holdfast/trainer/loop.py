@@ -15,7 +15,8 @@ from holdfast.core.config.settings import PartialSettings
 from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json, is_full, read_json, write_json
-from holdfast.core.run.timeline import Entry, add_entry, settings_of_process
+from holdfast.core.run.memory_file import Snapshot
+from holdfast.core.run.timeline import Entry, settings_of_process
 from holdfast.core.types import (
     EXIT_DAMAGED,
     EXIT_DEVICE_GONE,
@@ -23,21 +24,33 @@ from holdfast.core.types import (
     EXIT_NO_STATE,
     EXIT_NONFINITE,
     EXIT_OUT_OF_MEMORY,
+    EXIT_PEER_LOST,
     EXIT_REFUSED,
 )
+from holdfast.trainer.alike import refuse_unlike
 from holdfast.trainer.announce import Announcer
+from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
+from holdfast.trainer.group import Group
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
+from holdfast.trainer.meeting import store_of
 from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
+from holdfast.trainer.rank import ALONE, PeerLost, Rank
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.restore import Found, state_for_training
 from holdfast.trainer.state.saving import Saving
+from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
+
+
+class NoState(Exception):
+    """Steps were committed, and nothing that verifies is left of them. The message: what was passed over."""
 
 
 def train(job: Job, ready: Bench | None = None) -> int:
@@ -47,30 +60,33 @@ def train(job: Job, ready: Bench | None = None) -> int:
     """
     places = [Path(place) for place in job.orders["memory_places"]]
     try:
-        found = state_for_training(job.run, places)
+        rank = _join(job)
+        found = _state(job, rank, places)
         for passed in found.passed_over:
             job.event("checkpoint_passed_over", **passed)
-        committed = job.run.committed()
-        if found.snapshot is None and committed:
-            return _no_state(job, committed, found)
         cap_memory(job.settings(1).memory_limit_bytes, shared=_on_main_memory(job))
         if found.snapshot is None:
-            _settle(job)
+            _settle(job, rank)
         settings = settings_of_process(job.timeline)
         if ready is not None and ready.settings == settings:
             bench = replace(ready, job=job)
         else:
             bench = once_more("the model", lambda: build(job, settings))
             refuse_broken_weights(bench.task.model, job.config.model)
-        while found.snapshot is None and not _proven(bench):
+        while found.snapshot is None and not _proven(bench, rank):
             del bench  # before there is another
             bench = once_more("the model", lambda: build(job, job.settings(1)))
+        bench.rank = rank
         for kind, facts in bench.task.remarks(fresh=found.snapshot is None):
             job.event(kind, **facts)
-        snapshots = Snapshots(bench, places)
-        sound, damaged = sound_before(bench, places, found)
-        if damaged:
-            return _damaged(job, found, sound, damaged)
+        snapshots = Snapshots(bench, places) if rank.first else Following(job, places)
+        if rank.first:
+            sound, damaged = sound_before(bench, places, found)
+            if damaged:
+                return _damaged(job, found, sound, damaged)
+        share_state(bench)
+        if isinstance(rank, Group):
+            rank.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
             return _run(bench, snapshots, found)
     except Refusal as refusal:
@@ -79,6 +95,12 @@ def train(job: Job, ready: Bench | None = None) -> int:
     except DeviceGone as gone:
         job.say(f"holdfast: {gone}")
         return _end(job, EXIT_DEVICE_GONE, kind="device_gone", reason=str(gone))
+    except PeerLost as lost:
+        job.say(f"holdfast: the ranks are not all there any more: {lost}")
+        return EXIT_PEER_LOST
+    except NoState as none:
+        job.say(f"holdfast: {none}")
+        return _end(job, EXIT_NO_STATE, kind="no_state", step=job.run.committed(), reason=str(none))
     except FloatingPointError as error:
         job.say(f"holdfast: {error}")
         return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
@@ -91,22 +113,52 @@ def train(job: Job, ready: Bench | None = None) -> int:
         return EXIT_DISK_FULL
 
 
-def _settle(job: Job) -> None:
-    """Put on the timeline what the task finds better here, before anything is built."""
-    _change(job, *task_of(job.config).settle(job.config, job.settings(1)))
+def _join(job: Job) -> Rank:
+    """This process among those that train the run. Raises Refusal where they are not alike, PeerLost where they do not meet."""
+    settings, size = settings_of_process(job.timeline), job.orders.get("ranks", 1)
+    if size == 1:
+        return ALONE
+    prepare_torch(settings)
+    group = Group(job.rank, size, store_of(job.rank, job.number), lambda: job.stopping.heard)
+    job.stopping.known = lambda: group.stopping
+    refuse_unlike(group, job, settings)
+    return group
 
 
-def _proven(bench: Bench) -> bool:
+def _state(job: Job, rank: Rank, places: list[Path]) -> Found:
+    """The state to go on from, which the first rank looks for; the others hear of which step it is. Raises NoState."""
+    found = Found(None, "", [])
+    if rank.first:
+        found = state_for_training(job.run, places)
+        committed = job.run.committed()
+        if found.snapshot is None and committed:
+            raise NoState(_no_state(committed, found))
+    step = rank.exchange({"step": found.snapshot.step if found.snapshot else None})[0]["step"]
+    if rank.first or step is None:
+        return found
+    return Found(Snapshot(step, 0, {}, b"", b""), "the first rank's state", [])
+
+
+def _settle(job: Job, rank: Rank) -> None:
+    """Put on the timeline what the task finds better here, before anything is built. The first rank's times decide for all."""
+    changes, reason = task_of(job.config).settle(job.config, job.settings(1))
+    decided = rank.exchange({"changes": changes, "reason": reason})[0]
+    _change(job, decided["changes"], decided["reason"])
+
+
+def _proven(bench: Bench, rank: Rank) -> bool:
     """Whether the bench computes what its settings ask for. Where not, the timeline has the change, for another bench."""
     changes, reason = once_more("the trial of the model's layout", bench.task.prove)
-    _change(bench.job, changes, reason)
-    return not changes
+    told = rank.exchange({"changes": changes, "reason": reason})
+    decided = next((one for one in told if one["changes"]), told[0])
+    _change(bench.job, decided["changes"], decided["reason"])
+    return not decided["changes"]
 
 
 def _change(job: Job, changes: PartialSettings, reason: str) -> None:
     """Put what the start of a run found on the timeline, from its first step on."""
     if changes:
-        job.timeline.append(add_entry(job.run.timeline_file, Entry(1, changes, reason)))
+        job.amend(Entry(1, changes, reason))
         what = ", ".join(f"{name} -> {value}" for name, value in changes.items())
         job.event("setting_changed", what=what, reason=reason)
 
@@ -117,7 +169,7 @@ def _on_main_memory(job: Job) -> bool:
     return bool(gpus and gpus[0].get("integrated"))
 
 
-def _run(bench: Bench, snapshots: Snapshots, found: Found) -> int:
+def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
     job = bench.job
     step = 0
     if found.snapshot:
@@ -173,6 +225,7 @@ def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) ->
         "samples": bench.samples(step),
         "attempt": bench.job.number,
         "time": round(time.time(), 3),
+        **({"rank_seconds": [round(one, 6) for one in computed.seconds]} if computed and bench.rank.size > 1 else {}),
     }
 
 
@@ -192,7 +245,7 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _nonfinite(bench: Bench, snapshots: Snapshots, step: int, computed: Gradients) -> int:
+def _nonfinite(bench: Bench, snapshots: Snapshots | Following, step: int, computed: Gradients) -> int:
     samples = bench.samples(step)
     text = f"step {step} is not finite: loss {computed.loss}, gradient norm {computed.grad_norm}; the weights were not touched"
     bench.job.say(f"holdfast: {text}")
@@ -216,11 +269,9 @@ def _out_of_memory(job: Job, full: OutOfMemory) -> int:
     return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=reason, **facts)
 
 
-def _no_state(job: Job, committed: int, found: Found) -> int:
+def _no_state(committed: int, found: Found) -> str:
     broken = "; ".join(f"{entry['checkpoint']}: {entry['reason']}" for entry in found.passed_over) or "there is no checkpoint"
-    reason = f"{committed} steps were committed, but no state of them can be read ({broken})"
-    job.say(f"holdfast: {reason}")
-    return _end(job, EXIT_NO_STATE, kind="no_state", step=committed, reason=reason)
+    return f"{committed} steps were committed, but no state of them can be read ({broken})"
 
 
 def _damaged(job: Job, found: Found, sound: int, damaged: list[str]) -> int:
@@ -231,7 +282,9 @@ def _damaged(job: Job, found: Found, sound: int, damaged: list[str]) -> int:
 
 
 def _end(job: Job, code: int, **facts: Any) -> int:
-    """Leave the attempt's own account and its exit code."""
+    """Leave the attempt's own account and its exit code. Where ranks end alike, the first one's account stands."""
+    if job.rank and ((job.folder / "result.json").exists() or code in (DONE, INTERRUPTED)):
+        return code
     with contextlib.suppress(OSError):  # the exit code says the same, in one number
         write_json(job.folder / "result.json", facts)
     return code

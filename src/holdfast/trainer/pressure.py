@@ -14,9 +14,10 @@ import torch
 
 from holdfast.core.config.settings import PartialSettings
 from holdfast.core.facts.host_memory import host_memory
-from holdfast.core.run.timeline import Entry, add_entry
-from holdfast.trainer.device import release
+from holdfast.core.run.timeline import Entry
+from holdfast.trainer.device import own_gpu, release
 from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
+from holdfast.trainer.rank import parts_of
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients
 
@@ -92,7 +93,7 @@ def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
 def change(settings: PartialSettings, bench: Bench, step: int, reason: str) -> None:
     """Put changed settings on the timeline, from `step` on, and tell."""
     job, before = bench.job, bench.job.settings(step)
-    job.timeline.append(add_entry(job.run.timeline_file, Entry(step, settings, reason)))
+    bench.job.amend(Entry(step, settings, reason))
     what = ", ".join(f"{name} {getattr(before, name)} -> {value}" for name, value in settings.items())
     job.event("setting_changed", what=f"{what} from step {step} on", reason=reason)
 
@@ -102,9 +103,10 @@ def rehearse(bench: Bench, announce: Announce) -> None:
     settings, data = bench.job.settings(1), bench.task.data
     step, _ = data.table.largest_step(data.sizes, settings.samples)
     samples = data.table.samples(step, settings.samples)
-    batches = bench.task.batches(samples, settings.micro_batch_tokens)
-    largest = max(batches, key=lambda batch: batch.tokens)
-    compute_within_memory(bench, 1, list(largest.numbers), announce)
+    parts = parts_of(samples, lambda: data.sizes, max(settings.shards, bench.rank.size))
+    batches = [batch for part in parts for batch in bench.task.batches(part, settings.micro_batch_tokens)]
+    largest = list(max(batches, key=lambda batch: batch.tokens).numbers)
+    within_memory(bench, 1, lambda: bench.rank.agreed(lambda: bench.compute_alone(1, largest, announce)))
     bench.optimizer.clear()
 
 
@@ -126,13 +128,18 @@ class MemoryWatch:
         """Called after `step` is committed; what it changes holds from the next step on."""
         if self.learned != len(self.bench.job.timeline):
             self.learned, self.retries = len(self.bench.job.timeline), self._allocator().get("num_alloc_retries", 0)
-        if step % _LOOK_EVERY == 0 and (reason := self._reason(step)):
+        if step % _LOOK_EVERY == 0 and (reason := self._reason_of_all(step)):
             release()
             budget, floor = self.bench.job.settings(step + 1).micro_batch_tokens, self.bench.longest
             if budget > floor:
                 change({"micro_batch_tokens": max(floor, budget // 2)}, self.bench, step + 1, reason)
             else:
                 self.bench.job.event("memory_low", step=step, reason=f"{reason}; micro-batches hold one sample each already")
+
+    def _reason_of_all(self, step: int) -> str | None:
+        """The reason of the first rank that has one: all of them make their micro-batches smaller, or none."""
+        told = self.bench.rank.exchange({"reason": self._reason(step)})
+        return next((one["reason"] for one in told if one["reason"]), None)
 
     def _allocator(self) -> dict[str, int]:
         """What the device's allocator counts; nothing where there is none."""
@@ -171,9 +178,9 @@ def cap_memory(limit_bytes: int | None, shared: bool) -> None:
     if limit_bytes is None:
         return
     if torch.cuda.is_available():
-        total = torch.cuda.get_device_properties(0).total_memory
+        total = torch.cuda.get_device_properties(own_gpu()).total_memory
         of_device = max(0, limit_bytes - _HOST_SIDE_BYTES) if shared else limit_bytes
-        torch.cuda.set_per_process_memory_fraction(min(1.0, of_device / total), 0)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, of_device / total), own_gpu())
         if not shared:
             return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -17,6 +17,7 @@ from holdfast.trainer.images import TensorImage
 from holdfast.trainer.job import Job
 from holdfast.trainer.optimizer import Block
 from holdfast.trainer.optimizers import optimizer_of
+from holdfast.trainer.rank import ALONE, Rank
 from holdfast.trainer.refuse import Refusal, put_in
 from holdfast.trainer.step import Announce, Gradients, compute_gradients, nothing, update
 from holdfast.trainer.task import AnyTask
@@ -35,6 +36,7 @@ class Bench:
     state: TensorImage
     device: torch.device
     begun: float  # the largest weight of the artifact before the first step
+    rank: Rank = ALONE
 
     def restore(self, snapshot: Snapshot) -> None:
         self.artifact.read(snapshot.artifact)
@@ -49,8 +51,13 @@ class Bench:
 
     def compute(self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing) -> Gradients:
         """Compute the gradients of `samples` at `step`, in training and in every replay. Raises OutOfMemory."""
-        budget = self.job.settings(step).micro_batch_tokens
-        return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile)
+        settings, rank = self.job.settings(step), self.rank
+        budget, shards = settings.micro_batch_tokens, settings.shards
+        return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile, rank, shards)
+
+    def compute_alone(self, step: int, samples: list[int], announce: Announce) -> Gradients:
+        """Compute `samples` undivided, on this rank alone. Raises OutOfMemory."""
+        return compute_gradients(self.task, self.optimizer, step, samples, self.job.settings(step).micro_batch_tokens, announce)
 
     def apply(self, step: int, computed: Gradients) -> bool:
         """Move the weights by what was computed at `step`, if that is finite. Whether they moved."""
@@ -63,7 +70,8 @@ class Bench:
     def prepare(self, step: int) -> None:
         """Lay the samples of `step` out while a card is busy with the step before; without one it would only be another order."""
         settings = self.job.settings(step)
-        if self.device.type == "cuda" and step <= settings.steps and (samples := self.samples(step)):
+        whole = self.rank.size == settings.shards == 1
+        if whole and self.device.type == "cuda" and step <= settings.steps and (samples := self.samples(step)):
             self.task.prepare(samples, settings.micro_batch_tokens)
 
     @property

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from holdfast.core.files import Json
 from holdfast.trainer.exhausted import tag_out_of_memory
 from holdfast.trainer.optimizer import Block
+from holdfast.trainer.rank import ALONE, Rank, own_parts, parts_of
 from holdfast.trainer.task import AnyTask, Batch
 
 # Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's
@@ -24,6 +27,7 @@ class Gradients:
     """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite.
 
     right: labels whose logit was the largest, or pairs whose better answer is ahead. measured: what else was summed over labels.
+    seconds: of each rank, until its own gradients were there.
     """
 
     loss: float
@@ -32,6 +36,7 @@ class Gradients:
     labels: int
     right: int
     measured: dict[str, float] = field(default_factory=dict)
+    seconds: tuple[float, ...] = ()
 
     @property
     def finite(self) -> bool:
@@ -51,28 +56,69 @@ def compute_gradients(
     budget: int,
     announce: Announce,
     meanwhile: Callable[[], None] = nothing,
+    rank: Rank = ALONE,
+    shards: int = 1,
 ) -> Gradients:
     """Accumulate the gradient of the mean loss over all labels of `samples` into the parameters' `.grad`.
 
-    Masks and order follow from (seed, step, samples) alone; `budget` (tokens per micro-batch) changes only rounding. Raises OutOfMemory.
-    `meanwhile` is called when all has been asked of the device, before the step waits for it.
+    Masks and order follow from (seed, step, samples) alone; `budget` (tokens per micro-batch) changes only rounding. Raises OutOfMemory,
+    on all ranks alike, and PeerLost. shards: parts of the step whose gradients are added in one binary tree, whichever ranks compute them;
+    1: a part for each rank, added as the backend does. `meanwhile` is called when all has been asked of the device, before the step waits
+    for it.
     """
-    batches = task.batches(samples, budget)
-    labels = sum(batch.labels for batch in batches)
+    in_tree = shards > 1
+    own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size))
+    laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _counted)
+    labels, tokens = sum(one["labels"] for one in every), sum(one["tokens"] for one in every)
     torch.manual_seed(step)  # for whatever draws from the generator all the same
-    optimizer.clear()
-    parts = [_accumulate(task, optimizer, step, number, batch, labels, announce) for number, batch in enumerate(batches)]
-    total, measured = sum(parts[1:], start=parts[0]).tensor_split([1])
-    with tag_out_of_memory(batches[-1]):
-        announce("gate", len(batches) - 1, batches[-1])
-        task.upkeep.gradients()
+
+    def work() -> tuple[Tensor, float]:
+        began = time.perf_counter()
+        found = _in_tree(task, optimizer, step, laid, labels, announce)
+        batches = [batch for part in laid for batch in part]
+        if batches:
+            with tag_out_of_memory(batches[-1]):
+                announce("gate", len(batches) - 1, batches[-1])
+                meanwhile()
+        rank.settle()
+        return found, time.perf_counter() - began
+
+    (sums, _), every = rank.agreed(work, lambda done: {"seconds": done[1]})
+    rank.sum_([optimizer.gradient, sums], in_tree)
+    task.upkeep.gradients()
+    total, measured = sums.tensor_split([1])
     norm = torch.linalg.vector_norm(optimizer.gradient)
     values = torch.cat([total / labels, norm.double().reshape(1), measured])
-    with tag_out_of_memory(batches[-1]):
-        meanwhile()
     loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
     more = dict(zip(task.measures[1:], others, strict=True))
-    return Gradients(loss_value, norm_value, sum(batch.tokens for batch in batches), labels, int(right_value), more)
+    return Gradients(loss_value, norm_value, tokens, labels, int(right_value), more, tuple(one["seconds"] for one in every))
+
+
+def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
+    batches = [batch for part in laid for batch in part]
+    return {"labels": sum(batch.labels for batch in batches), "tokens": sum(batch.tokens for batch in batches)}
+
+
+def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], labels: int, announce: Announce) -> Tensor:
+    """Leave the parts' gradients, added in a binary tree, in the optimizer; losses and measures, added alike: [1 + measures].
+
+    Of n parts it holds the sums of at most log2(n) finished subtrees at a time.
+    """
+    held: list[tuple[Tensor, Tensor]] = []
+    number = 0
+    for done, part in enumerate(laid, 1):
+        optimizer.clear()
+        found = [_accumulate(task, optimizer, step, number + at, batch, labels, announce) for at, batch in enumerate(part)]
+        number += len(part)
+        found = found or [torch.zeros(1 + len(task.measures), dtype=torch.float64, device=optimizer.gradient.device)]
+        sums: Tensor = sum(found[1:], start=found[0])
+        for _ in range((done & -done).bit_length() - 1):
+            gradient, before = held.pop()
+            optimizer.gradient.add_(gradient)
+            sums = before + sums
+        if done < len(laid):
+            held.append((optimizer.gradient.clone(), sums))
+    return sums
 
 
 def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:

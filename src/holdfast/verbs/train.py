@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import yaml
@@ -13,14 +14,18 @@ from holdfast.core.errors import DONE
 from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
+from holdfast.core.seat import seat_of
 from holdfast.supervisor.detach import detach
+from holdfast.supervisor.follow import Follower
 from holdfast.supervisor.prepare import held, open_run
 from holdfast.supervisor.run_to_end import run_to_end
+from holdfast.supervisor.seated import with_ranks
 from holdfast.supervisor.signals import StopSignals, outlive_terminal
 from holdfast.supervisor.start import with_start
 from holdfast.supervisor.trackers import refuse_missing_trackers
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import short
+from holdfast.world.process import end_strays
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
 
@@ -47,6 +52,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
     if (known := RunFolder(path)).config_file.exists():
         stop.standing = f"the run stands at step {known.committed()}, as before; rerun the same command to resume"
+    if seat := seat_of(os.environ):
+        config = with_ranks(config, seat)
+        if seat.number:
+            stop.training = True
+            return Follower(RunFolder(path), seat, stop.asked_for, terminal.say).to_end(), {}
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
         outlive_terminal(terminal)
@@ -60,6 +70,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return DONE, summary
         if arguments.detach:
             return detach(folder, lock, _again(arguments, path), terminal, stop)
+        if seat:
+            end_strays(folder)
         faults_file = _write_faults(folder, faults)
         return run_to_end(folder, config, faults_file, terminal, stop)
 

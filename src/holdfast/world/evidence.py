@@ -37,7 +37,7 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         step=step,
         phase=pulse.get("phase"),
         samples=tuple(samples),
-        lines=tail(attempt.folder / "output.log"),
+        lines=tail(_log(attempt, ending)),
         committed_before=orders.committed_before,
         committed_after=run.committed(),
         died=seen.get("ended") or time.time(),
@@ -50,6 +50,12 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
         kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or time.time()),
         machine=_machine(run),
     )
+
+
+def _log(attempt: Attempt, ending: Ending) -> Path:
+    """What the trainer said: that of the rank that ended first, where it has a log of its own."""
+    own = attempt.folder / f"rank{ending.facts.get('rank')}.log"
+    return own if own.exists() else attempt.folder / "output.log"
 
 
 def _machine(run: RunFolder) -> Json | None:

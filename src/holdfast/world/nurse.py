@@ -23,6 +23,7 @@ from typing import Any
 from holdfast.core.identity import identify, myself
 from holdfast.core.safe_open import lock_descriptor, open_log
 from holdfast.core.wait import wait_for_end
+from holdfast.world.trainers import Trainers
 
 LOOK_EVERY_S = 0.5
 WRITER_PAUSE_S = (0.1, 5.0)
@@ -36,20 +37,19 @@ def main(argv: list[str]) -> int:
         return _attend(Path(argv[0]), None, None)
     orders = json.loads(Path(argv[1]).read_text())
     lock = _open_lock(orders)
-    trainer = subprocess.Popen(orders["argv"], stdin=subprocess.PIPE, env=_environment(orders), pass_fds=(lock,))
+    trainers = Trainers(orders["argv"], orders.get("here", 1), _environment(orders), (lock,), stdin=subprocess.PIPE)
     names = Path(argv[1]).with_name("standby_pids.json")
     with contextlib.suppress(OSError):
-        write_whole(names, {"standby nurse": myself(), "standby": identify(trainer.pid)})
+        write_whole(names, {"standby nurse": myself(), "standby": identify(trainers.processes[0].pid)})
     attempt = sys.stdin.readline().strip()
     names.unlink(missing_ok=True)
-    code = _attend(Path(attempt), lock, trainer) if attempt else 0
-    if trainer.poll() is None:
-        trainer.kill()
+    code = _attend(Path(attempt), lock, trainers) if attempt else 0
+    trainers.kill()
     return code
 
 
-def _attend(attempt: Path, lock: int | None, standby: subprocess.Popen[bytes] | None) -> int:
-    """See an attempt through to its end, with the trainer that stood by where there is one."""
+def _attend(attempt: Path, lock: int | None, standby: Trainers | None) -> int:
+    """See an attempt through to its end, with the trainers that stood by where there are some."""
     launch = json.loads((attempt / "launch.json").read_text())
     lock = _open_lock(launch) if lock is None else lock
     if not take_lock(lock) or (attempt / "ending.json").exists():
@@ -59,10 +59,15 @@ def _attend(attempt: Path, lock: int | None, standby: subprocess.Popen[bytes] | 
     environment = _environment(launch)
     began = time.time()
     with open_log(attempt / "output.log") as output:
-        trainer = standby if standby and _takes(standby, attempt) else _start(launch["argv"], environment, output, (lock,))
-        signal.signal(signal.SIGTERM, lambda *_: trainer.send_signal(signal.SIGTERM))
-        code = _watch(trainer, launch["writer_argv"], environment, output, attempt / "writer.json")
-    write_ending(attempt, {"code": code, "began": began, "ended": time.time()})
+        if standby and standby.tell(f"{int(attempt.name)}\n"):
+            trainers = standby
+        else:
+            size, streams = launch.get("here", 1), {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            trainers = Trainers(launch["argv"], size, environment, (lock,), **streams)
+        signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM))
+        code = _watch(trainers, launch["writer_argv"], environment, output, attempt / "writer.json")
+    ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
+    write_ending(attempt, {"code": code, "began": began, "ended": time.time(), **ranks})
     return 0
 
 
@@ -84,17 +89,6 @@ def write_ending(attempt: Path, ending: dict[str, Any]) -> None:
         reserved.replace(attempt / "ending.json")
 
 
-def _takes(standby: subprocess.Popen[bytes], attempt: Path) -> bool:
-    """Tell the waiting trainer which attempt is its own; False when it is gone."""
-    assert standby.stdin is not None
-    try:
-        standby.stdin.write(f"{int(attempt.name)}\n".encode())
-        standby.stdin.close()
-    except OSError:
-        return False
-    return standby.poll() is None
-
-
 def _environment(orders: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in (os.environ | orders["env"]).items() if value is not None}
 
@@ -114,8 +108,8 @@ def take_lock(descriptor: int) -> bool:
     return False
 
 
-def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment: dict[str, str], output: Any, name: Path) -> int:
-    """Wait for the trainer; start the writer, and start it again when it dies, more slowly each time it dies at once.
+def _watch(trainers: Trainers, writer_argv: list[str], environment: dict[str, str], output: Any, name: Path) -> int:
+    """Wait for the trainers; start the writer, and start it again when it dies, more slowly each time it dies at once.
 
     Who the writer is stands in the file `name`.
     """
@@ -123,11 +117,11 @@ def _watch(trainer: subprocess.Popen[bytes], writer_argv: list[str], environment
     writer = _start(writer_argv, environment, output)
     _name(name, writer)
     started = time.monotonic()
-    while (code := trainer.poll()) is None:
+    while (code := trainers.poll()) is None:
         if writer.poll() is None:
-            wait_for_end((trainer.pid, writer.pid), LOOK_EVERY_S)
+            wait_for_end((*trainers.living, writer.pid), LOOK_EVERY_S)
             continue
-        wait_for_end((trainer.pid,), pause / 2)
+        wait_for_end(trainers.living, pause / 2)
         if not writer_died:
             writer_died = time.monotonic()
             pause = WRITER_PAUSE_S[0] if writer_died - started > WRITER_PAUSE_S[1] else min(pause * 2, WRITER_PAUSE_S[1])
@@ -144,8 +138,8 @@ def _name(file: Path, writer: subprocess.Popen[bytes]) -> None:
         write_whole(file, {"identity": identify(writer.pid)})
 
 
-def _start(argv: list[str], environment: dict[str, str], output: Any, inherited: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, pass_fds=inherited)
+def _start(argv: list[str], environment: dict[str, str], output: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
 
 
 def write_whole(path: Path, value: dict[str, Any]) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import Identity, alive
 from holdfast.core.locks import hold
-from holdfast.core.run.attempt import is_closed, write_orders
+from holdfast.core.run.attempt import is_closed, orders_of, write_orders
 from holdfast.core.run.evaluations import is_over
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.memory_file import MemoryFile, of_rank
 from holdfast.core.safe_open import open_log
-from holdfast.core.types import EXIT_DISK_FULL, Ending, EndingKind, Launch
+from holdfast.core.types import EXIT_DISK_FULL, EXIT_PEER_LOST, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end
 from holdfast.world.child import module_command
 from holdfast.world.ending import STUCK_S, stuck
@@ -29,6 +29,7 @@ from holdfast.world.standby import Standby
 
 LOOK_EVERY_S = 0.2
 STACKS_S = 1.0  # for the stacks to reach the log
+TOLD_S = 3.0  # for another rank's end to be written down
 Tick = Callable[["Attempt"], bool]
 
 
@@ -41,9 +42,9 @@ class Attempt:
     nurse: subprocess.Popen[bytes] | None  # None: started by another supervisor
     stood_by: bool = False
 
-    def pulse(self) -> Json | None:
-        """What the trainer published last, or None before its first beat."""
-        memory = self._memory()
+    def pulse(self, rank: int = 0) -> Json | None:
+        """What the trainer, or another rank's, published last; None before its first beat."""
+        memory = self._memory(rank)
         if memory is None:
             return None
         with memory:
@@ -58,9 +59,9 @@ class Attempt:
         with memory:
             return memory.unwritten
 
-    def _memory(self) -> MemoryFile | None:
+    def _memory(self, rank: int = 0) -> MemoryFile | None:
         ready = read_json(self.folder / "ready.json")
-        return MemoryFile.open(Path(ready["memory_file"])) if ready else None
+        return MemoryFile.open(of_rank(Path(ready["memory_file"]), rank)) if ready else None
 
 
 def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Attempt:
@@ -118,21 +119,37 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
 
 
 def _end_hanging(attempt: Attempt, run: RunFolder, overdue: Overdue) -> str | None:
-    """Have the stacks of a silent trainer written into its log, then kill it; why it cannot be ended, where it cannot."""
-    trainer = _trainer(attempt)
-    if not alive(trainer):
+    """Have the stacks of silent trainers written into their log, then kill them; why they cannot be ended, where they cannot."""
+    trainers = [trainer for trainer in _trainers(attempt).values() if alive(trainer)]
+    if not trainers:
         return None
     text = f"no sign of life for {overdue.seconds:.0f} s in the section {overdue.section!r} (limit {overdue.limit_s:.0f} s)"
-    pulse = attempt.pulse() or {}
-    facts = {"reason": text, "section": overdue.section, "step": pulse.get("step"), "samples": pulse.get("samples", [])}
-    write_json(attempt.folder / "hang.json", facts)
-    if signal_holder(trainer, run.trainer_lock, signal.SIGUSR1):  # its stacks, by faulthandler
-        wait_for_end([trainer["pid"]], STACKS_S)
+    write_json(attempt.folder / "hang.json", _hanging(attempt, text) | {"section": overdue.section})
+    ours = [trainer for trainer in trainers if signal_holder(trainer, run.trainer_lock, signal.SIGUSR1)]  # their stacks, by faulthandler
+    if not ours and any(map(alive, trainers)):
+        return f"process {trainers[0]['pid']}, which rank0.json names, does not hold trainer.lock; it is sent no signal"
+    wait_for_end([trainer["pid"] for trainer in ours], STACKS_S)
+    for trainer in ours:
         signal_holder(trainer, run.trainer_lock, signal.SIGKILL)
-    elif alive(trainer):
-        return f"process {trainer['pid']}, which rank0.json names, does not hold trainer.lock; it is sent no signal"
-    wait_for_end([trainer["pid"]], STUCK_S)
-    return stuck("the trainer") if alive(trainer) else None
+    deadline = time.monotonic() + STUCK_S
+    while (left := [trainer["pid"] for trainer in ours if alive(trainer)]) and time.monotonic() < deadline:
+        wait_for_end(left, STUCK_S)
+    return stuck("the trainer") if left else None
+
+
+def _hanging(attempt: Attempt, text: str) -> Json:
+    """Which step hangs, and where there are several ranks, in which of them: the others wait for it."""
+    orders = orders_of(attempt.folder)
+    size = orders.facts.get("ranks", 1) if orders else 1
+    pulses = {rank: pulse for rank in range(size) if (pulse := attempt.pulse(rank))}
+    guilty = [rank for rank, pulse in pulses.items() if not pulse.get("waits")]
+    pulse = pulses.get(guilty[0] if guilty else 0, {})
+    facts = {"reason": text, "step": pulse.get("step"), "samples": pulse.get("samples", [])}
+    if size == 1:
+        return facts
+    where = {str(rank): "waits for the others" if one.get("waits") else one["phase"] for rank, one in pulses.items()}
+    named = f"; rank {', '.join(map(str, guilty))} of {size} hangs, the others wait" if 0 < len(guilty) < size else ""
+    return facts | {"reason": text + named, "ranks": where, "rank": guilty[0] if len(guilty) == 1 else None}
 
 
 def _watched(attempt: Attempt) -> list[int]:
@@ -144,7 +161,8 @@ def _watched(attempt: Attempt) -> list[int]:
 
 def living_pids(attempt: Attempt) -> dict[str, int]:
     """Pids of the attempt's processes that are alive, by role."""
-    found = {"nurse": read_json(attempt.folder / "nurse.json"), "trainer": _trainer(attempt)}
+    named = {f"rank {rank}" if rank else "trainer": trainer for rank, trainer in _trainers(attempt).items()}
+    found = {"nurse": read_json(attempt.folder / "nurse.json"), **named}
     return {role: identity["pid"] for role, identity in found.items() if alive(identity)}
 
 
@@ -178,15 +196,50 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
         return Ending("vanished")
     if code is None:
         return Ending("never_started")
-    return Ending("killed" if code < 0 else "error", code, seconds)
+    facts = {"rank": seen["rank"], "codes": seen["codes"]} if "rank" in seen else {}
+    if code == EXIT_PEER_LOST:
+        return _of_another_rank(attempt, seen, seconds) or Ending("peer_lost", code, seconds, facts)
+    return Ending("killed" if code < 0 else "error", code, seconds, facts)
+
+
+def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> Ending | None:
+    """The end of a rank that another launcher started, which its own command wrote down; None where none did within a moment."""
+    while True:
+        told = [read_json(file) for file in sorted(attempt.folder.glob("ended*.json"))]
+        first = next((one for one in told if one and one["code"] != EXIT_PEER_LOST), None)
+        if first is not None:
+            facts = {"rank": first["rank"], "codes": {str(one["rank"]): one["code"] for one in told if one}}
+            return Ending("killed" if first["code"] < 0 else "error", first["code"], seconds, facts)
+        if time.time() - seen["ended"] > TOLD_S or not seen:
+            return None
+        time.sleep(LOOK_EVERY_S)
 
 
 def _nurse_was_there(attempt: Attempt) -> bool:
+    """Judged by what it started here: another machine's rank may be there before it."""
     return (attempt.folder / "nurse.json").exists() or (attempt.folder / "rank0.json").exists()
 
 
+def _trainers(attempt: Attempt) -> dict[int, Identity]:
+    """Who trains, by rank, as far as they have told their names."""
+    named = {file.stem.removeprefix("rank"): file for file in attempt.folder.glob("rank*.json")}
+    entries = {int(rank): read_json(file) for rank, file in named.items() if rank.isdecimal()}
+    return {rank: entry["identity"] for rank, entry in sorted(entries.items()) if entry}
+
+
 def _trainer(attempt: Attempt) -> Identity | None:
-    return (read_json(attempt.folder / "rank0.json") or {}).get("identity")
+    return _trainers(attempt).get(0)
+
+
+def end_strays(run: RunFolder) -> None:
+    """End what an earlier start of the group left alive here: the ranks it trained with are gone. Its newest snapshot stays."""
+    attempt = adopt(run)
+    if attempt is None:
+        return
+    nurse: Identity | None = read_json(attempt.folder / "nurse.json")  # type: ignore[assignment]
+    for identity in (nurse, *_trainers(attempt).values()):
+        if identity and signal_holder(identity, run.trainer_lock, signal.SIGKILL):
+            wait_for_end([identity["pid"]], STUCK_S)
 
 
 def ask_newest_to_stop(run: RunFolder) -> None:

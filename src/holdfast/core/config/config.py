@@ -192,12 +192,44 @@ class Train(Section):
     deterministic: bool | None = Field(
         None, description="only kernels that give the same bits every time; by default on the CPU and in trials"
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads; all cores this process may use when not given")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of each rank; all cores this process may use, shared by the ranks, when not given"
+    )
+    ranks: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="processes that train together, one a device; auto: one for each GPU of the first one's kind"
+    )
+    ranks_min: int = Field(1, ge=1, description="fewest ranks to go on with where devices are lost")
+    shards: Literal["off"] | Annotated[int, Field(ge=2, le=1024)] | None = Field(
+        None,
+        description="parts of a step (2, 4, 8 ...), added in one order, so that any number of ranks gives the same bits; "
+        "8 where there are several ranks, else off",
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> Train:
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")
+        return self
+
+    @field_validator("shards", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML takes a plain off for false
+
+    @model_validator(mode="after")
+    def _ranks_fit_shards(self) -> Train:
+        shards, ranks = self.shards, self.ranks
+        if isinstance(shards, int) and shards & (shards - 1):
+            raise ValueError(f"shards is {shards}, which is no power of two: {1 << shards.bit_length() - 1} or {1 << shards.bit_length()}")
+        if isinstance(ranks, int) and self.ranks_min > ranks:
+            raise ValueError(f"ranks_min is {self.ranks_min}, ranks {ranks}: it cannot be more")
+        if shards == "off" or ranks == "auto" or ranks == 1:
+            return self
+        if ranks & (ranks - 1):
+            below = 1 << ranks.bit_length() - 1
+            raise ValueError(f"ranks is {ranks}, which is no power of two: {below} or {2 * below} with shards, any number with shards: off")
+        if shards is not None and ranks > shards:
+            raise ValueError(f"ranks is {ranks} and shards {shards}: a rank without a part has nothing to do; {ranks} shards, or more")
         return self
 
 

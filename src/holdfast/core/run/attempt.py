@@ -110,7 +110,7 @@ class Closed:
 
 def write_orders(folder: Path, launch: Launch, argv: list[str], **orders: Any) -> None:
     """Write launch.json: how the attempt in `folder` is started, and what it is told."""
-    entry = {"argv": argv, "env": launch.env, "settings": launch.settings.as_json()}
+    entry = {"argv": argv, "env": launch.env, "settings": launch.settings.as_json(), "ranks": launch.ranks, "here": launch.here}
     write_json(folder / _LAUNCH, entry | orders)
 
 

@@ -233,8 +233,9 @@ class RunFolder:
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """What another config would change in a run: "key: old -> new". `run` and `faults` do not count."""
-    before, after = (_flat(config.model_dump(mode="json", exclude={"run", "faults"}), "") for config in (old, new))
+    """What another config would change in a run: "key: old -> new". `run`, `faults` and the number of ranks do not count."""
+    beside: Json = {"run": True, "faults": True, "train": {"ranks", "ranks_min"}}
+    before, after = (_flat(config.model_dump(mode="json", exclude=beside), "") for config in (old, new))
     return [f"{key}: {before.get(key)!r} -> {after.get(key)!r}" for key in {**before, **after} if before.get(key) != after.get(key)]
 
 

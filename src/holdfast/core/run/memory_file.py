@@ -366,6 +366,11 @@ def sweep(folder: Path) -> list[Path]:
     return removed
 
 
+def of_rank(place: Path, rank: int) -> Path:
+    """The memory file of another rank than the first, beside that one's."""
+    return place.with_suffix(f".rank{rank}")
+
+
 def memory_places(run: Path, run_id: str, chosen: str | None, on_disk: bool) -> list[Path]:
     """Files in which a run's snapshot may lie, the preferred first: the folder of the config, /dev/shm, the run folder itself.
 

@@ -1,0 +1,40 @@
+"""The environment in which ranks find each other: the variables that torchrun also sets. Standard library only; starts nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+
+STORE_DESCRIPTOR = "HOLDFAST_STORE_FD"  # the inherited socket on which the first rank is to listen
+SEAT_OF = "HOLDFAST_SEAT_OF"  # the process that started these ranks; without it another launcher did
+
+
+def listen() -> socket.socket:
+    """A socket of this machine alone, listening already; so nobody takes its port meanwhile. A child may inherit it."""
+    return socket.create_server(("127.0.0.1", 0), backlog=2048)
+
+
+def seat(number: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of rank `number` of `size` in one box. The user's own choice of network interfaces wins."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    found = {
+        "RANK": number,
+        "LOCAL_RANK": number,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": meeting.getsockname()[1],
+        SEAT_OF: os.getpid(),
+    }
+    if number == 0:
+        found[STORE_DESCRIPTOR] = meeting.fileno()
+    defaults = {name: loopback for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in environment}
+    return defaults | {name: str(value) for name, value in found.items()}
+
+
+def rank_of(environment: Mapping[str, str]) -> int:
+    """The number of the rank that this process is, as whoever started it says."""
+    return int(environment.get("RANK", "0"))

@@ -1,0 +1,19 @@
+"""Be another rank's trainer in an attempt that the first rank began, where another launcher started both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.core.types import EXIT_ELSEWHERE
+from holdfast.trainer.job import register
+from holdfast.trainer.libraries import libraries
+
+
+def join(path: Path, number: int) -> int:
+    """Train as this rank of attempt `number` of the run at `path`; EXIT_ELSEWHERE where the first rank is in another attempt."""
+    attempt = register(path, number)
+    with libraries():
+        from holdfast.trainer import loop, meeting
+    if meeting.announced(number) != number:
+        return EXIT_ELSEWHERE
+    return loop.train(attempt)

@@ -1,0 +1,47 @@
+"""What a rank beside the first does where that one saves: nothing, but it publishes its own pulse. Reads no state from disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.core.files import Json
+from holdfast.core.run.memory_file import MemoryFile, of_rank
+from holdfast.trainer.job import Job
+
+
+class Following:
+    """In place of `Snapshots`: the weights are the same on every rank, and the first rank's snapshot is of all of them."""
+
+    def __init__(self, job: Job, places: list[Path]) -> None:
+        self.memory = _pulse_file(job, places)
+
+    def commit(self, step: int, row: Json, durable: bool, needed: bool = False) -> None:
+        """The first rank commits."""
+
+    def let_go(self) -> None:
+        """Nothing is being copied."""
+
+    def settle(self) -> None:
+        """Nothing is on its way."""
+
+    def secure(self, step: int) -> None:
+        """The first rank sees to it."""
+
+    def writer_is_free(self, step: int, wait: bool) -> bool:
+        return False
+
+    def end(self) -> None:
+        """Nothing was held back."""
+
+    def pin_newest(self) -> None:
+        """The first rank does."""
+
+
+def _pulse_file(job: Job, places: list[Path]) -> MemoryFile:
+    """A memory file without room for tensors, beside that of the first rank."""
+    for place in places[:-1]:
+        try:
+            return MemoryFile.create(of_rank(place, job.rank), job.run.path, 0, 0)
+        except OSError:
+            continue
+    return MemoryFile.create(of_rank(places[-1], job.rank), job.run.path, 0, 0)

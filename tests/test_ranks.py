@@ -1,0 +1,438 @@
+"""Several ranks: the same bits on any number of them, none moves alone, and the death of one costs what the death of a trainer costs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import events, holdfast, kill, lines, make_rows, start, wait_until, write_rows
+from holdfast.core.config.config import Train
+from holdfast.core.config.load import load_config
+from holdfast.core.errors import Stop
+from holdfast.core.seat import Seat, first_host, seat_of
+from holdfast.mind.ranks import ranks_on, shards_of
+from holdfast.supervisor.seated import with_ranks
+from holdfast.trainer import group
+from holdfast.trainer.group import Group
+from holdfast.trainer.rank import own_parts, parts_of
+from holdfast.world.trainers import Trainers
+
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+TRAIN = {"steps": 6, "effective_batch": 12, "shards": 4, "micro_batch_tokens": 80}
+RX7900 = {"vendor": "amd", "arch": "gfx1100", "memory_bytes": 20 << 30, "name": "RX 7900 XT"}
+IGPU = {"vendor": "amd", "arch": "gfx1036", "memory_bytes": 1 << 30, "name": "iGPU", "integrated": True}
+
+
+def trained(config: Path, *more: object) -> dict[str, Any]:
+    """The summary of a run that is trained to its end."""
+    done = holdfast("train", config, "--json", "--run", config.with_suffix(""), *more)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+# -- the same bits
+
+
+@pytest.fixture(scope="module")
+def alone(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A run of one rank whose steps are cut into four parts, evaluated on the way."""
+    import yaml
+
+    folder = tmp_path_factory.mktemp("ranks")
+    tree = {
+        "model": str(assets.model),
+        "data": {"files": str(write_rows(folder / "rows.jsonl", make_rows(90))), "held_out": 0.1},
+        "adapter": {"r": 4, "dropout": 0.1},
+        "train": TRAIN | {"lr": 1e-3, "max_tokens": 96, "threads": 1},
+        "evaluate": {"every": 3, "generate": 0},
+        "run": {"standby": False},
+    }
+
+    def write(name: str, **train: Any) -> Path:
+        file = folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(tree | {"train": tree["train"] | train}))  # type: ignore[operator]
+        return file
+
+    return SimpleNamespace(write=write, summary=trained(write("alone")), run=folder / "alone")
+
+
+def same(name: str, alone: SimpleNamespace) -> None:
+    """The bits of the run of one rank: weights, losses, held-out losses."""
+    run = alone.run.with_name(name)
+    assert json.loads((run / "summary.json").read_text())["artifact_sha256"] == alone.summary["artifact_sha256"]
+    for file in ("steps.jsonl", "evaluations.jsonl"):
+        ours, theirs = lines(run / file), lines(alone.run / file)
+        keys = ("step", "loss", "grad_norm", "tokens", "labels", "samples", "best")
+        assert [[row.get(key) for key in keys] for row in ours] == [[row.get(key) for key in keys] for row in theirs]
+
+
+def fault(effect: str, **when: Any) -> str:
+    return json.dumps({"faults": [{"name": effect, "effect": effect, "when": when}]})
+
+
+def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: SimpleNamespace) -> None:
+    config = alone.write("two", ranks=2)
+    faults = config.with_suffix(".faults")
+    faults.write_text(fault("kill", rank=1, step=4, phase="backward", attempt=1))
+    summary = trained(config, "--faults", faults)
+    assert summary["attempts"] == 2
+    same("two", alone)
+    wreck = json.loads((alone.run.with_name("two") / "attempts/001/wreck.json").read_text())
+    assert wreck["words"] == "rank 1 killed by SIGKILL"
+    rows = lines(alone.run.with_name("two") / "steps.jsonl")
+    assert all(len(row["rank_seconds"]) == 2 for row in rows), "who is slow can be seen"
+    own = json.loads((alone.run.with_name("two") / "run.json").read_text())["id"][:12]
+    assert not list(Path("/dev/shm").glob(f"holdfast-{own}*")), "no rank leaves a file"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("phase", ["start", "forward", "optimizer"])
+def test_four_ranks_then_two_give_the_bits_of_one_whichever_is_killed(alone: SimpleNamespace, rank: int, phase: str) -> None:
+    name = f"four-{rank}-{phase}"
+    config = alone.write(name, ranks=4)
+    faults = config.with_suffix(".faults")
+    when = {"rank": rank, "attempt": 1} if phase == "start" else {"rank": rank, "step": 3, "attempt": 1}
+    halt = {"name": "stop", "effect": "raise", "when": {"step": 5, "rank": 0}}
+    faults.write_text(json.dumps({"faults": [{"effect": "kill", "when": when | {"phase": phase}}, halt]}))
+    stopped = holdfast("train", config, "--run", config.with_suffix(""), "run.trials=0", "--faults", faults)
+    assert stopped.returncode == 3
+    summary = trained(config, "train.ranks=2")
+    assert summary["status"] == "finished"
+    same(name, alone)
+
+
+def test_the_rank_that_hangs_is_named_and_not_those_that_wait_for_it(alone: SimpleNamespace) -> None:
+    config = alone.write("hang", ranks=2)
+    faults = config.with_suffix(".faults")
+    faults.write_text(fault("hang", rank=1, step=5, attempt=1))
+    summary = trained(config, "--faults", faults, "run.hang_s=2")
+    assert summary["attempts"] == 2
+    same("hang", alone)
+    run = alone.run.with_name("hang")
+    hang = json.loads((run / "attempts/001/hang.json").read_text())
+    assert hang["rank"] == 1 and hang["ranks"] == {"0": "waits for the others", "1": "step"} and hang["step"] == 5
+    assert "rank 1 of 2 hangs, the others wait" in hang["reason"]
+    log = (run / "attempts/001/output.log").read_text()
+    assert log.count("Current thread") + log.count("most recent call first") >= 2, "the stacks of both"
+
+
+def test_without_shards_two_ranks_come_close(alone: SimpleNamespace) -> None:
+    summary = trained(alone.write("off", ranks=2, shards="off"))
+    assert summary["loss"]["last"] == pytest.approx(alone.summary["loss"]["last"], abs=1e-4)
+    assert summary["artifact_sha256"] != alone.summary["artifact_sha256"]
+
+
+def test_a_rank_that_runs_out_of_memory_makes_all_micro_batches_smaller(alone: SimpleNamespace) -> None:
+    config = alone.write("full", ranks=2, steps=2)
+    faults = config.with_suffix(".faults")
+    faults.write_text(json.dumps({"faults": [{"effect": "oom", "when": {"rank": 1, "tokens": [50, 10_000]}}]}))
+    summary = trained(config, "--faults", faults)
+    assert (summary["status"], summary["attempts"]) == ("finished", 1)
+    changed = events(alone.run.with_name("full"), "setting_changed")
+    assert changed and all("(rank 1)" in event["reason"] for event in changed)
+
+
+# -- the sum
+
+
+def summed(blocks: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What each rank holds after the sum; ranks are threads, and what they send each other goes through queues."""
+    ways: dict[tuple[int, int], queue.Queue[torch.Tensor]] = {}
+    own = threading.local()
+
+    def swap(other: int, outgoing: torch.Tensor, incoming: torch.Tensor) -> None:
+        ways.setdefault((own.rank, other), queue.Queue()).put(outgoing.clone())
+        incoming.copy_(ways.setdefault((other, own.rank), queue.Queue()).get(timeout=10))
+
+    monkeypatch.setattr(group, "_swap", swap)
+    copies = [block.clone() for block in blocks]
+
+    def work(rank: int) -> None:
+        own.rank = rank
+        one = Group.__new__(Group)
+        one.number, one.size, one._scratch = rank, len(blocks), {}
+        one._add_in_tree(copies[rank])
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(blocks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return copies
+
+
+def tree_sum(blocks: list[torch.Tensor]) -> torch.Tensor:
+    if len(blocks) == 1:
+        return blocks[0]
+    half = len(blocks) // 2
+    return tree_sum(blocks[:half]) + tree_sum(blocks[half:])
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+@pytest.mark.parametrize("elements", [1, 2, 7, 1000])
+def test_all_ranks_hold_the_bits_of_one_binary_tree(size: int, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [torch.randn(elements, generator=torch.Generator().manual_seed(rank)) * 10.0 ** (rank % 5) for rank in range(size)]
+    wanted = tree_sum(blocks)
+    found = summed(blocks, monkeypatch)
+    assert all(torch.equal(one, wanted) for one in found)
+    if elements == 1000 and size > 2:
+        assert not torch.equal(sum(blocks[1:], start=blocks[0]), wanted), "another order gives other bits"
+
+
+def test_parts_are_even_in_tokens_and_follow_from_lengths_alone() -> None:
+    lengths = [100, 1, 50, 50, 99, 2, 3, 4]
+    parts = parts_of([7, 0, 4, 2, 3, 1], lambda: lengths, 4)
+    assert parts == parts_of([0, 1, 2, 3, 4, 7], lambda: lengths, 4), "in whatever order they come"
+    assert sorted(number for part in parts for number in part) == [0, 1, 2, 3, 4, 7]
+    assert max(sum(lengths[number] for number in part) for part in parts) == 100
+    for size in (1, 2, 4):
+        dealt = [own_parts(SimpleNamespace(number=rank, size=size), parts) for rank in range(size)]  # type: ignore[arg-type]
+        assert [part for own in dealt for part in own] == parts
+    assert parts_of([1, 0], lambda: 1 / 0, 1) == [[1, 0]], "undivided, nobody asks for lengths"
+    assert len(parts_of([1, 0], lambda: lengths, 8)) == 8, "some have nothing to do"
+
+
+# -- processes that end together
+
+
+def group_of(*scripts: str) -> Trainers:
+    """Shell scripts as the ranks of a group."""
+    script = 'case "$RANK" in ' + " ".join(f"{rank}) {text};;" for rank, text in enumerate(scripts)) + " esac"
+    return Trainers(["sh", "-c", script], len(scripts), {"PATH": "/bin:/usr/bin"}, ())
+
+
+def code_of(trainers: Trainers, within_s: float = 10.0) -> tuple[int, int]:
+    """(exit code of the attempt, the rank it is of)."""
+    deadline = time.monotonic() + within_s
+    try:
+        while (code := trainers.poll()) is None:
+            assert time.monotonic() < deadline, "some rank goes on without the others"
+            time.sleep(0.01)
+        return code, trainers.guilty
+    finally:
+        trainers.kill()
+        for process in trainers.processes:
+            process.wait()
+
+
+ENDS = [
+    (("exec sleep 60", "kill -9 $$", "exec sleep 60"), (-9, 1), "who was killed takes the others along"),
+    (("exit 72", "sleep 0.2; exit 1"), (1, 1), "who lost another is not the cause"),
+    (("exit 0", "sleep 0.3; exit 0"), (0, 0), "done; the other may finish what it does"),
+    (("exit 130", "sleep 0.3; exit 130"), (130, 0), "asked to stop"),
+    (("sleep 0.3; exit 67", "exit 67"), (67, 1), "ended alike, by their own decision"),
+    (("sleep 0.2; exit 72", "exit 68", "sleep 0.1; exit 72"), (68, 1), "one refused, the others lost it"),
+    (("exit 72", "exit 72"), (72, 0), "the connection between them was cut"),
+]
+
+
+@pytest.mark.parametrize(("scripts", "wanted", "why"), ENDS, ids=[why for *_, why in ENDS])
+def test_ranks_end_together_and_the_cause_is_named(scripts: tuple[str, ...], wanted: tuple[int, int], why: str) -> None:
+    ended = code_of(group_of(*scripts))
+    assert ended == wanted or (wanted == (72, 0) and ended[0] == 72), why
+
+
+def test_the_death_of_a_rank_ends_the_others_at_once() -> None:
+    trainers = group_of("exec sleep 60", "sleep 0.3; kill -9 $$")
+    began = time.monotonic()
+    code_of(trainers)
+    assert time.monotonic() - began < 5.0
+    assert trainers.processes[0].returncode == -signal.SIGKILL and trainers.killed == {0}
+
+
+def test_ranks_hear_who_they_are_and_the_port_is_taken_before_they_start() -> None:
+    script = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_PORT'], flush=True)"
+    trainers = Trainers([sys.executable, "-c", script], 2, {"GLOO_SOCKET_IFNAME": "eth7"}, (), stdout=subprocess.PIPE)
+    told = sorted(process.communicate()[0].decode().split() for process in trainers.processes)
+    assert [one[:2] for one in told] == [["0", "2"], ["1", "2"]] and told[0][2] == told[1][2]
+
+
+# -- what is asked for
+
+
+REFUSED = [
+    ({"shards": 6}, "shards is 6, which is no power of two: 4 or 8"),
+    ({"ranks": 3}, "ranks is 3, which is no power of two: 2 or 4 with shards, any number with shards: off"),
+    ({"ranks": 8, "shards": 4}, "ranks is 8 and shards 4"),
+    ({"ranks": 2, "ranks_min": 4}, "ranks_min is 4, ranks 2"),
+    ({"ranks": 0}, "greater than or equal to 1"),
+    ({"ranks": "all"}, "ranks"),
+]
+
+
+@pytest.mark.parametrize(("train", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+def test_what_cannot_be_is_refused_with_a_sentence(config_of: Callable[..., Path], train: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Stop) as stop:
+        load_config(config_of(train=train), [])
+    assert stop.value.code == 2 and sentence in str(stop.value)
+
+
+@pytest.mark.parametrize(
+    ("train", "gpus", "lost", "ranks"),
+    [
+        ({}, [RX7900, RX7900], 0, 1),
+        ({"ranks": "auto"}, [RX7900, RX7900], 0, 2),
+        ({"ranks": "auto"}, [RX7900, IGPU], 0, 1),
+        ({"ranks": "auto"}, [], 0, 1),
+        ({"ranks": 4}, [], 0, 4),
+        ({"ranks": "auto"}, [RX7900] * 3, 0, 2),
+        ({"ranks": "auto", "shards": "off"}, [RX7900] * 3, 0, 3),
+        ({"ranks": 4}, [RX7900] * 4, 1, 2),
+        ({"ranks": 4, "shards": "off"}, [RX7900] * 4, 1, 3),
+        ({"ranks": 4, "ranks_min": 4}, [RX7900] * 4, 1, "3 of 4 devices are left, train.ranks_min is 4"),
+        ({"ranks": 4}, [RX7900, RX7900], 0, "train.ranks is 4, and this machine has 2 GPUs of one kind"),
+    ],
+)
+def test_ranks_are_those_of_like_devices(train: dict[str, Any], gpus: list[Any], lost: int, ranks: int | str) -> None:
+    machine = {"gpus": gpus, "torch": {"version": "2.13.0", "hip": "6.4"}}
+    if isinstance(ranks, str):
+        with pytest.raises(Stop, match=ranks):
+            ranks_on(Train(**train), machine, lost)
+    else:
+        assert ranks_on(Train(**train), machine, lost) == ranks
+
+
+@pytest.mark.parametrize(
+    ("train", "ranks", "shards"),
+    [({}, 1, 1), ({}, 2, 8), ({}, 16, 16), ({"shards": "off"}, 4, 1), ({"shards": False}, 4, 1), ({"shards": 4}, 1, 4)],
+)
+def test_steps_are_cut_where_there_are_several_ranks(train: dict[str, Any], ranks: int, shards: int) -> None:
+    assert shards_of(Train(**train), ranks) == shards
+
+
+# -- started by others
+
+
+SEATS = [
+    ({}, None),
+    ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, None),
+    ({"RANK": "0"}, None),
+    ({"WORLD_SIZE": "4"}, None),
+    (
+        {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"},
+        Seat("torchrun", 3, 4, 1, "a", 29500),
+    ),
+    (
+        {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+        Seat("Kubernetes", 1, 2, 0, "job-master-0", 23456),
+    ),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, None),  # in the batch script itself, beside srun
+    (
+        {
+            "SLURM_PROCID": "5",
+            "SLURM_STEP_NUM_TASKS": "8",
+            "SLURM_LOCALID": "1",
+            "SLURM_JOB_ID": "3",
+            "SLURM_STEP_ID": "2",
+            "SLURM_STEP_NODELIST": "gpu[07-10,12],cpu1",
+        },
+        Seat("Slurm", 5, 8, 1, "gpu07", 20_095),
+    ),
+    ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not"),
+    ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK is 'x', not a number"),
+    ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK is 2, WORLD_SIZE 2: ranks count from 0"),
+    ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}, "Slurm names no hosts of this step"),
+]
+
+
+@pytest.mark.parametrize(("environment", "seat"), SEATS)
+def test_a_seat_is_known_by_its_variables(environment: dict[str, str], seat: Seat | str | None) -> None:
+    if isinstance(seat, str):
+        with pytest.raises(Stop, match=seat) as stop:
+            seat_of(environment)
+        assert stop.value.code == 2
+    else:
+        assert seat_of(environment) == seat
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("a", "a"), ("a,b", "a"), ("n[3,5]", "n3"), ("n[03-07]", "n03"), ("rack1-n[1-2].site,b", "rack1-n1.site"), ("n[1-4],m[2-3]", "n1")],
+)
+def test_the_first_host_is_where_ranks_meet(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("train", "size", "sentence"),
+    [
+        ({"ranks": 4}, 2, "train.ranks is 4, and torchrun started 2 processes"),
+        ({}, 3, "torchrun started 3 processes: ranks is 3, which is no power of two"),
+        ({"shards": 2}, 4, "a rank without a part has nothing to do"),
+        ({"ranks_min": 2, "ranks": "auto"}, 1, "train.ranks_min is 2"),
+    ],
+)
+def test_what_a_launcher_started_must_fit_the_config(
+    config_of: Callable[..., Path], train: dict[str, Any], size: int, sentence: str
+) -> None:
+    with pytest.raises(Stop, match=sentence) as stop:
+        with_ranks(load_config(config_of(train=train), []), Seat("torchrun", 0, size, 0, "a", 1))
+    assert stop.value.code == 2
+
+
+def seated(config: Path, run: Path, rank: int, size: int, port: int, *more: object) -> subprocess.Popen[str]:
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return start("train", config, "--run", run, *more, env={name: str(value) for name, value in environment.items()})
+
+
+def test_ranks_of_another_launcher_start_again_in_place(alone: SimpleNamespace) -> None:
+    """As torchrun, srun or a pod starts them: one command a rank, all the same. One rank's trainer dies on the way."""
+    config, run = alone.write("seats"), alone.run.with_name("seats")
+    faults = config.with_suffix(".faults")
+    faults.write_text(fault("kill", rank=1, step=4, phase="backward", attempt=1))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    commands = [seated(config, run, rank, 2, port, "--faults", faults) for rank in (1, 0)]
+    said = [command.communicate(timeout=300)[0] for command in commands]
+    assert [command.returncode for command in commands] == [0, 0], said
+    same("seats", alone)
+    wreck = json.loads((run / "attempts/001/wreck.json").read_text())
+    assert wreck["words"] == "rank 1 killed by SIGKILL"
+    late = seated(config, run, 1, 2, port)
+    assert late.communicate(timeout=120) and late.returncode == 0, "a run that is finished needs nobody"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("exec_only")
+def test_torchrun_starts_a_group_whose_commands_are_killed(alone: SimpleNamespace) -> None:
+    """Real torchrun: the command of a rank, the supervisor and a trainer are killed, each after some steps."""
+    config, run = alone.write("torchrun", steps=40), alone.run.with_name("torchrun")
+    wanted = trained(alone.write("forty", steps=40))
+    command = ["torchrun", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "-m", "--", "holdfast", "train", config]
+    begun = subprocess.Popen([Path(sys.executable).with_name("torchrun"), *map(str, command[1:]), "--run", str(run)])
+    step = 3
+    for rank, module in ((1, "holdfast"), (0, "holdfast"), (1, "holdfast.trainer")):
+        wait_until(lambda step=step: len(lines(run / "steps.jsonl")) >= step if (run / "steps.jsonl").exists() else False)  # type: ignore[misc]
+        kill(of_rank(run, rank, module))
+        step = len(lines(run / "steps.jsonl")) + 5
+    assert begun.wait(600) == 0
+    assert json.loads((run / "summary.json").read_text())["artifact_sha256"] == wanted["artifact_sha256"]
+
+
+def of_rank(run: Path, rank: int, module: str) -> int:
+    """The process of a rank that runs a module."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            command = (entry / "cmdline").read_bytes().decode().split("\0")
+            own = f"RANK={rank}" in (entry / "environ").read_bytes().decode().split("\0")
+            named = module in command or any(part.endswith(f"/{module}/__main__.py") for part in command)
+            if own and named and str(run) in command:
+                return int(entry.name)
+    raise AssertionError(f"rank {rank} has no {module}")
