@@ -42,9 +42,14 @@ JOBS = {
 }
 
 
+MANAGEMENT = ("amdsmi", "pynvml")  # torch imports one of them if it is there, and needs neither; both have hung and crashed in that
+
+
 def main(argv: list[str]) -> int:
     """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait; so does what it refuses."""
     faulthandler.enable()
+    for library in MANAGEMENT:
+        sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # as Python has it for what must not be imported
     name, *given = argv
     if name not in JOBS:
         raise SystemExit(f"unknown job {name!r}: one of {', '.join(JOBS)}")

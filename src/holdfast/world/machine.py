@@ -10,7 +10,7 @@ from holdfast.core.files import Json
 from holdfast.world.gpus import read_drivers, read_gpus
 from holdfast.world.place import Place
 from holdfast.world.system import read_system
-from holdfast.world.tools import DEADLINE_S, ask_tools
+from holdfast.world.tools import DEADLINE_S, ask_libraries, ask_tools
 from holdfast.world.torch_build import read_torch
 
 _PACKAGES = (
@@ -42,6 +42,7 @@ def read_machine(run: Path | None = None, ask_torch: bool = True, place: Place |
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_torch, ask_torch) if place.real else None
         states, told = ask_tools(place, tool_deadline_s)
+        states |= ask_libraries(tool_deadline_s) if place.real else {}
         facts = read_system(place, run) | read_drivers(place, told)
         torch = asked.result() if asked else {}
     return {**facts, "gpus": read_gpus(place, told), "packages": read_packages() if place.real else {}, "tools": states, **torch}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +17,7 @@ from holdfast.world.place import Place
 
 DEADLINE_S = 10.0
 _MIB = 1 << 20
+_LIBRARIES = ("amdsmi", "pynvml")
 _NVIDIA_FIELDS = "pci.bus_id,name,compute_cap,memory.total,driver_version"
 
 
@@ -37,6 +40,28 @@ def ask_tools(place: Place, deadline_s: float = DEADLINE_S) -> tuple[dict[str, s
             states[name], understood = "rubbish", []
         told[name] = understood
     return states, {"nvidia": told["nvidia-smi"], "amd": told["rocminfo"]}
+
+
+def ask_libraries(deadline_s: float = DEADLINE_S) -> dict[str, str]:
+    """What becomes of importing each library of a vendor's management that is installed: {"import NAME": ok, hanging or failed: ...}."""
+    found = {}
+    for name in _LIBRARIES:
+        if importlib.util.find_spec(name) is None:
+            continue
+        command, nothing = [sys.executable, "-c", f"import {name}"], subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+        try:
+            code = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            found[f"import {name}"] = "hanging"
+            continue
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        found[f"import {name}"] = "ok" if code == 0 else f"failed: {ended}"
+    return found
 
 
 def _ask(place: Place, name: str, arguments: list[str], deadline_s: float) -> tuple[str, str]:

@@ -10,6 +10,8 @@ _VENDOR = {"nvidia-smi": "nvidia", "rocminfo": "amd", "amd-smi": "amd", "rocm-sm
 
 def look(case: Case) -> Iterator[Finding]:
     for name, state in case.machine.tools.items():
+        if name.startswith("import "):
+            continue  # a library: the card management-library
         if state == "hanging":
             fix = "end what uses the GPU; if that does not help, reboot: a process waits in the driver and nothing can end it"
             yield warn(f"{name} hangs, so the driver does: training would too", fix)
@@ -33,6 +35,10 @@ CARD = Check(
         {"tools": {"nvidia-smi": "rubbish"}},
         {"tools": {"nvidia-smi": "failed: exit code 9, NVIDIA-SMI has failed"}, "gpus": [{"vendor": "nvidia"}]},
     ],
-    misses=[{"tools": {"rocminfo": "missing", "nvidia-smi": "ok"}}, {"tools": {"nvidia-smi": "failed: exit code 9"}}],
+    misses=[
+        {"tools": {"import pynvml": "hanging"}},
+        {"tools": {"rocminfo": "missing", "nvidia-smi": "ok"}},
+        {"tools": {"nvidia-smi": "failed: exit code 9"}},
+    ],
     look=look,
 )
