@@ -14,9 +14,7 @@ def look(case: Case) -> Iterator[Finding]:
         if library == name or state == "ok":
             continue
         what = "hangs" if state == "hanging" else f"ends Python ({state.removeprefix('failed: ')})"
-        text = (
-            f"importing {library} {what}; torch does that wherever it is installed. holdfast's trainer keeps it out"
-        )
+        text = f"importing {library} {what}; torch does that wherever it is installed. holdfast's trainer keeps it out"
         yield warn(text, f"pip uninstall {_PACKAGES.get(library, library)}, or a version that fits the driver")
 
 

@@ -10,10 +10,8 @@ from importlib import import_module
 from holdfast.core.config.config import Config
 from holdfast.trainer.task import AnyTask
 
-TASKS = {"sft": "Sft", "tabular": "Tabular"}  # the class in the package's task.py
-
 
 def task_of(config: Config) -> type[AnyTask]:
     """The task that a config asks for."""
-    found: type[AnyTask] = getattr(import_module(f"holdfast.trainer.tasks.{config.task}.task"), TASKS[config.task])
+    found: type[AnyTask] = import_module(f"holdfast.trainer.tasks.{config.task}.task").TASK
     return found

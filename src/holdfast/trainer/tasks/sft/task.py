@@ -17,7 +17,7 @@ from holdfast.rows.tokens.token_set import TokenSet, load_tokens
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.model.load import checkpoint_layers
 from holdfast.trainer.refuse import SHOWN, Refusal
-from holdfast.trainer.task import Asked, DataSet
+from holdfast.trainer.task import Asked, DataSet, Task
 from holdfast.trainer.tasks.sft.evaluation import compared
 from holdfast.trainer.tasks.sft.packing import TextBatch
 from holdfast.trainer.tasks.sft.proof import batch_of, differences, slower_in_halves
@@ -89,3 +89,6 @@ class Sft(TextModel):
     def state(self) -> dict[str, Tensor]:
         """What is kept beside the weights; dropout is a hash of step and position, and the order of rows follows from the seed."""
         return self.upkeep.state()
+
+
+TASK: type[Task[TextBatch]] = Sft

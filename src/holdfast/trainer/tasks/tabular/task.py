@@ -19,7 +19,7 @@ from holdfast.core.run.artifact import Artifact
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.dropout import StepContext
-from holdfast.trainer.task import Asked, Batch, DataSet
+from holdfast.trainer.task import Asked, Batch, DataSet, Task
 from holdfast.trainer.tasks.tabular.evaluation import measured
 from holdfast.trainer.tasks.tabular.losses import RowLoss
 from holdfast.trainer.tasks.tabular.network import about, new_network
@@ -64,9 +64,9 @@ class Tabular:
         self.context = StepContext(config.train.seed)
         self.loss = RowLoss(config.columns, table.form.target, device)
         self.model: nn.Module = new_network(config, table.form, self.loss.outputs, self.context).to(device)
-        self.artifact = dict(self.model.named_parameters())
-        self.form = Artifact("network", about(config, table.form))
+        self.artifact: dict[str, Tensor] = dict(self.model.named_parameters())
         self.upkeep = Upkeep()
+        self.form = Artifact("network", about(config, table.form))
         rows = StepTable(table.rows_of(TRAINING), config.train.effective_batch, config.train.seed)
         self.data: DataSet = TableRows(table, rows, table.rows_of(HELD_OUT))
 
@@ -81,6 +81,10 @@ class Tabular:
     @classmethod
     def evaluate(cls, run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
         return measured(run, config, settings, asked)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return ("right",)
 
     @property
     def facts(self) -> Json:
@@ -142,3 +146,6 @@ class Tabular:
             targets=torch.from_numpy(table.target[numbers]).to(self.device, non_blocking=True),
             rows=torch.tensor(numbers, dtype=torch.int32, device=self.device),
         )
+
+
+TASK: type[Task[RowBatch]] = Tabular
