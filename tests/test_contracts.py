@@ -36,7 +36,7 @@ OPTIONS = {
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
-    "export": {"RUN|ADAPTER", "--to", "--out", "--json"},
+    "export": {"RUN|ADAPTER", "--to", "--out", "--quantise", "--llama-cpp", "--json"},
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
 BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}

@@ -28,8 +28,7 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
         **SHAPE, vocab_size=words, head_dim=16, query_pre_attn_scalar=16, sliding_window=64
     ),
     "gemma3": lambda words: transformers.Gemma3TextConfig(
-        **SHAPE, vocab_size=words, head_dim=16, query_pre_attn_scalar=16, sliding_window=64,
-        layer_types=["sliding_attention", "full_attention"],
+        **SHAPE | {"num_hidden_layers": 6}, vocab_size=words, head_dim=16, query_pre_attn_scalar=16, sliding_window=24
     ),
 }  # fmt: skip
 
@@ -40,8 +39,9 @@ def make_family(family: str, source: Path, out: Path) -> Path:
     torch.manual_seed(1)
     config = FAMILIES[family](words)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.2) if parameter.dim() > 1 else nn.init.normal_(parameter, 1.0 if "norm" in family else 0.5, 0.2)
+    middle = 0.0 if family.startswith("gemma") else 1.0  # Gemma's norms are stored without their 1
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, middle if "norm" in name else 0.0, 0.2)
     model.bfloat16().save_pretrained(out)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (source / name).exists():
@@ -68,7 +68,7 @@ def measure_here(folder: Path, samples: Any, parts: list[Any], env: Mapping[str,
     """What the child would find, without a process for it; what was found of one thing is kept."""
     known = json.dumps(parts[:1], sort_keys=True) + str(samples.sources)
     if known in _FOUND:
-        return {parts[0]["name"]: _FOUND[known]} | measure_here(folder, samples, parts[1:], env) if parts[1:] else {}
+        return {parts[0]["name"]: _FOUND[known]} | (measure_here(folder, samples, parts[1:], env) if parts[1:] else {})
     folder.mkdir(parents=True, exist_ok=True)
     samples.save(folder / "rows.npz")
     request = {"rows": str(folder / "rows.npz"), "out": str(folder), "threads": 1, "parts": parts}

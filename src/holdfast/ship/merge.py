@@ -33,12 +33,15 @@ def tied_embedding(subject: Subject) -> str | None:
     return next((name for name in shapes if name.endswith(_EMBEDDINGS)), None)
 
 
-def merged_tensors(subject: Subject) -> tuple[list[Coming], Delta]:
-    """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them."""
+def merged_tensors(subject: Subject, adapted: bool = True) -> tuple[list[Coming], Delta]:
+    """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
+
+    adapted: False for the base as it is.
+    """
     held = held_tensors(subject.facts.folder)
     _refuse_quantised(subject, held)
     tied = tied_embedding(subject)
-    delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied)
+    delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if adapted else Delta()
     coming = [_coming(name, one, delta.changes.get(name)) for name, one in held.items()]
     if delta.untied and tied is not None:
         coming.append(_coming(HEAD, held[tied], delta.changes.get(HEAD)))

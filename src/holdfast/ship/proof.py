@@ -57,7 +57,7 @@ def compare(reference: Side, exported: Side, engine: str, budget: Budget, end: i
         "greedy_equal": not unequal,
         "token_ids_equal": token_ids,
         "stops": stops,
-        "budget": budget,
+        "budget": {name: value for name, value in budget.items() if np.isfinite(value)},
         "prompts": len(reference.answers),
         "positions": len(ours),
     }

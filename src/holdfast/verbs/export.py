@@ -6,15 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from holdfast.core.errors import DONE
+from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.inert import say
 from holdfast.ship.export import Order, export
+from holdfast.ship.gguf.export import Tools, export_gguf
+from holdfast.ship.gguf.kinds import llama_cpp, quantiser, read_kinds
 from holdfast.ship.subject import read_subject
 from holdfast.supervisor.launch import measuring_environment
 
 EXAMPLE = "holdfast export runs/first --to merged --out runs/first-merged"
-KINDS = ("adapter", "merged")
+KINDS = ("adapter", "merged", "gguf", "gguf-adapter")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,33 +24,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=KINDS, required=True, help="what to make of it")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="where to put it; must not exist yet")
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
+    parser.add_argument("--quantise", metavar="TYPE[,TYPE]", help="types of a GGUF, as q8_0,q4_k_m; without it 16 bits")
+    parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="a checkout of llama.cpp, whose converters are used (or LLAMA_CPP)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    in_gguf = arguments.to.startswith("gguf")
+    if arguments.quantise and arguments.to != "gguf":
+        raise Stop(USAGE, f"--quantise is for --to gguf, not for --to {arguments.to}", "leave it out")
+    kinds = read_kinds(arguments.quantise)
+    checkout = llama_cpp(arguments.llama_cpp) if in_gguf else None
+    tools = Tools(checkout, quantiser(kinds, checkout) if in_gguf else None)
     subject = read_subject(arguments.subject, arguments.base)
 
     def tell(text: str) -> None:
         print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
     order = Order(subject, arguments.to, arguments.out.expanduser().absolute(), measuring_environment(subject.run), tell)
-    answer = export(order)
+    answer = export_gguf(order, kinds, tools) if in_gguf else export(order)
     if not arguments.json:
         _show(answer)
     return DONE, answer
 
 
 def _show(answer: Json) -> None:
-    checked = answer["checked"]
-    yes = {True: "yes", False: "no"}
-    say(
-        f"{'loaded by':15}{checked['engine']}\n"
-        f"{'NMSE':15}{checked['nmse']:.2e} of logits at {checked['positions']} positions ({checked['budget']['nmse']:.0e} allowed)\n"
-        f"{'KL per token':15}{checked['kl_per_token']:.2e} nats ({checked['budget']['kl_per_token']:.0e} allowed)\n"
-        f"{'likeliest token':15}the same at {checked['top1_agreement']:.1%} of positions\n"
-        f"{'greedy answers':15}equal: {yes[checked['greedy_equal']]}, of {checked['prompts']} prompts\n"
-        f"{'token ids':15}of rendered conversations as in training: {yes[checked['token_ids_equal']]}\n"
-        f"{'stops':15}where training ended its answers: {yes[checked['stops']]}"
-    )
+    for checked in (answer["checked"].get("types") or {"": answer["checked"]}).values():
+        yes, budget = {True: "yes", False: "no"}, checked["budget"]
+        allowed = f" ({budget['nmse']:.0e} allowed)" if "nmse" in budget else ""
+        lines = {
+            "loaded by": f"{checked['engine']}{', ' + checked['type'] if 'type' in checked else ''}",
+            "NMSE": f"{checked['nmse']:.2e} of logits at {checked['positions']} positions{allowed}",
+            "KL per token": f"{checked['kl_per_token']:.2e} nats ({budget['kl_per_token']:.0e} allowed)",
+            "likeliest token": f"the same at {checked['top1_agreement']:.1%} of positions",
+            "greedy answers": f"equal: {yes[checked['greedy_equal']]}, of {checked['prompts']} prompts",
+            "token ids": f"of rendered conversations as in training: {yes[checked['token_ids_equal']]}",
+            "stops": f"where training ended its answers: {yes[checked['stops']]}",
+        }
+        say("\n".join(f"{name:17}{told}" for name, told in lines.items()))
     for file in answer["files"]:
         say(f"{file['bytes']:>15,} bytes  {file['sha256'][:16]}  {file['path']}")
