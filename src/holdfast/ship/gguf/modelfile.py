@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.rows.judge.layouts import BadRow, Example, Message
+from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec
 
