@@ -36,7 +36,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     attempt.mkdir(parents=True)
     monkeypatch.setenv("HOLDFAST_ATTEMPT", str(attempt))
     monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
-    monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1000")
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1e9")
 
     def run(faults: str = "", resume: Path | None = None, callback: bool = True, **changed: Any) -> Any:
         told: dict[str, Any] = {
@@ -188,7 +188,7 @@ def test_a_plain_loop_goes_on_from_its_last_step(tmp_path: Path, monkeypatch: py
     alone = loop(99)
     monkeypatch.setenv("HOLDFAST_ATTEMPT", str(tmp_path / "run/attempts/001"))
     monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
-    monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1000")
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1e9")
     loop(7)
     assert loop(99) == alone
     assert inside(tmp_path) == ["gradients_dropped", "loop_resumed"]
@@ -220,7 +220,7 @@ print("weights", sum(float(one.double().sum()) for one in model.parameters()).he
 @pytest.mark.long
 def test_a_plain_loop_under_guard_goes_on_from_its_last_step(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_SNAPSHOT_SHARE": "1000"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_SNAPSHOT_SHARE": "1e9"}
     alone = subprocess.run([sys.executable, "loop.py"], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
     watched = holdfast("run", "--run", "run", "--", sys.executable, "loop.py", "die", cwd=tmp_path, env=environment)
     assert watched.returncode == 0, watched.stderr
@@ -250,7 +250,7 @@ def test_a_real_script_without_a_line_of_ours_ends_with_the_same_bits(
     words = [sys.executable, str(SCRIPT), *options, "--report_to", "none", "--use_cpu", "True", *more]
     alone = subprocess.run([*words, "--output_dir", "alone"], cwd=tmp_path, capture_output=True, text=True, check=True)
     (tmp_path / "calls.txt").unlink()
-    environment = os.environ | {"HOLDFAST_SNAPSHOT_SHARE": "1000", "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {"HOLDFAST_SNAPSHOT_SHARE": "1e9", "PYTHONPATH": str(ROOT / "src")}
     held = ["run", "--run", "run", "--callback", "--hang-s", "3", "--", *words, "--faults", faults]
     watched = holdfast(*held, cwd=tmp_path, env=environment)
     assert watched.returncode == 0, watched.stderr

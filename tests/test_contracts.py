@@ -33,6 +33,7 @@ OPTIONS = {
     "data bars": {"FILE", "--vix", "--out", "--json"},
     "train": {"CONFIG", "key=value", "--run", "--extend", "--faults", "--json"},
     "run": {"--name", "--run", "--progress", "--checkpoints", "--retries", "--hang-s", "--try", "--callback", "--json", "-- COMMAND ..."},
+    "drill": {"CONFIG", "--faults", "--json"},
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
@@ -40,7 +41,7 @@ OPTIONS = {
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
 BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"plan", "drill", "tune", "serve", "models", "learn", "watch"}
+NOT_YET = {"plan", "tune", "serve", "models", "learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {

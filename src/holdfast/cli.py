@@ -24,6 +24,7 @@ VERBS = {
     "train": "train a model from a config, or go on with an unfinished run",
     "run": "watch over any training command: restart it from its newest whole checkpoint, end its hangs, tell why it fails",
     "walk": "train on the past and judge by what follows, fold by fold (tables)",
+    "drill": "rehearse the worst on this machine: faults in short runs, each held against an undisturbed one",
     "status": "show what is running where, how far each run is, and what happened to it",
     "attach": "follow a running run, from any terminal",
     "stop": "let a run finish its step, save and end, as Ctrl-C does",

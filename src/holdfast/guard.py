@@ -75,7 +75,7 @@ class Guard:
     def step(self, step: int, loss: Any = None) -> None:
         """A step is done, its update included."""
         self._at = step + 1
-        self.account.pulse(step=self._at, steps=self.steps, dropped=self.gate.dropped, loss=None if loss is None else float(loss))
+        self.account.pulse(step=self._at, steps=self.steps, dropped=self.gate.dropped, loss=_number(loss))
         if self.packer is not None and self.packer.due():
             tensors: list[torch.Tensor] = []
             facts = {"held": strip([one.state_dict() for one in self.held], tensors), "rng": strip(random_states(), tensors)}
@@ -84,6 +84,11 @@ class Guard:
     def done(self) -> None:
         """The loop has come to its end, so that an exit code of 0 means what it says."""
         self.account.pulse(at_once=True, phase="done", step=self._at)
+
+
+def _number(loss: Any) -> float | None:
+    """A loss as a number; for a tensor that waits for the device."""
+    return None if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
 
 def guard(*held: Any, steps: int | None = None, drops: int = 10) -> Guard:

@@ -24,6 +24,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, but its errors name the nearest verb or option and the next command, and `fill` adds what it takes once it is asked to."""
 
     fill: Callable[[], None] | None = None
+    behind_dashes: str | None = None  # what is to hold the words behind two dashes
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
@@ -54,10 +55,16 @@ class Parser(argparse.ArgumentParser):
         fill, self.fill = self.fill, None
         if fill:
             fill()
-        if not (sys.argv[1:] if args is None else args) and any(action.nargs == argparse.PARSER for action in self._actions):
+        words: list[str] = []
+        if self.behind_dashes and args is not None and "--" in args:
+            at = args.index("--")
+            args, words = args[:at], args[at:]
+        if not words and not (sys.argv[1:] if args is None else args) and any(action.nargs == argparse.PARSER for action in self._actions):
             self.print_help()
             raise SystemExit(DONE)
         found, rest = super().parse_known_args(args, namespace)
+        if self.behind_dashes:
+            setattr(found, self.behind_dashes, words)
         lists = [action.dest for action in self._actions if not action.option_strings and action.nargs in ("*", "+")]
         if not lists or any(word.startswith("-") for word in rest):
             return found, rest

@@ -24,6 +24,8 @@ def summarise_command(
     endings: dict[int, Json],
 ) -> Json:
     """The content of summary.json; None is unknown. progress: rows of {time, attempt, step, total, source, loss}."""
+    went_on = {event["attempt"]: event["step"] for event in events if event["event"] == "loop_resumed"}
+    launches = {number: launch | ({"resumed_step": went_on[number]} if number in went_on else {}) for number, launch in launches.items()}
     wall = wall_seconds(launches, endings, {row["attempt"]: row["time"] for row in progress})
     losses = [row["loss"] for row in progress if row.get("loss") is not None]
     useful = useful_seconds(progress, launches)

@@ -28,6 +28,15 @@ def cpu_seconds(pids: list[int]) -> float:
     return sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid))) / tick
 
 
+def bytes_read(pids: list[int]) -> int:
+    """What these processes have read so far, from files and elsewhere; 0 where that may not be known."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            total += int((_PROC / str(pid) / "io").read_text().split()[1])
+    return total
+
+
 def name_of(pid: int) -> str:
     """Its command line in short, empty where it is gone."""
     try:

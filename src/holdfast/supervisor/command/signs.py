@@ -14,9 +14,10 @@ from holdfast.core.run.command import Command
 from holdfast.mind.counters import Counter
 from holdfast.world.checkpoints.newest import newest_state
 from holdfast.world.event_files import EventFile
-from holdfast.world.tree import below, cpu_seconds
+from holdfast.world.tree import below, bytes_read, cpu_seconds
 
-_BUSY = 0.3  # of one core: it computes
+_BUSY = 0.05  # of one core: it computes, if only beside others
+_READING = 1 << 17  # bytes a second: it loads something
 _SELDOM_S = 2.0  # between looks at what costs more than a file's size
 _MOST = 1 << 22  # bytes of new output that are read for its steps; what is before them is passed over
 _NUMBER = re.compile(rb"(\d{1,12})\D*$")
@@ -46,7 +47,7 @@ class Signs:
         self.step: int | None = None
         self._at = 0
         self._tail = b""
-        self._cpu: tuple[float, float] | None = None
+        self._work: tuple[float, float, int] | None = None  # when, seconds computed, bytes read
         self._seldom = self._progress_mark = 0.0
         self._slow: tuple[int | None, int | None, str | None] = (None, None, None)
 
@@ -130,8 +131,12 @@ class Signs:
     def _worked(self, pid: int | None) -> bool:
         if pid is None:
             return False
-        now, before = time.monotonic(), self._cpu
+        now, before = time.monotonic(), self._work
         if before is not None and now - before[0] < 1.0:
             return False
-        self._cpu = (now, cpu_seconds([pid, *below(pid)]))
-        return before is not None and self._cpu[1] - before[1] > _BUSY * (now - before[0])
+        pids = [pid, *below(pid)]
+        self._work = (now, cpu_seconds(pids), bytes_read(pids))
+        if before is None:
+            return False
+        took = now - before[0]
+        return self._work[1] - before[1] > _BUSY * took or self._work[2] - before[2] > _READING * took

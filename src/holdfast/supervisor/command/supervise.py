@@ -124,7 +124,7 @@ class CommandSupervisor:
         attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name)
         if attempt.number > 1:
-            name = state.name if state else "the beginning"
+            name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
             takes = state is None or self.command.callback or resumes_by(self.command.argv, self.card) is not None
             how = f"going on from {name}" if takes else f"started again; {name} is there, and the command takes no option to go on from it"
