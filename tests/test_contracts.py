@@ -34,6 +34,7 @@ OPTIONS = {
     "train": {"CONFIG", "key=value", "--run", "--extend", "--faults", "--json"},
     "run": {"--name", "--run", "--progress", "--checkpoints", "--retries", "--hang-s", "--try", "--callback", "--json", "-- COMMAND ..."},
     "drill": {"CONFIG", "--faults", "--json"},
+    "plan": {"CONFIG", "--memory", "--card", "--machine", "--why", "--table", "--json"},
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
@@ -41,7 +42,7 @@ OPTIONS = {
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
 BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"plan", "tune", "serve", "models", "learn", "watch"}
+NOT_YET = {"tune", "serve", "models", "learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {

@@ -21,6 +21,7 @@ from holdfast.core.parser import Parser, add_verbs
 _STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}
 VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what fixes it",
+    "plan": "say what a run needs before it begins: whether it fits, where each byte goes, what else would",
     "train": "train a model from a config, or go on with an unfinished run",
     "run": "watch over any training command: restart it from its newest whole checkpoint, end its hangs, tell why it fails",
     "walk": "train on the past and judge by what follows, fold by fold (tables)",

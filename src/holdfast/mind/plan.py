@@ -11,7 +11,7 @@ from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
-from holdfast.core.run.plan import Bytes, Params, Plan
+from holdfast.core.run.plan import Bytes, Course, Params, Plan
 from holdfast.core.versions import within
 from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, footprint
 from holdfast.mind.precision import choose_precision
@@ -38,7 +38,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     trainable = trainable_parameters(config, model)
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable)})
     capacity = _capacity(machine)
-    budget, checkpointed = _micro_batch(config, need, capacity, lengths, "gpu" if training_devices(machine) else "cpu")
+    budget, checkpointed = _micro_batch(config, need, capacity, lengths, machine)
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
     step = {"activations": need.activations(largest, checkpointed), "logits": need.logits(largest), "workspace": WORKSPACE_BYTES}
     spent = need.fixed | step
@@ -55,7 +55,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
         micro_batch_tokens=budget,
         checkpointed_layers=checkpointed,
         accumulation=min(config.train.effective_batch, max(1, round(per_step / budget))),
-        reasons=(*_reasons(config, capacity, budget, checkpointed, peak, lengths), why, *_exactness(config, machine)),
+        reasons=(*_reasons(config, capacity, budget, checkpointed, peak, lengths), why, *exactness(config, machine)),
     )
 
 
@@ -70,11 +70,17 @@ def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, f
     return "at once" if at_once else "apart"
 
 
-def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths: Json, device: str) -> tuple[int, int]:
+def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:
+    """Tokens of a micro-batch where memory is no question: as the config says, else a step's, as far as more of them gain anything."""
+    largest = _LARGEST_MICRO_BATCH["gpu" if training_devices(machine) else "cpu"]
+    return config.train.micro_batch_tokens or max(int(lengths["max"]), min(int(lengths["step"]), largest))
+
+
+def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths: Json, machine: Json) -> tuple[int, int]:
     """(tokens per micro-batch, layers computed again): as few such layers as let the longest row fit, then as many tokens as do."""
     longest = int(lengths["max"])
     fixed, asked = config.train.micro_batch_tokens, config.train.checkpointed_layers
-    wanted = fixed or max(longest, min(int(lengths["step"]), _LARGEST_MICRO_BATCH[device]))
+    wanted = wanted_tokens(config, machine, lengths)
     if capacity is None:
         return wanted, asked or 0
     room = capacity * USABLE_SHARE - sum(need.fixed.values()) - WORKSPACE_BYTES
@@ -116,7 +122,7 @@ def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: in
     return reasons
 
 
-def _exactness(config: Config, machine: Json) -> list[str]:
+def exactness(config: Config, machine: Json) -> list[str]:
     """Whether a run that was killed ends with the bits of one that was not; unsaid where it does without further ado."""
     if not training_devices(machine):
         return []
@@ -129,7 +135,7 @@ def _gib(value: float) -> str:
     return f"{value / 2**30:.2f} GiB"
 
 
-def settings_of(config: Config, plan: Plan, machine: Json, threads: int, steps: int, samples: int, ranks: int = 1) -> Settings:
+def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps: int, samples: int, ranks: int = 1) -> Settings:
     """The settings a run begins with: the first entry of its timeline.
 
     `threads`: CPU threads this process may use; `steps`, `samples`: of the whole run;

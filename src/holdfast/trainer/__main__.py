@@ -35,6 +35,7 @@ JOBS = {
     "trials": Work("trial", "host_trials", (Path,)),
     "evaluate": Work("evaluate", "evaluate", (Path, int)),
     "chat": Work("chat", "chat", (Path,)),
+    "account": Work("account", "account", ()),
     "losses": Work("losses", "losses", (Path,)),
     "measure": Work("measure", "measure", (Path,)),
     "probe": Work("torch_facts", "probe", (), with_libraries=False),

@@ -7,8 +7,6 @@ import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import orjson
-
 from holdfast import __version__
 from holdfast.book.examine import ORDER, examine, verdict
 from holdfast.book.image import image_for
@@ -18,13 +16,13 @@ from holdfast.core.config.load import load_config
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json, write_bytes
-from holdfast.core.safe_open import LARGEST_JSON, read_small
 from holdfast.core.scrub import Scrubber
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in, rates
 from holdfast.supervisor.foresee import foresee
+from holdfast.supervisor.recorded_machine import recorded
 from holdfast.ui.checkup import Checkup
-from holdfast.ui.machine_report import facts_in, machine_report
+from holdfast.ui.machine_report import machine_report
 from holdfast.ui.paths import paths
 from holdfast.world.machine import read_machine
 from holdfast.world.person import person
@@ -117,22 +115,6 @@ def _here(folder: Path, probe: bool) -> Json:
     if probe and facts["torch"] and "torch_error" not in facts:
         facts["probes"] = read_probes(facts, folder)
     return facts
-
-
-def recorded(file: Path) -> Json:
-    """The machine in a file: a machine file, what doctor --json printed, or a report. Raises Stop(2)."""
-    hint = "record one with: holdfast doctor --json > machine.json"
-    try:
-        text = read_small(file, LARGEST_JSON)
-        content = facts_in(text.decode(errors="replace")) or orjson.loads(text)
-    except OSError as error:
-        raise Stop(USAGE, f"{file} cannot be read: {error.strerror}", hint) from None
-    except orjson.JSONDecodeError as error:
-        raise Stop(USAGE, f"{file} is not JSON: {error}", hint) from None
-    machine = content.get("machine", content) if isinstance(content, dict) else None
-    if not isinstance(machine, dict):
-        raise Stop(USAGE, f"{file} holds no machine: a JSON object with the keys os, torch, gpus, ... is expected", hint)
-    return machine
 
 
 def _run_folder(config: Config | None, file: Path | None) -> Path:

@@ -29,11 +29,11 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
 _PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
 
 
-def load_config(file: Path, overrides: list[str] | None = None) -> Config:
+def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool = True) -> Config:
     """Read `file`, apply `key.path=value` overrides (values are YAML), make paths absolute.
 
     Paths are looked up beside the config file first, then in the current folder. Raises Stop(2) naming every problem: path of
-    the key, value found, what is expected, nearest valid key.
+    the key, value found, what is expected, nearest valid key. need_rows: files of rows that are missing are problems.
     """
     refuse_unwritable_name(file.resolve())
     tree = read_yaml(file)
@@ -47,7 +47,7 @@ def load_config(file: Path, overrides: list[str] | None = None) -> Config:
         config = Config.model_validate(tree)
     except ValidationError as error:
         problems += _problems(error, tree, Config)
-    missing = _missing_files(tree, file.parent)
+    missing = _missing_files(tree, file.parent) if need_rows else []
     problems += missing
     if problems or config is None:
         count = counted(len(problems), "problem")

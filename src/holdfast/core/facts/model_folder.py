@@ -16,6 +16,7 @@ from holdfast.core.files import Json, read_json
 from holdfast.core.safe_open import open_regular
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
+_STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
 _LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
 EMBEDDED = {"tiny": Path(__file__).parents[2] / "models" / "tiny"}  # base models that ship with the package, by name
 
@@ -60,6 +61,15 @@ class ModelFacts:
     def number(self, *names: str, default: int) -> int:
         """The first of these config keys that holds a whole number."""
         return next((self.config[name] for name in names if isinstance(self.config.get(name), int)), default)
+
+
+def read_description(model: str) -> ModelFacts:
+    """Facts of a model whose weights may be missing: then no shapes, and `stored` as config.json has it. Raises Stop as read_model does."""
+    folder = EMBEDDED.get(model) or Path(model)
+    config = read_json(folder / "config.json") if folder.is_dir() else None
+    if config is None or any(folder.glob("*.safetensors*")):
+        return read_model(model)
+    return ModelFacts(folder, config, {}, 0, _STORED.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")))
 
 
 def read_model(model: str) -> ModelFacts:

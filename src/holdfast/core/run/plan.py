@@ -6,7 +6,7 @@ Who makes a plan is mind/plan.py. A key of another version's plan is ignored; `u
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -48,10 +48,37 @@ class Params(_Part):
     trainable: Count
 
 
-class Plan(_Part):
+class Seconds(_Part):
+    """Wall time of a whole run."""
+
+    low: Annotated[float, Field(ge=0)]
+    likely: Annotated[float, Field(ge=0)]
+    high: Annotated[float, Field(ge=0)]
+
+
+class Alternative(_Part):
+    """Another way to run it. slower: times the seconds of a step; None is unknown. fits: None where the capacity is."""
+
+    change: str
+    peak_bytes: Count
+    slower: Annotated[float, Field(gt=0)] | None
+    fits: bool | None = None
+
+
+class Course(_Part):
+    """How a run goes through its rows, as its settings take it."""
+
+    precision: Dtype
+    micro_batch_tokens: Annotated[int, Field(ge=1)]
+    checkpointed_layers: Count
+
+
+class Plan(Course):
     """Whether a run fits a device, and how it will go through its rows. None is unknown.
 
-    micro_batch_tokens: tokens that go through the model at once; checkpointed_layers: layers computed again in backward.
+    reserve_bytes: of the capacity, what is left to others; frozen: how the base model's matrices are held; micro_batch_tokens: tokens that
+    go through the model at once; checkpointed_layers: layers computed again in backward; host_bytes: of main memory, beside a GPU or all
+    of it; disk_bytes: of the run folder.
     """
 
     fits: bool | None
@@ -59,10 +86,13 @@ class Plan(_Part):
     capacity_bytes: Count | None
     bytes: Bytes
     params: Params
-    precision: Dtype
-    micro_batch_tokens: Annotated[int, Field(ge=1)]
-    checkpointed_layers: Count
     accumulation: Annotated[int, Field(ge=1)]
+    reserve_bytes: Count | None = None
+    frozen: Literal["fp32", "half", "nf4", "fp4", "int8"] | None = None
+    host_bytes: Count | None = None
+    disk_bytes: Count | None = None
+    seconds: Seconds | None = None
+    alternatives: tuple[Alternative, ...] = ()
     reasons: tuple[str, ...] = ()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from holdfast.trainer.model.dropout import StepContext
+from holdfast.trainer.on_card import on_card
 
 _NUMBERS = count(1)
 _UNSUPPORTED = ("position_bias", "s_aux", "cache")  # biases, sinks, paged caches
@@ -86,7 +87,7 @@ class _PackedAttention:
 
 def _arithmetic(value: Tensor) -> torch.dtype:
     """What to attend in: on a CPU fp32, because its kernel for bf16 is compiled anew for each length."""
-    return value.dtype if value.is_cuda else torch.float32
+    return value.dtype if on_card(value) else torch.float32
 
 
 def _of_package() -> Kernel | None:

@@ -21,6 +21,7 @@ from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import mix_precision
+from holdfast.trainer.on_card import on_card
 from holdfast.trainer.refuse import Refusal
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
@@ -36,7 +37,7 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     facts = read_model(config.model)
     dtype = torch.bfloat16 if settings.dtype == "bf16" and facts.stored in HALVES else torch.float32
     halves = None if settings.dtype == "bf16" else HALVES.get(facts.stored or "")
-    loaded = halves if halves and device.type == "cuda" else dtype
+    loaded = halves if halves and on_card(device) else dtype
     notes = []
     try:
         model, left = _from_folder(facts.folder, loaded, settings.attention, device)
@@ -68,7 +69,7 @@ def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch
 
     Raises Refusal where the weights are not those of the model in config.json: transformers would draw what is missing at random.
     """
-    there = {"device_map": {"": device}} if device.type == "cuda" else {}
+    there = {"device_map": {"": device}} if on_card(device) else {}
     model, found = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,

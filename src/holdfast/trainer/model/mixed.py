@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.on_card import on_card
+
 HALF = torch.bfloat16
 
 
@@ -112,9 +114,10 @@ def padded(x: Tensor, columns: int = 0) -> Tensor:
     oneDNN compiles a bf16 product for each shape and keeps it (0.3 ms and 0.6 MB, measured), so not every number of rows is one of its own.
     """
     rows = len(x)
-    if x.is_cuda and not columns:
+    card = on_card(x)
+    if card and not columns:
         return x
-    if not x.is_cuda:
+    if not card:
         grain = 1 << max(5, rows.bit_length() - 5)
         rows = -(-rows // grain) * grain
     wide = x.new_empty(rows, x.shape[1] + columns)

@@ -23,6 +23,7 @@ from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.model.trained.choose import trained_on
+from holdfast.trainer.on_card import on_card
 from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
 from holdfast.trainer.tasks.sft.objective import objective_of
 from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches, packed_batches
@@ -47,7 +48,7 @@ class TextModel:
         make_stateless(self.model, self.context)
         self.artifact, self.form = trained.tensors, trained.form
         mixed = settings.dtype == "bf16"
-        fused = settings.fused and device.type == "cuda"  # a remedy may have brought a card's run to the CPU
+        fused = settings.fused and on_card(device)  # a remedy may have brought a card's run to the CPU
         self.fused = Fused(self.model, self.context, mixed) if fused else None
         if self.fused is None:
             use_lean_lora(self.model, mixed)
@@ -55,7 +56,7 @@ class TextModel:
         self.packing: bool = settings.packing
         self.own_kind: str = base.config._attn_implementation
         at_once = self.packing and settings.varlen and settings.attention == "sdpa" and settings.dtype == "bf16"
-        self.kernel = best_kernel() if at_once and device.type == "cuda" else None
+        self.kernel = best_kernel() if at_once and on_card(device) else None
         self.kind = packed_attention(settings.attention, self.context, self.kernel) if self.packing else self.own_kind
         base.set_attn_implementation(self.kind)
         self.tokens, self.device = tokens, device

@@ -1,0 +1,181 @@
+"""How far what a plan says of memory is from what a step takes: drawn shapes, traced without weights, then run with them.
+
+    python benchmarks/plan/accuracy.py --seed N [--draws 60] [--out FILE.jsonl]     trace and run
+    python benchmarks/plan/accuracy.py --table FILE.jsonl ...                        the table of what was found
+
+Measured is what torch's CPU allocator gave out at the most: what lies there before the step, and the profiler's record of every
+allocation and release within it. Each draw is a line of the file; a draw that is in it already is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from draws import draws
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("--seed", type=int)
+    arguments.add_argument("--draws", type=int, default=60)
+    arguments.add_argument("--out", type=Path, default=Path("accuracy.jsonl"))
+    arguments.add_argument("--table", type=Path, nargs="*")
+    arguments.add_argument("--role", choices=("trace", "measure"), help=argparse.SUPPRESS)
+    asked = arguments.parse_args()
+    if asked.table:
+        print(table([json.loads(line) for file in asked.table for line in file.read_text().splitlines()]))
+    elif asked.role:
+        work = {"trace": traced, "measure": measured}[asked.role]
+        for line in sys.stdin:
+            print(json.dumps(work(json.loads(line))), flush=True)
+    else:
+        _run(asked.seed, asked.draws, asked.out)
+
+
+def _run(seed: int, count: int, out: Path) -> None:
+    done = {(row["seed"], row["number"]) for row in map(json.loads, out.read_text().splitlines())} if out.exists() else set()
+    left = [draw for draw in draws(seed, count) if (draw["seed"], draw["number"]) not in done]
+    roles = {role: _started(role) for role in ("trace", "measure")}
+    for draw in left:
+        row = draw | {role: _asked(child, draw) for role, child in roles.items()}
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        peak, real = row["trace"]["peak"], row["measure"]["peak"]
+        print(f"{seed}/{draw['number']:3} {draw['model']['model_type']:12} {peak / 1e6:9.1f} MB, measured {real / 1e6:9.1f}", end=" ")
+        print(f"{peak / real - 1:+.3%}", flush=True)
+    for child in roles.values():
+        child.stdin.close()
+        child.wait()
+
+
+def _started(role: str) -> Any:
+    command = [sys.executable, __file__, "--role", role]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def _asked(child: Any, draw: dict[str, Any]) -> Any:
+    child.stdin.write(json.dumps(draw) + "\n")
+    child.stdin.flush()
+    while not (line := child.stdout.readline()).startswith("{"):
+        if not line:
+            raise SystemExit(f"a child died of draw {draw['number']} of seed {draw['seed']}: {json.dumps(draw)}")
+    return json.loads(line)
+
+
+def _config(draw: dict[str, Any], folder: str = "m") -> Any:
+    from holdfast.core.config.config import Config
+
+    return Config.model_validate({"model": folder, "data": {"files": "x"}, "adapter": draw["adapter"]})
+
+
+def traced(draw: dict[str, Any]) -> dict[str, Any]:
+    """What the product says of a draw."""
+    from holdfast.core.facts.model_folder import ModelFacts
+    from holdfast.trainer.jobs.account import told
+
+    case = {name: draw[name] for name in ("settings", "lengths", "labels")}
+    answer: dict[str, Any] = told(_config(draw), ModelFacts(Path("m"), draw["model"], {}, 0, draw["stored"]), case)
+    return {name: answer.get(name) for name in ("peak", "bytes", "held", "params", "phase", "flops", "seconds", "failed")}
+
+
+def measured(draw: dict[str, Any]) -> dict[str, Any]:
+    """What the step of a draw takes, with random weights and as many threads as asked."""
+    import torch
+    import transformers
+
+    from holdfast.core.config.settings import Settings
+    from holdfast.trainer.device import prepare_torch
+    from holdfast.trainer.optimizer import AdamW
+    from holdfast.trainer.tasks.sft.task import Sft
+    from holdfast.trainer.traced.step import made_rows
+
+    settings = Settings.model_validate(draw["settings"])
+    device = prepare_torch(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        kind = torch.float32 if draw["stored"] == "F32" else torch.bfloat16
+        about = transformers.AutoConfig.for_model(**draw["model"])
+        transformers.AutoModelForCausalLM.from_config(about, dtype=kind).save_pretrained(folder)
+        config = _config(draw, folder)
+        task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"]), device)
+        optimizer = AdamW(task.artifact, config.train)
+        gc.collect()
+        before = _there()
+        within = _within(task, optimizer, draw)
+    return {"before": before, "within": within, "peak": before + within}
+
+
+def _within(task: Any, optimizer: Any, draw: dict[str, Any]) -> int:
+    """The most that a step adds, as torch's allocator counts it."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from holdfast.trainer.step import compute_gradients, update
+
+    samples, budget = list(range(len(draw["lengths"]))), draw["settings"]["micro_batch_tokens"]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        computed = compute_gradients(task, optimizer, 1, samples, budget, lambda *_: 1.0)
+        update(optimizer, computed, 1e-3, 0.5)
+    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    now = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most
+
+
+def _there() -> int:
+    """Bytes of all tensors of this process."""
+    import torch
+
+    storages = {}
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, torch.nn.Parameter):
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def rules(draw: dict[str, Any]) -> dict[str, float]:
+    """What popular rules say of a draw, in bytes."""
+    model, tokens = draw["model"], sum(draw["lengths"])
+    total, trainable = draw["trace"]["params"]["total"], draw["trace"]["params"]["trainable"]
+    width = 2 if draw["settings"]["dtype"] == "bf16" else 4
+    hidden, layers, heads = model["hidden_size"], model["num_hidden_layers"], model["num_attention_heads"]
+    states = total * width + trainable * 16
+    korthikanti = layers * sum(length * hidden * (34 + 5 * heads * length / hidden) for length in draw["lengths"]) * width / 2
+    return {
+        "accelerate estimate-memory, training with Adam (4 x the weights)": 4 * total * width,
+        "16 bytes a parameter (ZeRO's count of mixed precision)": 16 * total,
+        "weights x 1.2 (EleutherAI's rule for inference)": 1.2 * total * width,
+        "weights + 16 bytes a trained parameter": states,
+        "the same + activations by Korthikanti et al. (34 s b h + 5 b s^2 a) a layer": states + korthikanti,
+        "the same + hidden x layers x tokens x 4 bytes x 12": states + 48 * hidden * layers * tokens,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: errors of the plan and of each rule; positive is too much."""
+    errors = {"holdfast plan": [row["trace"]["peak"] / row["measure"]["peak"] - 1 for row in rows]}
+    for row in rows:
+        for name, size in rules(row).items():
+            errors.setdefault(name, []).append(size / row["measure"]["peak"] - 1)
+    lines = ["| | draws | median error | worst | lowest | within 3 % |", "|---|---|---|---|---|---|"]
+    for name, found in errors.items():
+        sizes = [abs(error) for error in found]
+        within = sum(size < 0.03 for size in sizes) / len(sizes)
+        cells = (f"{statistics.median(sizes):.2%}", f"{max(sizes):.2%}", f"{min(found):+.2%}", f"{within:.0%}")
+        lines.append(f"| {name} | {len(found)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

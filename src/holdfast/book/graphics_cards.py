@@ -1,0 +1,44 @@
+"""Graphics cards by name: what a plan has to know of one that is not here. The table is tables/cards.yaml."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from holdfast.book.knowledge import table
+from holdfast.core.errors import USAGE, Stop
+from holdfast.core.files import Json
+
+_MEMORY = re.compile(r"[\s-]*(\d+)\s*(?:gib|gb|g)$", re.IGNORECASE)
+_MAKERS = re.compile(r"\b(nvidia|amd|geforce|radeon|instinct|tesla|quadro|graphics)\b", re.IGNORECASE)
+
+
+def named_card(text: str) -> Json:
+    """A card as a machine file has it, by "RTX 4090", "a100-80gb", "NVIDIA H100". Raises Stop(2) for one nobody knows, or of two sizes."""
+    size = _MEMORY.search(text)
+    name = text[: size.start()] if size else text
+    cards = [card for card in _cards() if _plain(card["name"]) == _plain(name)]
+    if not cards:
+        known = sorted({card["name"] for card in _cards()})
+        near = difflib.get_close_matches(_plain(name), [_plain(one) for one in known], 1, 0.5)
+        meant = next((one for one in known if near and _plain(one) == near[0]), None)
+        hint = f"did you mean {meant}? " if meant else ""
+        raise Stop(USAGE, f"no card is known as {text!r}", f"{hint}for any other give its memory: --memory 32GiB")
+    sizes = sorted({card["memory_gib"] for card in cards})
+    asked = [card for card in cards if size is None or card["memory_gib"] == int(size[1])]
+    if len(asked) != 1:
+        sold = " and ".join(f"{one} GB" for one in sizes)
+        wrong = "" if size is None else f", not with {size[1]} GB"
+        raise Stop(USAGE, f"{cards[0]['name']} is sold with {sold}{wrong}", f"write --card '{cards[0]['name']} {sizes[-1]}GB'")
+    (card,) = asked
+    memory = card["memory_gib"] * 10**9 if card.get("decimal") else card["memory_gib"] << 30
+    return {"vendor": card["vendor"], "arch": card["arch"], "name": card["name"], "memory_bytes": memory, "integrated": False}
+
+
+def _cards() -> list[Json]:
+    cards: list[Json] = table("cards")["cards"]
+    return cards
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", _MAKERS.sub("", name).lower())

@@ -1,0 +1,72 @@
+"""What a traced step was found to need, and the closed form for steps in between: bytes grow evenly with layers and tokens. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from holdfast.core.run.plan import Params
+
+FIXED = ("weights", "adapter", "gradients", "optimizer")
+_KINDS = (*FIXED, "activations", "logits", "workspace")
+
+
+class Demand(BaseModel):
+    """Bytes at the peak of a step by kind; phase: what the step does then; building: the most while the model is made.
+
+    held: by the allocator, at the most; layers: of the model; flops: of matrix products in a step; moved: bytes that all else reads and
+    writes; largest: [bytes, kind, operation and module] of the largest blocks at the peak; curve: bytes by kind over the step, where asked.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    bytes: dict[str, float]
+    phase: str
+    building: float
+    held: float
+    params: Params
+    layers: int
+    flops: float
+    moved: float = 0.0
+    largest: list[tuple[int, str, str]] = []
+    curve: dict[str, Any] | None = None
+
+    @property
+    def peak(self) -> float:
+        return sum(self.bytes.values())
+
+    @property
+    def allocator(self) -> float:
+        """What the allocator holds beyond the blocks at their most."""
+        return max(0.0, self.held - self.peak)
+
+
+def between(low: Demand, high: Demand, share: float) -> Demand:
+    """What lies `share` of the way from `low` to `high`, or beyond: what grows evenly between them goes on doing so."""
+
+    def at(a: float, b: float) -> float:
+        return a + share * (b - a)
+
+    return Demand(
+        bytes={kind: max(0.0, at(low.bytes[kind], high.bytes[kind])) for kind in _KINDS},
+        phase=high.phase,
+        building=max(0.0, at(low.building, high.building)),
+        held=max(0.0, at(low.held, high.held)),
+        params=Params(
+            total=max(0, round(at(low.params.total, high.params.total))),
+            trainable=max(0, round(at(low.params.trainable, high.params.trainable))),
+        ),
+        layers=max(0, round(at(low.layers, high.layers))),
+        flops=at(low.flops, high.flops),
+        moved=at(low.moved, high.moved),
+    )
+
+
+def with_some_again(none: Demand, every: Demand, again: int) -> Demand:
+    """A step of which `again` layers are computed again, from one of none and one of all layers.
+
+    Each layer more takes as much from the peak at backward's begin, and adds its input to the peak of backward, where a layer is computed
+    again. The higher of the two lies on or below the straight line between its ends, so this says too much at times, and never too little.
+    """
+    return between(none, every, again / max(1, every.layers)) if again else none

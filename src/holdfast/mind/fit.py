@@ -1,0 +1,181 @@
+"""Which micro-batch and how many layers computed again fit a device, and what else would. Pure: what a step needs is asked of `ask`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from holdfast.core.config.settings import Dtype
+from holdfast.core.run.plan import Alternative
+from holdfast.mind.demand import Demand, between, with_some_again
+
+_TRIES = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A step to be asked about. row: tokens of its longest row; rows: such rows in a micro-batch; again: layers computed again in backward.
+
+    layers: of the model cut down to so many; None: all of it.
+    """
+
+    row: int
+    rows: int
+    dtype: Dtype
+    again: int = 0
+    layers: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.row * self.rows
+
+
+Ask = Callable[[Shape], Demand]
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes of a device: capacity (None: unknown), what is left to others, and what lies there beside a step."""
+
+    capacity: int | None
+    reserve: int
+    beside: int
+    loads_here: bool  # whether the weights pass through this memory while the model is made
+
+    def peak(self, demand: Demand) -> int:
+        """The most there is of it at any time."""
+        step = demand.peak + demand.allocator
+        return int(max(step, demand.building) if self.loads_here else step) + self.beside
+
+    def fits(self, demand: Demand) -> bool:
+        """Whether it fits; what is unknown is not held against it."""
+        return self.capacity is None or self.peak(demand) <= self.capacity - self.reserve
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen and what it needs, traced as it will run."""
+
+    shape: Shape
+    demand: Demand
+
+
+class Sweep:
+    """What steps of a deep model need, by the closed form: from models of a few layers, which are traced.
+
+    period: layers after which their kinds repeat. Layers are alike, so bytes grow evenly with their number from `period` layers on.
+    """
+
+    def __init__(self, ask: Ask, layers: int, period: int = 1) -> None:
+        self._ask, self.layers, self._period = ask, layers, period
+        self._known: dict[Shape, Demand] = {}
+
+    def __call__(self, shape: Shape) -> Demand:
+        """The need of a shape of the whole model."""
+        none = self._deep(replace(shape, again=0))
+        return with_some_again(none, self._deep(replace(shape, again=self.layers)), shape.again) if shape.again else none
+
+    def _deep(self, shape: Shape) -> Demand:
+        if self.layers <= 2 * self._period:
+            return self._asked(shape)
+        few, more = self._period, 2 * self._period
+        low, high = (self._asked(replace(shape, layers=count, again=count if shape.again else 0)) for count in (few, more))
+        return between(low, high, (self.layers - few) / (more - few))
+
+    def _asked(self, shape: Shape) -> Demand:
+        if shape not in self._known:
+            self._known[shape] = self._ask(shape)
+        return self._known[shape]
+
+
+def choose(ask: Ask, sweep: Sweep, room: Room, wanted: Shape, rows_fixed: bool, again_fixed: bool) -> Choice:
+    """The wanted step where it fits; else as few layers computed again as let one row fit, then as many rows as do.
+
+    Where nothing fits, the least there is. What is chosen is traced whole; where that needs more than the closed form said, less is taken.
+    """
+    if (rows_fixed and again_fixed) or room.fits(sweep(wanted)):
+        demand = ask(wanted)
+        if (rows_fixed and again_fixed) or room.fits(demand):
+            return Choice(wanted, demand)
+    least = replace(wanted, rows=wanted.rows if rows_fixed else 1)
+    counts = [wanted.again] if again_fixed else range(sweep.layers + 1)
+    again = next((count for count in counts if room.fits(sweep(replace(least, again=count)))), counts[-1])
+    shape = replace(least, again=again)
+    if not rows_fixed and wanted.rows > 1 and room.fits(sweep(shape)):
+        shape = replace(shape, rows=_rows(sweep, room, shape, wanted.rows))
+    for _ in range(_TRIES):
+        demand = ask(shape)
+        if room.fits(demand):
+            break
+        smaller = _smaller(shape, sweep.layers, rows_fixed, again_fixed)
+        if smaller is None:
+            break
+        shape = smaller
+    return Choice(shape, demand)
+
+
+def _rows(sweep: Sweep, room: Room, one: Shape, wanted: int) -> int:
+    """The most rows that fit beside each other: bytes grow evenly with them."""
+    low, high = sweep(one), sweep(replace(one, rows=wanted))
+    return max(count for count in range(1, wanted + 1) if count == 1 or room.fits(between(low, high, (count - 1) / (wanted - 1))))
+
+
+def _smaller(shape: Shape, layers: int, rows_fixed: bool, again_fixed: bool) -> Shape | None:
+    if shape.rows > 1 and not rows_fixed:
+        return replace(shape, rows=shape.rows - max(1, shape.rows // 8))
+    if shape.again < layers and not again_fixed:
+        return replace(shape, again=min(layers, shape.again + max(1, layers // 8)))
+    return None
+
+
+def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None) -> list[Alternative]:
+    """Other ways to run it, with their price; where the chosen one does not fit, also two changes at once, until one does.
+
+    halves_speed: how many times faster 16 bits are here; None is unknown.
+    """
+    base = sweep(chosen.shape)
+    single = list(_changes(chosen.shape, sweep.layers))
+    told = [_told(sweep, room, chosen.shape, base, [change], halves_speed) for change in single]
+    if room.fits(chosen.demand) or any(one.fits for one in told):
+        return told
+    single = [change for change in single if not change[0].endswith(("layers=0", "=fp32"))]  # those that save
+    pairs = [(a, b) for at, a in enumerate(single) for b in single[at + 1 :]]
+    for pair in [*pairs, tuple(single)]:
+        both = _told(sweep, room, chosen.shape, base, list(pair), halves_speed)
+        if both.fits:
+            return [*told, both]
+    return [*told, _told(sweep, room, chosen.shape, base, single, halves_speed)] if len(single) > 1 else told
+
+
+_Change = tuple[str, Callable[[Shape], Shape]]
+
+
+def _changes(shape: Shape, layers: int) -> Iterator[_Change]:
+    if shape.again < layers:
+        yield f"train.checkpointed_layers={layers}", lambda one: replace(one, again=layers)
+    if shape.again:
+        yield "train.checkpointed_layers=0", lambda one: replace(one, again=0)
+    if shape.rows > 1:
+        yield f"train.micro_batch_tokens={shape.row}", lambda one: replace(one, rows=1)
+    if shape.dtype == "fp32":
+        yield "train.precision=bf16", lambda one: replace(one, dtype="bf16")
+    else:
+        yield "train.precision=fp32", lambda one: replace(one, dtype="fp32")
+    if shape.row >= 16:
+        yield f"train.max_tokens={shape.row // 2}", lambda one: replace(one, row=one.row // 2)
+
+
+def _told(sweep: Sweep, room: Room, before: Shape, base: Demand, changes: list[_Change], halves_speed: float | None) -> Alternative:
+    shape = before
+    for _, change in changes:
+        shape = change(shape)
+    demand = sweep(shape)
+    slower: float | None = None
+    if shape.tokens == before.tokens:
+        slower = demand.flops / base.flops
+        if shape.dtype != before.dtype:
+            faster = halves_speed if shape.dtype == "bf16" else 1 / halves_speed if halves_speed else None
+            slower = slower / faster if faster else None
+    fits = None if room.capacity is None else room.fits(demand)
+    words = " ".join(name for name, _ in changes)
+    return Alternative(change=words, peak_bytes=room.peak(demand), slower=None if slower is None else round(slower, 2), fits=fits)

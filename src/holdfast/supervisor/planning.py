@@ -1,0 +1,228 @@
+"""Plan a run before there are weights or a card: trace its step, choose what fits, say what else would. Writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from holdfast.book.knowledge import has_fused_attention
+from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Dtype, Settings
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.facts.machine import FREEZE_WHEN_FULL
+from holdfast.core.facts.machine_file import read, training_devices
+from holdfast.core.facts.model_folder import ModelFacts, read_description
+from holdfast.core.files import Json
+from holdfast.core.run.memory_file import file_bytes
+from holdfast.core.run.plan import Bytes, Course, Plan
+from holdfast.mind.demand import Demand
+from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
+from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES, exactness, settings_of, wanted_tokens
+from holdfast.mind.precision import choose_precision
+from holdfast.supervisor.tracing import Tracer, tracer
+from holdfast.world.system import usable_threads
+
+CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
+_CARD_CONTEXT = 600 << 20  # of a process on a card: driver, kernels, products' workspace; an estimate, inside what the reserve forgives
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+_SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
+    ("hidden_size", "n_embd", "d_model"): (1, 1 << 17),
+    _LAYERS: (1, 1000),
+    ("num_attention_heads", "n_head", "num_heads"): (1, 4096),
+    ("vocab_size",): (2, 1 << 24),
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, what its step was found to need, and the settings it was traced with."""
+
+    plan: Plan
+    demand: Demand
+    settings: Settings
+    model: ModelFacts
+
+
+def plan_run(config: Config, machine: Json, limit: int | None = None, curve: bool = False) -> Planned:
+    """Plan for the first GPU of `machine`, else its main memory. limit: a capacity in bytes, in place of the device's. Raises Stop."""
+    with planner(config, machine) as work:
+        return work.plan(limit, curve)
+
+
+@contextlib.contextmanager
+def planner(config: Config, machine: Json) -> Iterator[Planner]:
+    """What plans runs of one config's model. Raises Stop where its model is none."""
+    if config.task != "sft" or not config.model:
+        raise Stop(
+            BLOCKED, f"a plan is of a language model; task {config.task} has none", "its memory is measured when it begins: holdfast train"
+        )
+    if config.train.objective != "sft":
+        text = f"the step of train.objective {config.train.objective} is not traced: it holds answers against each other"
+        raise Stop(BLOCKED, text, "plan the same run with train.objective=sft and twice the max_tokens for an idea of it")
+    model = read_description(config.model)
+    _refuse_nonsense(model)
+    with tracer() as child:
+        yield Planner(config, machine, replace(model, shapes=model.shapes or child.shapes(config, model)), child)
+
+
+def with_card(machine: Json, card: Json) -> Json:
+    """This machine with another card in it, and with what a torch for such a card brings along."""
+    version = str((machine.get("torch") or {}).get("version") or "2.13.0").partition("+")[0]
+    amd = card["vendor"] == "amd"
+    torch: Json = {"version": version + ("+rocm7.1" if amd else "+cu128"), "hip": "7.1" if amd else None, "cuda": None if amd else "12.8"}
+    packages = {"triton": "3.5.1"} | {name: value for name, value in (machine.get("packages") or {}).items() if value}
+    return machine | {"gpus": [card], "torch": torch | {"devices": [card]}, "packages": packages, "probes": {}}
+
+
+def _refuse_nonsense(model: ModelFacts) -> None:
+    """Raise Stop(1) where config.json leaves a size open, which transformers would fill in with another model's, or says what cannot be."""
+    file = model.folder / "config.json"
+    for names, (low, high) in _SIZES.items():
+        given = {name: model.config[name] for name in names if name in model.config}
+        if not given:
+            text = f"{file} does not say {names[0]}, so the model's size is unknown"
+            raise Stop(BLOCKED, text, "take config.json from the model's own download")
+        for name, value in given.items():
+            if type(value) is not int or not low <= value <= high:
+                raise Stop(BLOCKED, f"{file}: {name} = {value!r} is no size of a model", f"a whole number from {low} to {high:,} is meant")
+
+
+class Planner:
+    """Traces steps of one model and chooses among them."""
+
+    def __init__(self, config: Config, machine: Json, model: ModelFacts, child: Tracer) -> None:
+        self.config, self.machine, self.model, self.child = config, machine, model, child
+        gpus = training_devices(machine)
+        self.gpu = gpus[0] if gpus else None
+        self.precision, self.why = choose_precision(config, model, machine)
+        self.fused_attention = has_fused_attention(machine)
+        self.row = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+        layers = next(model.config[name] for name in _LAYERS if name in model.config)
+        self.sweep = Sweep(self.ask, layers, _period(model.config))
+
+    def plan(self, limit: int | None, curve: bool) -> Planned:
+        own = self.gpu.get("memory_bytes") if self.gpu else self.machine.get("memory_bytes")
+        capacity = limit or (own if isinstance(own, int) else None)
+        wanted = self.wanted()
+        room = self.room(self.sweep(wanted), capacity)
+        train = self.config.train
+        choice = choose(self.ask, self.sweep, room, wanted, train.micro_batch_tokens is not None, train.checkpointed_layers is not None)
+        if curve:
+            choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
+        others = alternatives(self.sweep, room, choice, self._halves_speed())
+        plan = self._plan(choice, room)
+        plan = plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))})
+        return Planned(plan, choice.demand, self._settings(choice.shape), self.model)
+
+    def wanted(self) -> Shape:
+        """The step where memory is no question."""
+        return Shape(self.row, self._rows(), self._dtype(), self.config.train.checkpointed_layers or 0)
+
+    def _dtype(self) -> Dtype:
+        return "bf16" if self.precision == "bf16" else "fp32"
+
+    def _rows(self) -> int:
+        lengths = {"max": self.row, "step": self.row * self.config.train.effective_batch}
+        return max(1, wanted_tokens(self.config, self.machine, lengths) // self.row)
+
+    def room(self, need: Demand, capacity: int | None) -> Room:
+        """What lies beside a step: the interpreter and its libraries, the snapshots that are kept in main memory; on a card a context."""
+        reserve = 1 - USABLE_SHARE
+        if self.gpu:
+            reserve = FREEZING_RESERVE if self.gpu.get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
+        beside = _CARD_CONTEXT if self.gpu else WORKSPACE_BYTES + self._snapshots(need)
+        return Room(capacity, int((capacity or 0) * reserve), beside, loads_here=self.gpu is None)
+
+    def _snapshots(self, demand: Demand) -> int:
+        save, memory = self.config.save, self.machine.get("memory_bytes")
+        size = file_bytes(4 * demand.params.trainable, 8 * demand.params.trainable)
+        return 0 if save.snapshot_dir or save.flush_snapshots or (memory and size > memory / 4) else size
+
+    def _settings(self, shape: Shape) -> Settings:
+        course = Course(
+            precision=shape.dtype, micro_batch_tokens=self.config.train.micro_batch_tokens or shape.tokens, checkpointed_layers=shape.again
+        )
+        settings = settings_of(self.config, course, self.machine, usable_threads(), 1, 1)
+        return settings.model_copy(update={"liger": False, "varlen": settings.varlen and self.fused_attention})
+
+    def _halves_speed(self) -> float | None:
+        """How many times faster products in 16 bits are here, where the doctor measured it."""
+        probe = read(self.machine).probes.get("matmul")
+        return probe.bf16_speed if probe else None
+
+    def _how(self, layers: int | None, curve: bool) -> Json:
+        return {"layers": layers, "curve": curve, "plain_attention": not self.fused_attention}
+
+    def ask(self, shape: Shape, curve: bool = False) -> Demand:
+        """What a step needs, traced."""
+        settings = self._settings(shape)
+        return self.child.demand(self.config, self.model, settings, [shape.row] * shape.rows, shape.tokens, self._how(shape.layers, curve))
+
+    def _plan(self, choice: Choice, room: Room) -> Plan:
+        shape, demand = choice.shape, choice.demand
+        loading = room.loads_here and demand.building > demand.peak + demand.allocator
+        snapshot = 0 if self.gpu else room.beside - WORKSPACE_BYTES
+        found = {"weights": demand.building} if loading else demand.bytes | {"allocator": demand.allocator}
+        kinds = Bytes(
+            **{kind: int(size) for kind, size in found.items()},
+            context=room.beside - snapshot,
+            snapshot=snapshot,
+        )
+        trainable = demand.params.trainable
+        budget = self.config.train.micro_batch_tokens or shape.tokens
+        batch, save = self.config.train.effective_batch, self.config.save
+        return Plan(
+            fits=None if room.capacity is None else room.fits(demand),
+            peak_bytes=kinds.total(),
+            capacity_bytes=room.capacity,
+            reserve_bytes=room.reserve if room.capacity is not None else None,
+            bytes=kinds,
+            params=demand.params,
+            micro_batch_tokens=budget,
+            accumulation=max(1, -(-batch // max(1, budget // self.row))),
+            checkpointed_layers=shape.again,
+            precision=shape.dtype,
+            frozen="half" if shape.dtype == "bf16" or self.model.stored in ("BF16", "F16") else "fp32",
+            host_bytes=kinds.total() if self.gpu is None else 2 * WORKSPACE_BYTES + file_bytes(4 * trainable, 8 * trainable),
+            disk_bytes=(save.keep + 2) * 12 * trainable + 4 * trainable,
+            reasons=tuple(self._reasons(choice, loading)),
+        )
+
+    def _reasons(self, choice: Choice, loading: bool) -> list[str]:
+        shape, demand = choice.shape, choice.demand
+        rows = f"{shape.rows} rows of {shape.row} tokens" if shape.rows > 1 else f"one row of {shape.row} tokens"
+        told = f"traced: {rows} at once, the longest allowed, all of their tokens learned"
+        reasons = [f"{told}; the most is needed in {_where(demand, loading)}"]
+        if shape.again:
+            asked = "as the config says" if self.config.train.checkpointed_layers is not None else "because keeping them all would not fit"
+            reasons.append(f"{shape.again} of {demand.layers} layers are computed again in backward, {asked}")
+        reasons.append(self.why)
+        if self.gpu:
+            reasons.append("the context of a process on a card is an estimate; so are Liger's kernels, which are counted as torch's own")
+        reasons += exactness(self.config, self.machine)
+        if len(training_devices(self.machine)) > 1:
+            reasons.append(f"{len(training_devices(self.machine))} cards are there; a run uses the first")
+        return reasons
+
+
+def _about(plan: Plan) -> str:
+    if plan.fits is None:
+        return "the device's memory is unknown, so nothing is said of whether it fits: give --memory or --card"
+    found = "what is chosen fits" if plan.fits else "it does not fit"
+    return f"{found}; the alternatives are by the closed form, from steps of a few layers"
+
+
+def _where(demand: Demand, loading: bool) -> str:
+    return "loading the weights" if loading else {"step": "the step's beginning"}.get(demand.phase, demand.phase)
+
+
+def _period(config: Json) -> int:
+    """Layers after which their kinds repeat."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and len(set(kinds)) > 1:
+        return next(size for size in range(1, len(kinds) + 1) if all(kind == kinds[at % size] for at, kind in enumerate(kinds)))
+    pattern = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+    if isinstance(pattern, int) and pattern > 1:
+        return pattern
+    return 2 if config.get("model_type") == "gemma2" else 6 if config.get("model_type") == "gemma3_text" else 1

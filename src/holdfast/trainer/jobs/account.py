@@ -1,0 +1,89 @@
+"""Trace steps of shapes and say what each needs: a JSON object a line is asked, one is answered. Loads no weights, computes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import torch
+import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
+from holdfast.core.facts.model_folder import ModelFacts
+from holdfast.core.files import Json
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.traced.curve import curve
+from holdfast.trainer.traced.peak import peak_of, start_of
+from holdfast.trainer.traced.replay import held
+from holdfast.trainer.traced.step import trace
+
+_CARD_UNIT = 512  # bytes; what torch's allocator rounds up to
+_OTHERS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
+
+
+def account() -> int:
+    """Answer {config, model: {folder, config, stored}, ...}: with `shapes` the weights' shapes, else what a step needs."""
+    said, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    for line in sys.stdin.buffer:
+        asked = orjson.loads(line)
+        about = asked["model"]
+        model = ModelFacts(Path(about["folder"]), about["config"], {}, 0, about["stored"])
+        answer = _shapes(model) if asked.get("shapes") else told(Config.model_validate(asked["config"]), model, asked)
+        said.buffer.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE))
+        said.flush()
+    return 0
+
+
+def _shapes(model: ModelFacts) -> Json:
+    try:
+        with torch.device("meta"):
+            made = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**model.config))
+    except _OTHERS as error:
+        return _failed(error)
+    return {"shapes": {name: list(parameter.shape) for name, parameter in made.named_parameters()}}
+
+
+def told(config: Config, model: ModelFacts, case: Json) -> Json:
+    """What one case needs, or why that cannot be told: {refused, hint} by the trainer itself, {failed} by others' code."""
+    began = time.perf_counter()
+    settings = Settings.model_validate(case["settings"])
+    if case.get("layers"):
+        model = ModelFacts(model.folder, _cut(model.config, case["layers"]), {}, 0, model.stored)
+    unfused = sdpa_kernel(SDPBackend.MATH) if case.get("plain_attention") else contextlib.nullcontext()
+    try:
+        with unfused:
+            traced = trace(model, config, settings, case["lengths"], case["labels"])
+    except Refusal as refusal:
+        return {"refused": str(refusal), "hint": refusal.hint}
+    except _OTHERS as error:
+        return _failed(error)
+    card = settings.device == "cuda"
+    peak = peak_of(traced, _CARD_UNIT if card else 1)
+    return {
+        "bytes": peak.bytes,
+        "peak": peak.total,
+        "phase": peak.phase,
+        "largest": peak.largest,
+        "building": peak.building,
+        "held": held(traced.log, start_of(traced.log), card),
+        "params": {"total": traced.total, "trainable": traced.trainable},
+        "layers": traced.layers,
+        "flops": 2 * traced.log.multiplications,
+        "moved": traced.log.moved,
+        "seconds": round(time.perf_counter() - began, 3),
+    } | ({"curve": curve(traced)} if case.get("curve") else {})
+
+
+def _failed(error: Exception) -> Json:
+    return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+
+
+def _cut(config: Json, layers: int) -> Json:
+    """The same model with fewer layers."""
+    kinds = config.get("layer_types")
+    return config | {"num_hidden_layers": layers} | ({"layer_types": kinds[:layers]} if isinstance(kinds, list) else {})

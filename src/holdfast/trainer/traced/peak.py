@@ -1,0 +1,98 @@
+"""What a traced step needs at its most, by what it is for, and where in the step that is. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+
+from holdfast.trainer.traced.ledger import Log
+from holdfast.trainer.traced.step import HEAD, Traced
+
+KINDS = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "workspace")
+_PHASES = ("step", "forward", "backward", "gate", "update", "end")
+
+
+@dataclass(frozen=True)
+class Peak:
+    """bytes: of the blocks that are there at the most, by kind; phase: what the step does then; largest: the blocks, largest first.
+
+    building: the most that was there before the step, while the model was made.
+    """
+
+    bytes: dict[str, int]
+    phase: str
+    largest: list[tuple[int, str, str]]
+    building: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes.values())
+
+
+def peak_of(traced: Traced, unit: int = 1) -> Peak:
+    """The peak of a step. unit: what sizes are rounded up to, in bytes."""
+    log, kinds = traced.log, kinds_of(traced)
+    begin = start_of(log)
+    sizes = [-(-size // unit) * unit for size in log.sizes]
+    now = most = building = at = 0
+    for place, number in enumerate(log.moves):
+        now += sizes[number] if number > 0 else -sizes[-number]
+        if place < begin:
+            building = max(building, now)
+        elif now > most:
+            most, at = now, place
+    there = alive(log, at + 1)
+    found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+    for number in there:
+        found[kinds[number]] += sizes[number]
+    largest = sorted(((sizes[number], kinds[number], log.made_by[number]) for number in there if number not in traced.kinds), reverse=True)
+    return Peak(dict(found), phase_at(log, at), largest[:12], building)
+
+
+def start_of(log: Log) -> int:
+    """Moves before the step."""
+    return next(place for place, what in log.marks if what == "step")
+
+
+def phase_at(log: Log, move: int) -> str:
+    """What the step does at one of its moves."""
+    phases = [(place, what) for place, what in log.marks if what in _PHASES]
+    return phases[bisect_right([place for place, _ in phases], move) - 1][1]
+
+
+def alive(log: Log, moves: int) -> set[int]:
+    """Blocks that are there after so many moves."""
+    there: set[int] = set()
+    for number in log.moves[:moves]:
+        if number > 0:
+            there.add(number)
+        else:
+            there.discard(-number)
+    return there
+
+
+def kinds_of(traced: Traced) -> dict[int, str]:
+    """What each block of the log is for.
+
+    Activations are what is there when backward begins, and, of layers that are computed again, what is there when that is done.
+    """
+    log = traced.log
+    kinds = dict.fromkeys(range(1, len(log.sizes)), "workspace")
+    marks: dict[int, list[str]] = {}
+    for place, what in log.marks:
+        marks.setdefault(place, []).append(what)
+    there: set[int] = set()
+    before: set[int] = set()
+    for place, number in enumerate([*log.moves, 0]):
+        for what in marks.get(place, ()):
+            if what in ("forward", "again"):
+                before = set(there)
+            elif what in ("backward", "kept again"):
+                kinds |= dict.fromkeys(there - before, "activations")
+        if number > 0:
+            there.add(number)
+        elif number:
+            there.discard(-number)
+    kinds |= {number: "logits" for number, made in enumerate(log.made_by) if made.endswith(HEAD)}
+    return kinds | traced.kinds

@@ -1,0 +1,158 @@
+"""One micro-batch's part of a real training step, of shapes alone: the task, the optimizer, gate and update as a run has them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
+from holdfast.core.facts.model_folder import ModelFacts
+from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.trainer.model.head import OutputHead
+from holdfast.trainer.on_card import trace_for
+from holdfast.trainer.optimizer import Block
+from holdfast.trainer.optimizers import optimizer_of
+from holdfast.trainer.step import compute_gradients, update
+from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.traced.ledger import Ledger, Log
+from holdfast.trainer.traced.stand_in import stand_in
+
+HEAD = "output layer"  # where logits are made
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A step's log and what its blocks are for. kinds: of those that were there before the step, by number.
+
+    total, trainable: parameters; layers: that can be computed again.
+    """
+
+    log: Log
+    kinds: dict[int, str]
+    total: int
+    trainable: int
+    layers: int
+
+
+def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> Traced:
+    """Trace a step of samples of these `lengths`, of whose tokens `labels` are learned, in micro-batches as the settings have them."""
+    stand_in(model)
+    trace_for(settings.device == "cuda")
+    device = torch.device("cpu")
+    rows = made_rows(lengths, labels)
+    inside = _Inside()
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        Ledger(
+            inside.where,
+            padded=not settings.packing and len(set(lengths)) > 1,
+            threads=0 if settings.device == "cuda" else settings.threads,
+        ) as ledger,
+    ):
+        task = Sft(config, settings, rows, device)
+        optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
+        inside.names = {id(module): name for name, module in task.model.named_modules()}
+        gc.collect()
+        kinds = _before(ledger, task, optimizer)
+        ledger.log.mark("step")
+
+        def announce(phase: str, *_: Any) -> float:
+            inside.phase = phase
+            ledger.log.mark(phase)
+            return 1.0
+
+        with inside.watched(ledger.log):
+            computed = compute_gradients(task, optimizer, 1, list(range(len(lengths))), settings.micro_batch_tokens, announce)
+            ledger.log.mark("update")
+            task.upkeep.before()
+            update(optimizer, computed, 1e-3, 0.5)
+        ledger.log.mark("end")
+    parameters = {id(parameter): parameter for parameter in task.model.parameters()}.values()
+    trainable = sum(parameter.numel() for parameter in task.artifact.values())
+    return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, task.layers)
+
+
+def _counted(parameters: Any, trainable: int) -> int:
+    return int(sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)) + trainable
+
+
+def _before(ledger: Ledger, task: Sft, optimizer: Block) -> dict[int, str]:
+    """What each block is for that is there before the step."""
+    kinds = dict.fromkeys(ledger.numbers.values(), "workspace")
+    named = [("weights", tensor) for tensor in (*task.model.parameters(), *task.model.buffers())]
+    named += [("adapter", optimizer.weights), ("gradients", optimizer.gradient)]
+    named += [("optimizer", tensor) for tensor in optimizer.state().values()]
+    for kind, tensor in named:
+        number = ledger.number(tensor)
+        if number is not None:
+            kinds[number] = kind
+    return kinds
+
+
+class _Inside:
+    """Which module the step is in; in backward, the end of what is computed again."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.stack: list[str] = []
+        self.phase = ""
+
+    def where(self) -> str:
+        return next((name for name in reversed(self.stack) if name), "")
+
+    @contextmanager
+    def watched(self, log: Log) -> Iterator[None]:
+        def enter(module: nn.Module, _given: Any) -> None:
+            if not self.stack and self.phase == "backward":
+                log.mark("again")
+            name = self.names.get(id(module), "")
+            self.stack.append(HEAD if name.endswith("lm_head") else name)
+
+        def leave(_module: nn.Module, _given: Any, _out: Any) -> None:
+            self.stack.pop()
+            if not self.stack and self.phase == "backward":
+                log.mark("kept again")
+
+        def losses(head: OutputHead, *given: Any) -> Any:
+            self.stack.append(HEAD)
+            try:
+                return of_head(head, *given)
+            finally:
+                self.stack.pop()
+
+        of_head = OutputHead.losses
+        OutputHead.losses = losses  # type: ignore[method-assign,assignment]
+        hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+        try:
+            yield
+        finally:
+            OutputHead.losses = of_head  # type: ignore[method-assign]
+            for hook in hooks:
+                hook.remove()
+
+
+def made_rows(lengths: list[int], labels: int) -> TokenSet:
+    """Rows of so many tokens, of which the last are learned: the rows' shares of `labels` are in proportion to their lengths."""
+    tokens = sum(lengths)
+    ends = np.cumsum(lengths)
+    learned = np.zeros(tokens, np.uint8)
+    able = tokens - len(lengths)  # a first token is never learned
+    left = min(labels, able)
+    for at, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        share = left if at == len(lengths) - 1 else min(left, round(labels * (length - 1) / max(1, able)))
+        share = min(share, length - 1)
+        learned[end - share : end] = 1
+        left -= share
+    starts = np.concatenate(([0], ends)).astype(np.int64)
+    count = len(lengths)
+    return TokenSet(np.ones(tokens, np.int32), learned, starts, np.zeros(count, np.int32), np.arange(1, count + 1), ("rows",), 0, 0)
