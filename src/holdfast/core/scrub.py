@@ -24,8 +24,9 @@ _SECRET_NAME = (
     r"[\w.-]*(?:password|passwd|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|authorization"
     r"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9]_(?:TOKEN|KEY|PASS|PWD)))"
 )
-_VALUE = r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}\]]+)"""
-_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}["']?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
+_QUOTED_TWICE = r"""\\{1,7}["'][^"'\\\n]{0,2000}\\{1,7}["']"""  # as in a text inside JSON
+_VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}}\]]+)"""
+_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["'])?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
 _BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
 _OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:password|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
 _ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)
@@ -99,6 +100,15 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """The text without them."""
+        text = self._replace("email", _EMAIL, self.secrets(text), "[email]")
+        text = self._path.sub(self._path_name, text) if self._path else text
+        for names in (self._host, self._domain, _INNER_HOST):
+            text = self._replace("host", names, text, "[host]")
+        text = self._replace("user", self._user, text, "[user]")
+        return self._replace("address", _ADDRESS, text, "[address]")
+
+    def secrets(self, text: str) -> str:
+        """The text without what opens something; names and addresses stay."""
         text = self._replace("secret", _PRIVATE_KEY, text, "[secret]")
         text = self._replace("secret", self._secrets, text, "[secret]")
         for pattern in (_ARGUMENT, _NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
@@ -107,12 +117,7 @@ class Scrubber:
             text = pattern.sub(self._placed, text)
         for pattern in (KEY_FORMS, _LOOSE_FORMS):
             text = self._replace("secret", pattern, text, "[secret]")
-        text = self._replace("email", _EMAIL, text, "[email]")
-        text = self._path.sub(self._path_name, text) if self._path else text
-        for names in (self._host, self._domain, _INNER_HOST):
-            text = self._replace("host", names, text, "[host]")
-        text = self._replace("user", self._user, text, "[user]")
-        return self._replace("address", _ADDRESS, text, "[address]")
+        return text
 
     def _replace(self, kind: str, pattern: re.Pattern[str] | None, text: str, by: str) -> str:
         if pattern is None:
@@ -127,7 +132,7 @@ class Scrubber:
         if _NOTHING.fullmatch(value):
             return match[0]
         self.taken["secret"] += 1
-        quote = value[0] if value[0] in "\"'" else ""
+        quote = found[0] if (found := re.match(r"""\\*["']""", value)) else ""
         return f"{match[1]}{quote}[secret]{quote}"
 
     def _placed(self, match: re.Match[str]) -> str:

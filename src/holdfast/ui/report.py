@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -20,6 +22,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import RunPlan, read_plan
 from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.safe_open import read_small
+from holdfast.core.scrub import Person, Scrubber, secrets_of
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.svg import Marker, histogram, line_chart
@@ -45,30 +48,44 @@ def render(run: RunFolder) -> str:
     evaluation = read_json(run.evaluation_file) or {}
     data = read_json(run.data_report_file) or {}
     status = summary.get("status", "running")
-    return template.render(
-        name=run.path.name,
-        status=status,
-        subtitle=_subtitle(config, read_plan(run.plan_file)),
-        verdict=_verdict(summary, status, run, evaluation),
-        tiles=_tiles(summary, steps, words_of(config)),
-        charts=_charts(steps, summary, read_evaluations(run), words_of(config)),
-        incidents=[_incident(incident) for incident in summary.get("incidents", [])],
-        notices=_notices(run),
-        samples=evaluation.get("samples") or [],
-        proof=_proof(evaluation),
-        data=data,
-        data_chart=_data_chart(data),
-        data_rows=_data_rows(data),
-        rejects=_rejects(run),
-        usage=_usage(run, config) if run.artifact.exists() else "",
-        words=words_of(config),
-        table=_table(evaluation),
-        machine=_machine(run),
-        timeline=[_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
-        config=config_text,
-        version=__version__,
-        folder=str(run.path),
-    )
+    scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))  # a report is shown to others
+    shown: Json = {
+        "name": run.path.name,
+        "status": status,
+        "subtitle": _subtitle(config, read_plan(run.plan_file)),
+        "verdict": _verdict(summary, status, run, evaluation),
+        "tiles": _tiles(summary, steps, words_of(config)),
+        "charts": _charts(steps, summary, read_evaluations(run), words_of(config)),
+        "incidents": [_incident(incident) for incident in summary.get("incidents", [])],
+        "notices": _notices(run),
+        "samples": evaluation.get("samples") or [],
+        "proof": _proof(evaluation),
+        "data": data,
+        "data_chart": _data_chart(data),
+        "data_rows": _data_rows(data),
+        "rejects": _rejects(run),
+        "usage": _usage(run, config) if run.artifact.exists() else "",
+        "words": words_of(config),
+        "table": _table(evaluation),
+        "machine": _machine(run),
+        "timeline": [_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
+        "config": config_text,
+        "version": __version__,
+        "folder": str(run.path),
+    }
+    return template.render(_without_secrets(shown, scrubber))
+
+
+def _without_secrets(value: Any, scrubber: Scrubber) -> Any:
+    """The same with every text of it scrubbed, but for markup of ours."""
+    if isinstance(value, Markup) or not isinstance(value, str | dict | list | tuple):
+        return value
+    if isinstance(value, str):
+        return scrubber.secrets(value)
+    if isinstance(value, dict):
+        return {key: _without_secrets(entry, scrubber) for key, entry in value.items()}
+    entries = [_without_secrets(entry, scrubber) for entry in value]
+    return entries if isinstance(value, list) else value._make(entries) if hasattr(value, "_make") else tuple(entries)
 
 
 def _subtitle(config: Config, plan: RunPlan | None) -> str:

@@ -21,6 +21,7 @@ from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.safe_open import open_regular
 from holdfast.core.scrub import Person, Scrubber
+from holdfast.core.suspects import Suspect, suspects
 from holdfast.mind.explain import answer
 from holdfast.mind.sift import sift
 from holdfast.supervisor.diagnose_run import diagnose_run
@@ -63,6 +64,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     parts = [BundlePart(scrubber.text(part.name), part.what, scrubber.text(part.text), scrubber.text(part.note)) for part in raw]
     name = scrubber.text(f"{folder.path.name}-bundle")
     taken = {kind: count for kind, count in sorted(scrubber.taken.items()) if count}
+    unsure = suspects((part.name, part.text) for part in parts)
     parts.insert(0, BundlePart("CONTENTS.md", "this list", _contents(name, parts, taken)))
     try:
         size = write_archive(out, name, parts)
@@ -70,8 +72,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
     files = [{"name": part.name, "bytes": len(part.text.encode()), "what": part.what, "note": part.note} for part in parts]
     if not arguments.json:
-        say("\n".join(_told(out, size, files, taken)))
-    return DONE, {"bundle": str(out), "bytes": size, "files": files, "scrubbed": taken}
+        say("\n".join(_told(out, size, files, taken, unsure)))
+    listed = [{"file": one.file, "line": one.line, "word": one.word} for one in unsure]
+    return DONE, {"bundle": str(out), "bytes": size, "files": files, "scrubbed": taken, "unsure": listed}
 
 
 def _relevant(log: Path) -> tuple[str, str]:
@@ -134,8 +137,12 @@ def _contents(name: str, parts: list[BundlePart], taken: dict[str, int]) -> str:
     return "\n".join(lines)
 
 
-def _told(out: Path, size: int, files: list[Json], taken: dict[str, int]) -> list[str]:
+def _told(out: Path, size: int, files: list[Json], taken: dict[str, int], unsure: list[Suspect]) -> list[str]:
     lines = [f"{entry['bytes']:>10,}  {entry['name']}{'  (' + entry['note'] + ')' if entry['note'] else ''}" for entry in files]
     words = ", ".join(f"{count} x {kind}" for kind, count in taken.items()) or "nothing"
-    lines += ["", f"taken out: {words}", f"{out}: {size:,} bytes, {len(files)} files; look into CONTENTS.md, then attach it to an issue"]
+    lines += ["", f"taken out: {words}"]
+    if unsure:
+        lines.append("! still in it, and perhaps secrets; look at them before you show it to anybody:")
+        lines += [f"    {one.file}:{one.line}: {one.masked}" for one in unsure]
+    lines += [f"{out}: {size:,} bytes, {len(files)} files; look into CONTENTS.md, then attach it to an issue"]
     return lines
