@@ -12,7 +12,8 @@ from typing import NamedTuple
 _WORD = re.compile(r"(?<![\w/+.=@%-])[A-Za-z0-9_+/=-]{20,200}(?![\w/+.@%-])")
 _HEX = re.compile(r"[0-9a-f]{32,128}|[0-9A-F]{32,128}")
 _KNOWN_BEFORE = re.compile(
-    r"(?i)(?<![a-z])(?:sha\d*|hash|commit|digest|checksum|revision|version|etag|crc|md5|uuid|boot|build|run|session|sampled|id)[\w\"' :=.-]{0,24}$"
+    r"(?i)(?<![a-z])(?:sha\d*|hash|commit|digest|checksum|revision|version|etag|crc|md5|uuid|boot|build|run|session|sampled|id)"
+    r"[\w\"' :=.-]{0,24}$"
 )
 _SORTS = (str.islower, str.isupper, str.isdigit)
 _LEAST_BITS, _LEAST_CHANGES = 3.6, 0.22  # a character; between two sorts of them

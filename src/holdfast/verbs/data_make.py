@@ -96,7 +96,7 @@ def _drawn(recipe: Recipe) -> tuple[list[Row], Json]:
     return made.rows, checked | {"told": told}
 
 
-def _write(parts: dict[Path, list[Row]], out: Path) -> None:
+def _write(parts: dict[Path, list[Json]], out: Path) -> None:
     try:
         for file, chosen in parts.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -106,10 +106,10 @@ def _write(parts: dict[Path, list[Row]], out: Path) -> None:
         raise Stop(BLOCKED, f"{error.filename or out} cannot be written: {error.strerror}", "choose another --out") from None
 
 
-def _by_file(rows: Sequence[Row], out: Path, held_out: Path | None) -> dict[Path, list[Row]]:
+def _by_file(rows: Sequence[Row], out: Path, held_out: Path | None) -> dict[Path, list[Json]]:
     if held_out is None:
-        return {out: list(rows)}
-    return {
-        out: [row for row in rows if row["split"] == "train"],
-        held_out: [row for row in rows if row["split"] == "held_out"],
-    }
+        return {out: [{**row} for row in rows]}
+    parts: dict[Path, list[Json]] = {out: [], held_out: []}
+    for row in rows:  # which part a row is of, its file says: as a field of rows it would look as if it changed their meaning
+        parts[out if row["split"] == "train" else held_out].append({name: value for name, value in row.items() if name != "split"})
+    return parts
