@@ -24,7 +24,7 @@ from holdfast.core.config.config import Train
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
 from holdfast.core.seat import Seat, first_host, seat_of
-from holdfast.mind.ranks import ranks_on, shards_of
+from holdfast.mind.ranks import devices_for, shards_of
 from holdfast.supervisor.seated import with_ranks
 from holdfast.trainer import group
 from holdfast.trainer.group import Group
@@ -149,6 +149,20 @@ def test_a_rank_that_runs_out_of_memory_makes_all_micro_batches_smaller(alone: S
     assert changed and all("(rank 1)" in event["reason"] for event in changed)
 
 
+def test_a_run_goes_on_with_the_devices_that_are_left_and_takes_one_that_is_back(alone: SimpleNamespace) -> None:
+    config, run = alone.write("lost", ranks=2), alone.run.with_name("lost")
+    faults = config.with_suffix(".faults")
+    gone = {"effect": "device_gone", "when": {"rank": 0, "step": 3, "attempt": 1}, "message": "torch finds no GPU"}
+    faults.write_text(json.dumps({"faults": [gone, {"effect": "kill", "when": {"step": 5, "attempt": 2}}]}))
+    summary = trained(config, "--faults", faults)
+    assert summary["attempts"] == 3
+    same("lost", alone)
+    launches = [json.loads((run / f"attempts/{number:03d}/launch.json").read_text())["devices"] for number in (1, 2, 3)]
+    assert launches == [[0, 1], [1], [0, 1]]
+    said = [event["decision"]["reason"] for event in events(run, "attempt_ended")]
+    assert said[0] == "rank 0: torch finds no GPU; going on with 1 of the ranks"
+
+
 # -- the sum
 
 
@@ -215,7 +229,7 @@ def test_parts_are_even_in_tokens_and_follow_from_lengths_alone() -> None:
 def group_of(*scripts: str) -> Trainers:
     """Shell scripts as the ranks of a group."""
     script = 'case "$RANK" in ' + " ".join(f"{rank}) {text};;" for rank, text in enumerate(scripts)) + " esac"
-    return Trainers(["sh", "-c", script], len(scripts), {"PATH": "/bin:/usr/bin"}, ())
+    return Trainers(["sh", "-c", script], range(len(scripts)), {"PATH": "/bin:/usr/bin"}, ())
 
 
 def code_of(trainers: Trainers, within_s: float = 10.0) -> tuple[int, int]:
@@ -258,10 +272,10 @@ def test_the_death_of_a_rank_ends_the_others_at_once() -> None:
 
 
 def test_ranks_hear_who_they_are_and_the_port_is_taken_before_they_start() -> None:
-    script = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_PORT'], flush=True)"
-    trainers = Trainers([sys.executable, "-c", script], 2, {"GLOO_SOCKET_IFNAME": "eth7"}, (), stdout=subprocess.PIPE)
+    script = "import os; print(*map(os.environ.get, ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT')), flush=True)"
+    trainers = Trainers([sys.executable, "-c", script], [0, 3], {"GLOO_SOCKET_IFNAME": "eth7"}, (), stdout=subprocess.PIPE)
     told = sorted(process.communicate()[0].decode().split() for process in trainers.processes)
-    assert [one[:2] for one in told] == [["0", "2"], ["1", "2"]] and told[0][2] == told[1][2]
+    assert [one[:3] for one in told] == [["0", "2", "0"], ["1", "2", "3"]] and told[0][3] == told[1][3]
 
 
 # -- what is asked for
@@ -285,28 +299,31 @@ def test_what_cannot_be_is_refused_with_a_sentence(config_of: Callable[..., Path
 
 
 @pytest.mark.parametrize(
-    ("train", "gpus", "lost", "ranks"),
+    ("train", "gpus", "known", "devices"),
     [
-        ({}, [RX7900, RX7900], 0, 1),
-        ({"ranks": "auto"}, [RX7900, RX7900], 0, 2),
-        ({"ranks": "auto"}, [RX7900, IGPU], 0, 1),
-        ({"ranks": "auto"}, [], 0, 1),
-        ({"ranks": 4}, [], 0, 4),
-        ({"ranks": "auto"}, [RX7900] * 3, 0, 2),
-        ({"ranks": "auto", "shards": "off"}, [RX7900] * 3, 0, 3),
-        ({"ranks": 4}, [RX7900] * 4, 1, 2),
-        ({"ranks": 4, "shards": "off"}, [RX7900] * 4, 1, 3),
-        ({"ranks": 4, "ranks_min": 4}, [RX7900] * 4, 1, "3 of 4 devices are left, train.ranks_min is 4"),
-        ({"ranks": 4}, [RX7900, RX7900], 0, "train.ranks is 4, and this machine has 2 GPUs of one kind"),
+        ({}, [RX7900, RX7900], None, (0,)),
+        ({"ranks": "auto"}, [RX7900, RX7900], None, (0, 1)),
+        ({"ranks": "auto"}, [RX7900, IGPU], None, (0,)),
+        ({"ranks": "auto"}, [], None, (0,)),
+        ({"ranks": 4}, [], None, (0, 1, 2, 3)),
+        ({"ranks": "auto"}, [RX7900] * 3, None, (0, 1)),
+        ({"ranks": "auto", "shards": "off"}, [RX7900] * 3, None, (0, 1, 2)),
+        ({"ranks": 4}, [RX7900] * 4, [0, 2, 3], (0, 2)),
+        ({"ranks": 4, "shards": "off"}, [RX7900] * 4, [0, 2, 3], (0, 2, 3)),
+        ({"ranks": 4, "ranks_min": 4}, [RX7900] * 4, [0, 2, 3], (0, 1, 2, 3)),
+        ({"ranks": 2}, [RX7900] * 2, [1], (1,)),
+        ({"ranks": 4}, [RX7900, RX7900], None, "train.ranks is 4, and this machine has 2 GPUs of one kind"),
     ],
 )
-def test_ranks_are_those_of_like_devices(train: dict[str, Any], gpus: list[Any], lost: int, ranks: int | str) -> None:
+def test_ranks_are_those_of_like_devices_that_are_there(
+    train: dict[str, Any], gpus: list[Any], known: list[int] | None, devices: tuple[int, ...] | str
+) -> None:
     machine = {"gpus": gpus, "torch": {"version": "2.13.0", "hip": "6.4"}}
-    if isinstance(ranks, str):
-        with pytest.raises(Stop, match=ranks):
-            ranks_on(Train(**train), machine, lost)
+    if isinstance(devices, str):
+        with pytest.raises(Stop, match=devices):
+            devices_for(Train(**train), machine, known)
     else:
-        assert ranks_on(Train(**train), machine, lost) == ranks
+        assert devices_for(Train(**train), machine, known) == devices
 
 
 @pytest.mark.parametrize(

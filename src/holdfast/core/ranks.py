@@ -16,12 +16,15 @@ def listen() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0), backlog=2048)
 
 
-def seat(number: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of rank `number` of `size` in one box. The user's own choice of network interfaces wins."""
+def seat(number: int, device: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of rank `number` of `size` in one box, whose device is the `device`-th.
+
+    The user's own choice of network interfaces wins.
+    """
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     found = {
         "RANK": number,
-        "LOCAL_RANK": number,
+        "LOCAL_RANK": device,
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": size,
         "GROUP_RANK": 0,
@@ -38,3 +41,8 @@ def seat(number: int, size: int, meeting: socket.socket, environment: Mapping[st
 def rank_of(environment: Mapping[str, str]) -> int:
     """The number of the rank that this process is, as whoever started it says."""
     return int(environment.get("RANK", "0"))
+
+
+def device_number() -> int:
+    """Which of its machine's devices is this process's."""
+    return int(os.environ.get("LOCAL_RANK", "0"))

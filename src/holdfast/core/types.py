@@ -56,14 +56,14 @@ class Finding:
 class Launch:
     """How a run's trainers are started: argv, changes to the environment (None: unset), and the settings those stand for.
 
-    ranks: how many; here: those that are started here, where another launcher starts the others.
+    ranks: how many; devices: of those that are started here, by their numbers; another launcher may start others elsewhere.
     """
 
     argv: tuple[str, ...]
     env: dict[str, str | None]
     settings: Settings
     ranks: int = 1
-    here: int = 1
+    devices: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class Known:
     history: the attempts that ended since the run was last given up or stopped, this one last; timeline: its entries; asked: the
     config's `run`. rolled: rollbacks in a row that came to nothing. away_s: seconds for which the GPU has been gone, None: it is
     there. trouble: the loss left its level for good, which is what is dealt with then; back_to: the newest step before it whose
-    state is there. earlier: the attempt was an earlier command's, and dead when it was found.
+    state is there. fewer: ranks to go on with, where the device of one is gone and others are left. earlier: the attempt was an
+    earlier command's, and dead when it was found.
     """
 
     wreck: Wreck
@@ -45,6 +46,7 @@ class Known:
     trouble: Trouble | None = None
     back_to: int | None = None
     earlier: bool = False
+    fewer: int | None = None
 
 
 def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop:
@@ -53,6 +55,9 @@ def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop:
         return Stop(earlier=known.earlier and not stop)
     if known.trouble is not None:
         return of_course(known, known.trouble, verdict or NO_TRIALS)
+    if known.fewer is not None:
+        reason = str(known.wreck.ending.facts.get("reason") or "a device is gone")
+        return Resume(f"rank {known.wreck.ending.facts.get('rank')}: {reason}; going on with {known.fewer} of the ranks")
     before = of_gpu(known, known.away_s) if known.away_s is not None else of_death(known)
     return before if verdict is None else of_verdict(known, verdict, before)
 

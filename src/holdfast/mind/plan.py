@@ -36,7 +36,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
     need = footprint(config, model, precision, int(lengths["max"]), attends, masks_kept=attends is None)
     trainable = trainable_parameters(config, model)
-    need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable)})
+    gradients = need.fixed.get("gradients", 0) * (1 + _branches(config))
+    need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
     capacity = _capacity(machine)
     budget, checkpointed = _micro_batch(config, need, capacity, lengths, machine)
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
@@ -96,6 +97,11 @@ def _snapshots(config: Config, machine: Json, trainable: int) -> int:
     size, memory = file_bytes(4 * trainable, int(STATE_BYTES[config.train.optimizer] * trainable)), machine.get("memory_bytes")
     elsewhere = config.save.snapshot_dir or config.save.flush_snapshots or (memory and size > memory / 4)
     return 0 if training_devices(machine) or elsewhere else size
+
+
+def _branches(config: Config) -> int:
+    """Sums of gradients that a step cut into shards holds at a time, at most; the same on any number of ranks, so that plans are."""
+    return shards_of(config.train, 1 if config.train.ranks == 1 else 2).bit_length() - 1
 
 
 def _capacity(machine: Json) -> int | None:

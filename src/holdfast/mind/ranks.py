@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.core.config.config import Train
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine_file import training_devices
@@ -10,24 +12,28 @@ from holdfast.core.files import Json
 SHARDS = 8  # of a step, where there are several ranks
 
 
-def ranks_on(train: Train, machine: Json, lost: int = 0) -> int:
-    """How many ranks to start; where shards are on, a power of two. `lost`: devices that are known to be gone.
+def ranks_on(train: Train, machine: Json) -> int:
+    """How many ranks to start. Raises Stop(1) where there are fewer devices than ranks asked for."""
+    return len(devices_for(train, machine))
 
-    Raises Stop(1) where there are fewer devices than ranks asked for, or than train.ranks_min.
+
+def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The device of each rank, by its number on the machine; where shards are on, a power of two of them.
+
+    known: those that are not gone; where they are fewer than train.ranks_min, all are tried. Raises Stop(1) where there are fewer devices
+    than ranks asked for.
     """
     alike = devices_alike(machine)
-    if alike == 0:
-        return 1 if train.ranks == "auto" else train.ranks
-    wanted = alike if train.ranks == "auto" else train.ranks
-    if wanted > alike:
+    wanted = train.ranks if train.ranks != "auto" else max(1, alike)
+    if alike and wanted > alike:
         kinds = ", ".join(gpu.get("name") or gpu.get("arch") or "an unknown GPU" for gpu in training_devices(machine))
         text = f"train.ranks is {wanted}, and this machine has {alike} GPU{'s' if alike > 1 else ''} of one kind ({kinds})"
         raise Stop(BLOCKED, text, f"train.ranks={alike}, or train.ranks=auto")
-    left = wanted - lost
-    if left < train.ranks_min:
-        text = f"{left} of {wanted} devices are left, train.ranks_min is {train.ranks_min}"
-        raise Stop(BLOCKED, text, "bring them back, or lower train.ranks_min, then rerun the same command to resume")
-    return left if train.shards == "off" else 1 << (left.bit_length() - 1)
+    there = list(range(max(alike, wanted)))
+    if known is not None and len(known) >= train.ranks_min:
+        there = list(known)
+    left = min(wanted, len(there))
+    return tuple(there[: left if train.shards == "off" else 1 << (left.bit_length() - 1)])
 
 
 def devices_alike(machine: Json) -> int:

@@ -12,11 +12,12 @@ from holdfast.core.config.settings import Settings
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json, read_json
+from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import read_timeline, settings_of_process
 from holdfast.core.seat import seat_of
 from holdfast.core.types import Launch
-from holdfast.mind.ranks import ranks_on
+from holdfast.mind.ranks import devices_for
 from holdfast.world.child import trainer_command, with_env
 from holdfast.world.place import Place
 from holdfast.world.system import steering
@@ -48,9 +49,20 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
     env |= _of_remedies(run, settings.env)
     seat = seat_of(os.environ) if config else None
     if seat is not None:
-        return Launch(tuple(trainer_command("train")), env | seat.environment(), settings, seat.size, here=1)
-    ranks = ranks_on(config.train, _machine_of(run, settings)) if config else 1
-    return Launch(tuple(trainer_command("train")), env, settings, ranks, here=ranks)
+        return Launch(tuple(trainer_command("train")), env | seat.environment(), settings, seat.size)
+    devices = devices_for(config.train, _machine_of(run, settings), _known_devices(run)) if config else (0,)
+    return Launch(tuple(trainer_command("train")), env, settings, len(devices), devices)
+
+
+def _known_devices(run: RunFolder) -> list[int] | None:
+    """The devices of the newest attempt without the one it found gone; None where it found none gone: then all are tried."""
+    number = max(run.attempts(), default=None)
+    if number is None:
+        return None
+    gone, orders = (read_json(run.attempt(number) / "result.json") or {}), orders_of(run.attempt(number))
+    if gone.get("kind") != "device_gone" or orders is None:
+        return None
+    return [device for device in orders.devices if device != gone.get("device")]
 
 
 def _machine_of(run: RunFolder, settings: Settings) -> Json:

@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
 from holdfast.core.files import Json, append_line
+from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.core.types import Diagnosis, Ending, Launch, Verdict, Wreck
@@ -84,6 +85,8 @@ class Supervisor:
         self.pauses.wait(self.view.stop)
         if self.view.stop() and self.run.attempts():
             return None
+        if self.launch.ranks > 1 or _was_reduced(self.run):
+            self.launch = self.relaunch(self.run)  # a device may be gone, or there again
         orders = self.orders | {"committed_before": self.run.committed()} | failures_so_far(self.run)
         attempt = self.hands.start(self.launch, self.run, orders)
         self.run.event("attempt_started", attempt=attempt.number, stood_by=attempt.stood_by)
@@ -118,6 +121,8 @@ class Supervisor:
         else:
             diagnosis, stood = Diagnosis.plain("divergence", 0.9, trouble.words()), trouble.step
         gone = ending.kind == "device_gone" and not stop
+        others = self.relaunch(run) if gone and len(self.launch.devices) > 1 else self.launch
+        fewer = others.ranks if others.devices != self.launch.devices else None
         return Known(
             wreck,
             diagnosis,
@@ -125,10 +130,11 @@ class Supervisor:
             timeline=read_timeline(run.timeline_file),
             asked=run.config().run,
             rolled=barren_rollbacks([*(facts for _, facts in rollbacks(run)), {"from": stood}]) - 1,
-            away_s=self.pauses.missing(str(ending.facts.get("reason"))) if gone else None,
+            away_s=self.pauses.missing(str(ending.facts.get("reason"))) if gone and fewer is None else None,
             trouble=trouble,
             back_to=state_before(run, trouble) if trouble else None,
             earlier=earlier,
+            fewer=fewer,
         )
 
     def try_out(self, known: Known) -> Verdict | None:
@@ -192,3 +198,10 @@ class Supervisor:
         add_entry(self.run.timeline_file, Entry(step, card.settings | {"env": env}, move.reason))
         self.run.event("setting_changed", what=f"device cuda -> cpu from step {step} on", reason=move.reason)
         self.pauses = Pauses(self.run, self.view.tell, self.hands.clock)
+
+
+def _was_reduced(run: RunFolder) -> bool:
+    """Whether the newest attempt was one of several ranks, or what was left of them."""
+    number = max(run.attempts(), default=0)
+    orders = orders_of(run.attempt(number)) if number else None
+    return orders is not None and orders.devices != [0]

@@ -11,6 +11,7 @@ import torch
 
 from holdfast.core.config.settings import Settings
 from holdfast.core.errors import DeviceGone, told
+from holdfast.core.ranks import device_number
 from holdfast.trainer.exhausted import is_out_of_memory
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.1
@@ -52,7 +53,7 @@ def planned_device(settings: Settings) -> torch.device:
 def own_gpu() -> torch.device:
     """The first GPU, or that of this rank; where each rank sees but its own, that."""
     count = torch.cuda.device_count() if "LOCAL_RANK" in os.environ else 1
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % max(1, count))
+    return torch.device("cuda", device_number() % max(1, count))
 
 
 def _absence() -> str | None:

@@ -18,6 +18,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.config.faults import Fault, Moment, fires
 from holdfast.core.config.load import load_faults
 from holdfast.core.config.settings import Settings
+from holdfast.core.errors import DeviceGone
 from holdfast.core.files import Json, write_json
 from holdfast.core.identity import myself
 from holdfast.core.ranks import rank_of
@@ -126,6 +127,8 @@ def happen(fault: Fault) -> float:
         os.abort()
     elif fault.effect == "raise":
         raise RuntimeError(message)
+    elif fault.effect == "device_gone":
+        raise DeviceGone(message)
     elif fault.effect == "oom":
         raise MemoryError(fault.message or f"out of memory ({message})")
     while fault.effect == "hang":

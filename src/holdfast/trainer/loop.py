@@ -15,6 +15,7 @@ from holdfast.core.config.settings import PartialSettings
 from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json, is_full, read_json, write_json
+from holdfast.core.ranks import device_number
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.core.run.timeline import Entry, settings_of_process
 from holdfast.core.types import (
@@ -94,7 +95,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
         return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
     except DeviceGone as gone:
         job.say(f"holdfast: {gone}")
-        return _end(job, EXIT_DEVICE_GONE, kind="device_gone", reason=str(gone))
+        return _end(job, EXIT_DEVICE_GONE, kind="device_gone", reason=str(gone), rank=job.rank, device=device_number())
     except PeerLost as lost:
         job.say(f"holdfast: the ranks are not all there any more: {lost}")
         return EXIT_PEER_LOST

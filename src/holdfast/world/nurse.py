@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         return _attend(Path(argv[0]), None, None)
     orders = json.loads(Path(argv[1]).read_text())
     lock = _open_lock(orders)
-    trainers = Trainers(orders["argv"], orders.get("here", 1), _environment(orders), (lock,), stdin=subprocess.PIPE)
+    trainers = Trainers(orders["argv"], orders.get("devices", [0]), _environment(orders), (lock,), stdin=subprocess.PIPE)
     names = Path(argv[1]).with_name("standby_pids.json")
     with contextlib.suppress(OSError):
         write_whole(names, {"standby nurse": myself(), "standby": identify(trainers.processes[0].pid)})
@@ -62,8 +62,8 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None) -> int:
         if standby and standby.tell(f"{int(attempt.name)}\n"):
             trainers = standby
         else:
-            size, streams = launch.get("here", 1), {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-            trainers = Trainers(launch["argv"], size, environment, (lock,), **streams)
+            devices, streams = launch.get("devices", [0]), {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            trainers = Trainers(launch["argv"], devices, environment, (lock,), **streams)
         signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM))
         code = _watch(trainers, launch["writer_argv"], environment, output, attempt / "writer.json")
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}

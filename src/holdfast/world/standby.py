@@ -59,7 +59,7 @@ class Standby:
 
     def _start(self, launch: Launch) -> None:
         argv = [*launch.argv[:-1], "standby", str(self.run.path), self.mode]
-        orders = {"argv": argv, "env": launch.env, "here": launch.here, "trainer_lock": str(self.run.trainer_lock)}
+        orders = {"argv": argv, "env": launch.env, "devices": launch.devices, "trainer_lock": str(self.run.trainer_lock)}
         write_json(self.run.standby_file, orders, durable=False)
         with open_log(self.run.path / "standby.log", anew=True) as log:
             self.nurse = subprocess.Popen(

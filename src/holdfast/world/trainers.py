@@ -5,34 +5,39 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.ranks import listen, seat
 
 DONE, INTERRUPTED, PEER_LOST = 0, 130, 72
-_DECIDED = range(64, 72)  # exit codes of a trainer that ends by its own decision
+_DECIDED = range(64, 71)  # exit codes of a trainer that ends by its own decision
 _GRACE_S = {"decided": 30.0, "peer": 5.0, "died": 0.0}  # for the others to end by themselves
 
 
 class Trainers:
     """Processes that compute nothing without each other. The group of one is the usual case."""
 
-    def __init__(self, argv: list[str], size: int, environment: dict[str, str], inherited: tuple[int, ...], **streams: Any) -> None:
+    def __init__(
+        self, argv: list[str], devices: Sequence[int], environment: dict[str, str], inherited: tuple[int, ...], **streams: Any
+    ) -> None:
         self.codes: dict[int, int] = {}  # by rank, in the order in which the ends were seen
         self.killed: set[int] = set()
         self.deadline: float | None = None
+        size = len(devices)
         if size == 1:
-            self.processes = [subprocess.Popen(argv, env=environment, pass_fds=inherited, **streams)]
+            own = {"LOCAL_RANK": str(devices[0])} if devices[0] else {}
+            self.processes = [subprocess.Popen(argv, env=environment | own, pass_fds=inherited, **streams)]
             return
         with listen() as meeting:
             self.processes = [
                 subprocess.Popen(
                     argv,
-                    env=environment | seat(number, size, meeting, environment),
+                    env=environment | seat(number, device, size, meeting, environment),
                     pass_fds=inherited if number else (*inherited, meeting.fileno()),
                     **streams,
                 )
-                for number in range(size)
+                for number, device in enumerate(devices)
             ]
 
     @property

@@ -37,6 +37,7 @@ Effect = Literal[
     "torn_checkpoint",
     "disk_full",
     "bad_sector",
+    "device_gone",
 ]
 Phase = Literal["start", "forward", "backward", "optimizer", "snapshot", "commit", "evaluate", "evaluated", "best", "save", "saved"]
 CHECKPOINT_EFFECTS = ("corrupt_checkpoint", "torn_checkpoint", "disk_full", "bad_sector")

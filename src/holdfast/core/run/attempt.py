@@ -44,6 +44,11 @@ class Orders:
         return self.facts.get("trainer_lock")
 
     @property
+    def devices(self) -> list[int]:
+        """The devices of the ranks that were started here, by their numbers."""
+        return list(self.facts.get("devices") or [0])
+
+    @property
     def faults(self) -> Path | None:
         """The file of the faults that are to happen."""
         return Path(self.facts["faults"]) if self.facts.get("faults") else None
@@ -110,7 +115,7 @@ class Closed:
 
 def write_orders(folder: Path, launch: Launch, argv: list[str], **orders: Any) -> None:
     """Write launch.json: how the attempt in `folder` is started, and what it is told."""
-    entry = {"argv": argv, "env": launch.env, "settings": launch.settings.as_json(), "ranks": launch.ranks, "here": launch.here}
+    entry = {"argv": argv, "env": launch.env, "settings": launch.settings.as_json(), "ranks": launch.ranks, "devices": launch.devices}
     write_json(folder / _LAUNCH, entry | orders)
 
 
