@@ -73,6 +73,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or fills the user's cache."""
     os.environ["HOLDFAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["HOLDFAST_MODELS"] = str(tmp_path_factory.mktemp("shipped") / "models.jsonl")
 
 
 @pytest.fixture(scope="session", autouse=True)

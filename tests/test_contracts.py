@@ -39,10 +39,11 @@ OPTIONS = {
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
     "export": {"RUN|ADAPTER", "--to", "--out", "--quantise", "--llama-cpp", "--json"},
+    "models": {"list|promote NAME VERSION|rollback NAME", "--json"},
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
 BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"tune", "serve", "models", "learn", "watch"}
+NOT_YET = {"tune", "serve", "learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {
@@ -104,6 +105,8 @@ AB = of(wins=int, losses=int, ties=int, p_value=NUMBER, interval=(list, NOTHING)
 VERIFY = of(loads=bool, infers=bool, rows=int, loss=DIFFERENCE, ab=AB, forgotten=dict, rows_needed=(int, NOTHING)) | of(
     verdict={"better", "worse", "same", "cannot_tell"}
 )
+MODEL = of(name=str, version=int, run=(str, NOTHING), base=str, adapter_sha256=str, data_sha256=(str, NOTHING))
+MODELS = of(models=[MODEL | of(verdict=(str, NOTHING), promoted=bool, exports=list)])
 RUN_FILES = (
     *("config.yaml", "machine.json", "plan.json", "events.jsonl", "steps.jsonl", "summary.json", "report.html"),
     *(f"attempts/001/{name}" for name in ("launch.json", "output.log", "wreck.json")),
@@ -309,13 +312,21 @@ def test_a_run_is_shown_and_replayed(run: SimpleNamespace, tmp_path: Path, capsy
     assert (tmp_path / "page.html").stat().st_size > 0
 
 
-def test_a_run_is_verified(run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_verified(
+    run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
     answer = told(VERIFY, capsys, "verify", run.path, "--generate", 2, "--longest", 4, "--html", tmp_path / "page.html")
     assert answer["loads"] and answer["rows"] == 4 and (tmp_path / "page.html").stat().st_size > 0
 
 
-def test_a_run_is_exported(run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_exported(
+    run: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
     told(EXPORT, capsys, "export", run.path, "--to", "merged", "--out", tmp_path / "merged")
+    told(MODELS, capsys, "models")
+    assert told(MODELS, capsys, "models", "promote", run.path.name, 1, "--force", "a test")["models"][0]["promoted"]
 
 
 @pytest.mark.parametrize(("noun", "keys"), [("Fault", FAULT), ("When", CONDITIONS)])

@@ -88,6 +88,10 @@ def _adapter_config(folder: Path, run: RunFolder | None) -> Json:
     config = read_json(folder / ADAPTER_CONFIG)
     if config is not None and (folder / ARTIFACT).is_file():
         return config
+    for kind in ("model", "network"):
+        if run and not folder.exists() and (run.path / kind).is_dir():
+            text = f"{run.path} left a whole {kind} and no adapter: there is nothing to put on a base"
+            raise Stop(BLOCKED, text, f"{run.path / kind} can be used as it is")
     if run and not folder.exists():
         text = f"{run.path} has no adapter yet: the run is not finished"
         raise Stop(BLOCKED, text, f"finish it with the command that began it, or give one of {run.checkpoints}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from holdfast.core.inert import say
 from holdfast.ship.export import Order, export
 from holdfast.ship.gguf.export import Tools, export_gguf
 from holdfast.ship.gguf.kinds import llama_cpp, quantiser, read_kinds
+from holdfast.ship.registry import record_export, registry_file, remember
 from holdfast.ship.subject import read_subject
 from holdfast.supervisor.launch import measuring_environment
 
@@ -43,6 +45,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
     order = Order(subject, arguments.to, arguments.out.expanduser().absolute(), measuring_environment(subject.run), tell)
     answer = export_gguf(order, kinds, tools) if in_gguf else export(order)
+    remember(lambda: record_export(registry_file(os.environ), subject.name, subject.hashes(), answer), tell)
     if not arguments.json:
         _show(answer)
     return DONE, answer

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, write_bytes
+from holdfast.ship.registry import record_verdict, registry_file, remember
 from holdfast.ship.subject import Subject, read_subject
 from holdfast.ship.verify.compare import Request, verify
 from holdfast.ship.verify.expectations import read_prompts
@@ -43,6 +45,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
     environment = measuring_environment(subject.run)
     answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell))
+    other = against.hashes()["adapter_sha256"] if against else None
+    remember(lambda: record_verdict(registry_file(os.environ), subject.name, subject.hashes(), other, answer["verdict"]), tell)
     if arguments.html:
         try:
             write_bytes(arguments.html, page(answer, subject.name).encode("utf-8", "replace"), durable=False)

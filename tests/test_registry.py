@@ -1,0 +1,93 @@
+"""The list of what was shipped: versions by adapter, a gate before promotion, a way back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import main
+from holdfast.core.errors import Stop
+from holdfast.ship.registry import promote, read_registry, record_export, record_verdict, rollback
+
+EXPORT = {"kind": "merged", "out": "/somewhere/out", "files": [{"path": "model.safetensors", "bytes": 1, "sha256": "a"}]}
+
+
+def hashes(adapter: str) -> dict[str, Any]:
+    return {"run": f"/runs/{adapter}", "base": "tiny", "adapter_sha256": adapter * 8, "data_sha256": None}
+
+
+def test_every_adapter_is_one_version_of_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    numbers = [record_export(file, "ops", hashes("one"), EXPORT), record_verdict(file, "ops", hashes("one"), None, "better")]
+    numbers += [record_export(file, "ops", hashes("two"), EXPORT), record_export(file, "other", hashes("two"), EXPORT)]
+    assert numbers == [1, 1, 2, 1]
+    models = read_registry(file).listed()
+    assert [(m["name"], m["version"], m["verdict"], len(m["exports"])) for m in models] == [
+        ("ops", 1, "better", 1),
+        ("ops", 2, None, 1),
+        ("other", 1, None, 1),
+    ]
+
+
+def test_nothing_is_promoted_that_was_not_found_better_than_what_is_in_place(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    for name in ("one", "two"):
+        record_export(file, "ops", hashes(name), EXPORT)
+    with pytest.raises(Stop, match="no verify was asked"):
+        promote(file, "ops", 1, None)
+    record_verdict(file, "ops", hashes("one"), None, "cannot_tell")
+    with pytest.raises(Stop, match="verify says cannot tell"):
+        promote(file, "ops", 1, None)
+    record_verdict(file, "ops", hashes("one"), None, "better")
+    promote(file, "ops", 1, None)
+    record_verdict(file, "ops", hashes("two"), None, "better")
+    with pytest.raises(Stop, match="not found better than ops 1") as stop:
+        promote(file, "ops", 2, None)
+    assert "verify /runs/two --against /runs/one" in stop.value.hint
+    record_verdict(file, "ops", hashes("two"), hashes("one")["adapter_sha256"], "better")
+    promote(file, "ops", 2, None)
+    assert [m["promoted"] for m in read_registry(file).listed()] == [False, True]
+    rollback(file, "ops")
+    assert [m["promoted"] for m in read_registry(file).listed()] == [True, False]
+    with pytest.raises(Stop, match="there is none before it"):
+        rollback(file, "ops")
+
+
+def test_a_reason_takes_the_place_of_a_verdict_and_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    record_export(file, "ops", hashes("one"), EXPORT)
+    promote(file, "ops", 1, "asked for by the users")
+    assert json.loads(file.read_text().splitlines()[-1])["reason"] == "asked for by the users"
+
+
+def test_a_torn_line_is_cut_and_the_list_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    record_export(file, "ops", hashes("one"), EXPORT)
+    with file.open("a") as handle:
+        handle.write('{"event": "expor')
+    record_export(file, "ops", hashes("two"), EXPORT)
+    assert [m["version"] for m in read_registry(file).listed()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["promote", "ops"], "not understood"),
+        (["delete", "ops"], "not understood"),
+        (["promote", "ops", "one"], "no version"),
+        (["promote", "ops", "9"], "it has 1"),
+        (["promote", "none", "1"], "there are ops"),
+        (["rollback", "ops"], "no version of ops is in place"),
+        (["list", "--force", "x"], "--force is for promote"),
+    ],
+)
+def test_bad_input_is_answered_with_a_sentence(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    record_export(tmp_path / "models.jsonl", "ops", hashes("one"), EXPORT)
+    assert main(["models", *words]) in (1, 2)
+    assert told in capsys.readouterr().err
