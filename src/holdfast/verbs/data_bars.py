@@ -28,6 +28,7 @@ def add_arguments(bars: argparse.ArgumentParser) -> None:
     bars.add_argument("--chunk", type=int, default=100_000, metavar="N", help="bars in memory at once (default: 100000)")
     bars.add_argument("--make", type=int, metavar="N", help="write FILE and the file of --vix first: N made bars and their VIX")
     bars.add_argument("--seed", type=int, default=0, help="of --make (default: 0)")
+    bars.add_argument("--signal", type=float, default=0.0, help="of --make: how far a return leans against the one before (default: 0)")
     bars.add_argument("--json", action="store_true", help="print the facts as JSON")
 
 
@@ -81,7 +82,7 @@ def _make(arguments: argparse.Namespace) -> tuple[int, Json]:
         file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with replacing(arguments.file) as handle:
-            for number, chunk in enumerate(made_bars(arguments.make, arguments.seed)):
+            for number, chunk in enumerate(made_bars(arguments.make, arguments.seed, arguments.signal)):
                 chunk.write_csv(handle, include_header=number == 0)
         if arguments.vix:
             with replacing(arguments.vix) as handle:

@@ -1,0 +1,50 @@
+"""What folds say together: an interval that holds what it promises, and no claim without one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from holdfast.core.intervals import blocks_of, interval, reach, verdict
+from holdfast.mind.walk import together
+
+
+def fold(gains: list[float], trades: int = 40, net: float = 0.0) -> dict[str, object]:
+    values = np.array(gains)
+    rule = {"trades": trades, "hits": 0.5, "net_return": interval(values * 0 + net), "total": net * trades}
+    deal = {"rules": {"model": rule, "flat": rule | {"trades": 0}}, "gain": interval(values), "cost": 0.0, "best_naive": "flat"}
+    return {"rows": len(gains), "gain": interval(values), "trades": deal}
+
+
+def test_folds_are_judged_together() -> None:
+    draw = np.random.default_rng(0)
+    better = [fold((0.05 + 0.1 * draw.normal(size=600)).tolist()) for _ in range(3)]
+    found = together(better)
+    assert found["verdict"] == "better" and found["gain"]["mean"] == pytest.approx(0.05, abs=0.02)
+    assert "better than naive forecasts" in found["says"] and found["trades"]["rules"]["model"]["trades"] == 120
+    nothing = together([fold((0.1 * draw.normal(size=600)).tolist()) for _ in range(3)])
+    assert nothing["verdict"] == "cannot_tell" and "nothing is predicted" in nothing["says"]
+    worse = together([fold((-0.05 + 0.1 * draw.normal(size=600)).tolist())])
+    assert worse["verdict"] == "worse" and "nothing is predicted" in worse["says"]
+
+
+def test_of_a_few_rows_nothing_is_claimed() -> None:
+    assert blocks_of(np.ones(20)) == [] and interval(np.ones(20))["interval"] is None
+    assert verdict(None) == "cannot_tell" and reach([1.0] * 4) is None
+
+
+def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """Of rows that lean on the one before (0.8), where an interval row by row would hold it in half of the cases."""
+    draw, held, by_row = np.random.default_rng(1), 0, 0
+    for _ in range(300):
+        values = np.zeros(3000)
+        noise = draw.normal(size=3000)
+        for at in range(1, 3000):
+            values[at] = 0.8 * values[at - 1] + noise[at]
+        low, high = interval(values)["interval"]
+        held += low <= 0 <= high
+        half = 1.96 * values.std() / math.sqrt(len(values))
+        by_row += abs(values.mean()) <= half
+    assert held / 300 > 0.88 and by_row / 300 < 0.6
