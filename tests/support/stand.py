@@ -20,10 +20,13 @@ from support.architectures import ARCHITECTURES, tokens_of
 STEPS = 12
 
 
-def model_folder(folder: Path, kind: str = "llama", dtype: torch.dtype = torch.float32) -> Path:
+def model_folder(folder: Path, kind: str = "llama", dtype: torch.dtype = torch.float32, **changed: int) -> Path:
     """A random two-layer model on disk."""
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[kind]())
+    config = ARCHITECTURES[kind]()
+    for name, value in changed.items():
+        setattr(config, name, value)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2) if parameter.dim() > 1 else None
     model.to(dtype).save_pretrained(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,6 +10,9 @@ from holdfast.core.config.config import OWN_WEIGHTS, Config
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
 from holdfast.mind.trained_size import adapted, trainable_parameters
+
+# Bytes a number takes in fewer bits, with the scale of its block.
+_WIDTHS = {"nf4": 0.5625, "fp4": 0.5625, "int8": 1.01}
 
 # Bytes an optimizer keeps for each weight that is trained; of adafactor a matrix's rows and columns, which are few.
 STATE_BYTES = {"adamw": 8, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
@@ -62,6 +66,11 @@ def footprint(
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout and masks_kept else 0
     weights = total * (2 if halves or mixed else 4)
+    if (width := _WIDTHS.get(config.train.frozen)) is not None:
+        inside = sum(map(math.prod, model.linear().values()))
+        weights = int((total - inside) * (2 if halves or mixed else 4) + inside * (width - 0.05 * config.train.double_quant))
+    elif config.train.frozen == "fp32":
+        weights = total * 4
     if config.adapter.type in OWN_WEIGHTS:  # what is trained is fp32, and counted as the adapter
         weights = (total - trainable) * (2 if halves else 4)
     capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")

@@ -20,6 +20,7 @@ from holdfast.mind.trained_size import trainable_parameters
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
 USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
+_FEWER_BITS = ("nf4", "fp4", "int8")  # which the fused LoRA kernels do not read
 _LIMIT_SHARE = 0.95
 _LIMIT_SHARE_OF_A_CARD = 0.9  # where a full card hangs the machine; others refuse by themselves
 _LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step gains nothing and costs memory
@@ -152,8 +153,10 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         device="cuda" if on_gpu else "cpu",
         attention=config.train.attention,
         dtype=plan.precision,
+        frozen=config.train.frozen,
+        double_quant=config.train.double_quant,
         liger=on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
-        fused=on_gpu and bool(read(machine).tritons()),
+        fused=on_gpu and bool(read(machine).tritons()) and config.train.frozen not in _FEWER_BITS,
         packing=config.train.packing and config.adapter.type != "prompt",  # learned embeddings stand before each row
         varlen=on_gpu,
         own_head=False,

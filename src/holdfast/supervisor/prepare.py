@@ -47,6 +47,7 @@ from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.supervisor.changes import take_up_changes
+from holdfast.supervisor.needs import refuse_what_is_missing, tell_limits
 from holdfast.supervisor.refused import LEFT, take_back
 from holdfast.supervisor.start import take_start
 from holdfast.supervisor.tables import check_table, plan_run
@@ -187,6 +188,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     settings = settings_of(config, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
     run.write_config(config)
+    tell_limits(config, terminal)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
     terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
@@ -195,6 +197,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
 def _plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> tuple[Config, Json, RunPlan]:
     """(config with the commit of its model, machine, plan) of a run that fine-tunes a language model; its tokens lie in its folder."""
     model = read_model(config.model)
+    refuse_what_is_missing(config, model)
     config = config.model_copy(update={"model": pinned(config.model, model)})
     start = take_start(run, config, model, terminal)
     tokens, data = check_data(run, config, model, terminal)

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from holdfast.core.config.faults import Fault
 from holdfast.core.config.module_pattern import refused
-from holdfast.core.config.settings import Attention
+from holdfast.core.config.settings import Attention, Frozen
 from holdfast.core.config.table import Network, Section, Table
 from holdfast.core.units import parse_bytes
 
@@ -171,6 +171,11 @@ class Train(Section):
         "auto",
         description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models",
     )
+    frozen: Frozen = Field(
+        "auto",
+        description="how weights that are not trained are held; auto: as in their file; half: in 16 bits; nf4, fp4, int8: by bitsandbytes",
+    )
+    double_quant: bool = Field(False, description="nf4, fp4: the scales of blocks are quantised, too")
     attention: Attention = Field("sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference")
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
     liger: bool | None = Field(
@@ -320,6 +325,10 @@ class Config(Section):
     @model_validator(mode="after")
     def _objective_fits(self) -> Config:
         wanted, kind = self.train.objective, self.adapter.type
+        if self.train.frozen in ("nf4", "fp4", "int8") and kind in OWN_WEIGHTS:
+            raise ValueError(f"adapter.type {kind} trains the weights themselves, which train.frozen {self.train.frozen} would hold frozen")
+        if self.train.double_quant and self.train.frozen not in ("nf4", "fp4"):
+            raise ValueError(f"train.double_quant belongs to train.frozen nf4 and fp4; this is {self.train.frozen}")
         optimizer = self.train.optimizer
         if self.adapter.lr_ratio is not None and optimizer in ("adamw8bit", "paged"):
             raise ValueError(f"adapter.lr_ratio needs rates for single matrices, and {optimizer} has one for all; take adamw")

@@ -19,6 +19,7 @@ _OF_MEMORY = "learned where memory runs out"
 
 Attention = Literal["eager", "sdpa"]
 Dtype = Literal["fp32", "bf16"]
+Frozen = Literal["auto", "fp32", "half", "nf4", "fp4", "int8"]
 PartialSettings: TypeAlias = dict[str, Any]  # some settings by name: what an entry of the timeline, a remedy or a trial changes
 
 
@@ -30,6 +31,8 @@ class Settings(BaseModel):
     device: OfModel[Literal["cuda", "cpu"] | None] = None  # None, in old run folders: what there is
     attention: OfModel[Attention] = "sdpa"
     dtype: OfModel[Dtype] = "fp32"
+    frozen: OfModel[Frozen] = "auto"
+    double_quant: OfModel[bool] = False
     liger: OfModel[bool] = False
     fused: OfModel[bool] = False
     packing: OfModel[bool] = True

@@ -145,6 +145,18 @@ def weight_files(folder: Path) -> list[Path]:
     raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
 
 
+def comes_quantised(model: ModelFacts) -> tuple[str, str] | None:
+    """(what, what to do) of a model whose files hold quantised weights; None for any other."""
+    about = model.config.get("quantization_config")
+    if not isinstance(about, dict):
+        return None
+    method = about.get("quant_method") or "an unnamed method"
+    bits = next((f" in {count} bits" for key, count in (("load_in_4bit", 4), ("load_in_8bit", 8)) if about.get(key)), "")
+    bits = bits or (f" in {about['bits']} bits" if isinstance(about.get("bits"), int) else "")
+    text = f"{model.folder} comes quantised (by {method}{bits}), and what is trained on here are the weights it was made of"
+    return text, "take the model in 16 bits; train.frozen: nf4 or int8 then holds it in 4 or 8"
+
+
 def stored_tensors(file: Path) -> dict[str, Stored]:
     """What lies in one safetensors file, after checking that header and size agree. Raises Stop(1) when it is damaged."""
     try:

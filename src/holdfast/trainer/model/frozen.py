@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.quantising import bitsandbytes
+
 
 def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype = torch.float32) -> int:
     """Keep the weights of linear and embedding layers, loaded from `stored`, at that width, all else in `arithmetic`; bytes saved.
@@ -42,8 +44,20 @@ def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype =
 
 def widened(weight: Any, dtype: torch.dtype) -> Tensor:
     """A frozen weight as products take it, however it is held."""
-    wide: Tensor = weight.detach().to(dtype)
+    if (state := getattr(weight, "quant_state", None)) is not None:
+        wide: Tensor = bitsandbytes("a weight in 4 bits").functional.dequantize_4bit(weight.data, state).to(dtype)
+        return wide.view(getattr(weight, "of_shape", wide.shape))
+    if (scales := getattr(weight, "SCB", None)) is not None:
+        wide = (weight.data.float() * (scales / 127.0)[:, None]).to(dtype)
+    else:
+        wide = weight.detach().to(dtype)
     return wide
+
+
+def held_linear(module: Any, x: Tensor) -> Tensor:
+    """The forward pass of a linear layer whose weight is widened for each product."""
+    out: Tensor = _NarrowLinear.apply(x, module.weight, module.bias)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _is_scaled_embedding(module: nn.Module) -> bool:
@@ -54,8 +68,7 @@ def _is_scaled_embedding(module: nn.Module) -> bool:
 
 
 def _linear(module: Any, _: torch.dtype, x: Tensor) -> Tensor:
-    out: Tensor = _NarrowLinear.apply(x, module.weight, module.bias)  # type: ignore[no-untyped-call]
-    return out
+    return held_linear(module, x)
 
 
 def _embed(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
@@ -79,10 +92,9 @@ class _NarrowLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(w)
-        return F.linear(x, w.to(x.dtype), bias)
+        ctx.held = w  # frozen: nothing is to be told of it, and a weight in 4 bits is more than its bytes
+        return F.linear(x, widened(w, x.dtype), None if bias is None else bias.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
-        (w,) = ctx.saved_tensors
-        return outer @ w.to(outer.dtype), None, None
+        return outer @ widened(ctx.held, outer.dtype), None, None

@@ -17,10 +17,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.core.config.config import OWN_WEIGHTS, Config
 from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import ModelFacts, read_model
+from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import mix_precision
+from holdfast.trainer.model.quantised import QUANTISED, hold_quantised
 from holdfast.trainer.on_card import on_card
 from holdfast.trainer.refuse import Refusal
 
@@ -35,9 +36,10 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     facts = read_model(config.model)
+    _refuse_quantised(facts)
     dtype = torch.bfloat16 if settings.dtype == "bf16" and facts.stored in HALVES else torch.float32
     halves = None if settings.dtype == "bf16" else HALVES.get(facts.stored or "")
-    loaded = halves if halves and on_card(device) else dtype
+    loaded = halves if halves and on_card(device) and settings.frozen != "fp32" else dtype
     notes = []
     try:
         model, left = _from_folder(facts.folder, loaded, settings.attention, device)
@@ -55,13 +57,20 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
     if settings.dtype == "bf16":
-        mix_precision(model, device.type, halve=config.adapter.type not in OWN_WEIGHTS or facts.stored in HALVES)
+        exact = config.adapter.type in OWN_WEIGHTS and facts.stored not in HALVES  # what is trained must not be rounded
+        mix_precision(model, device.type, halve=settings.frozen != "fp32" and not exact)
     elif halves:
         if loaded != dtype:
             widen_constants(model)
-        keep_narrow(model, halves, dtype)
+        if settings.frozen != "fp32":
+            keep_narrow(model, halves, dtype)
+    elif settings.frozen == "half":
+        keep_narrow(model, torch.bfloat16, dtype)
     model.config.use_cache = False
-    return model.to(device), notes + without_attention_dropout(model)
+    model = model.to(device)
+    if settings.frozen in QUANTISED:
+        model.held = hold_quantised(model, facts.folder, settings.frozen, settings.double_quant, DTYPES[settings.dtype])
+    return model, notes + without_attention_dropout(model)
 
 
 def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch.device) -> tuple[Any, list[str]]:
@@ -125,6 +134,11 @@ def _no_causal_model(facts: ModelFacts, error: ValueError) -> Refusal:
     )
     hint = "pip install --upgrade transformers; then rerun the same command to resume" if newer else "give a causal language model"
     return Refusal("package_conflict" if newer else "launch_misconfigured", _short(text), hint)
+
+
+def _refuse_quantised(facts: ModelFacts) -> None:
+    if told := comes_quantised(facts):
+        raise Refusal("launch_misconfigured", *told)
 
 
 def _short(text: str, limit: int = 220) -> str:

@@ -15,7 +15,8 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
 from holdfast.trainer.model.dropout import StatelessDropout
-from holdfast.trainer.model.mixed import JoinedLinear, joined
+from holdfast.trainer.model.frozen import held_linear, widened
+from holdfast.trainer.model.mixed import HALF, Joined, JoinedLinear, joined
 
 
 def use_lean_lora(model: nn.Module, mixed: bool = False) -> int:
@@ -47,17 +48,17 @@ def _is_plain(module: Any) -> bool:
     )
 
 
-def _forward(module: Any, matrix: Tensor | None, x: Tensor) -> Tensor:
+def _forward(module: Any, matrix: Joined | None, x: Tensor) -> Tensor:
     base = module.base_layer
     if module.disable_adapters or module.merged:
-        return F.linear(x, base.weight.to(x.dtype), base.bias)
+        return held_linear(base, x)
     (name,) = module.lora_A
     dropout = module.lora_dropout[name]
     keep = dropout.mask(x) if isinstance(dropout, StatelessDropout) else None
     scale = module.scaling[name] / (1.0 if keep is None else dropout.share)
     weights = (module.lora_A[name].weight, module.lora_B[name].weight)
     if matrix is not None:
-        half: Tensor = JoinedLinear.apply(x.to(matrix.dtype), matrix, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
+        half: Tensor = JoinedLinear.apply(x.to(HALF), matrix, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
         return half
     out: Tensor = _LoraLinear.apply(x, base.weight, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
     return out
@@ -72,16 +73,17 @@ class _LoraLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        y = F.linear(flat, w.to(x.dtype), None if bias is None else bias.to(x.dtype))
+        y = F.linear(flat, widened(w, x.dtype), None if bias is None else bias.to(x.dtype))
         h = F.linear(_dropped(flat, _factors(keep, flat)), a.to(x.dtype))
         y.addmm_(h, b.to(x.dtype).t(), alpha=scale)
-        ctx.save_for_backward(x, w, a, b, h, keep)
+        ctx.save_for_backward(x, a, b, h, keep)
+        ctx.held = w
         ctx.scale = scale
         return y.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
-        x, w, a, b, h, keep = ctx.saved_tensors
+        x, a, b, h, keep = ctx.saved_tensors
         dy, flat = outer.reshape(-1, outer.shape[-1]), x.reshape(-1, x.shape[-1])
         dh = (dy @ b.to(dy.dtype)).mul_(ctx.scale)
         db = (h.t() @ dy).mul_(ctx.scale).t().to(b.dtype)  # this way round: several times faster than dy' h
@@ -89,7 +91,7 @@ class _LoraLinear(torch.autograd.Function):
         da = (dh.t() @ _dropped(flat, factors)).to(a.dtype)
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = dy @ w.to(dy.dtype)
+            dx = dy @ widened(ctx.held, dy.dtype)
             if factors is None:
                 dx.addmm_(dh, a.to(dy.dtype))
             else:

@@ -5,12 +5,15 @@ What torch.autocast does, but the frozen matrices are bf16 once and for all rath
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.model.frozen import widened
 from holdfast.trainer.on_card import on_card
 
 HALF = torch.bfloat16
@@ -54,43 +57,58 @@ def _narrowed(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
     return out.to(HALF)
 
 
-def joined(module: Any) -> Tensor:
-    """[[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose first block is the frozen weight from now on."""
-    weight, (a,) = module.base_layer.weight, module.lora_A.values()
-    (out, features), rank = weight.shape, a.weight.shape[0]
+Joined: TypeAlias = Callable[[], Tensor]
+
+
+def joined(module: Any) -> Joined:
+    """Gives [[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose A and B are to be filled in.
+
+    Its first block is the frozen weight from now on; one that is held in fewer bits is widened into another matrix each time.
+    """
+    weight, (a,), (b,) = module.base_layer.weight, module.lora_A.values(), module.lora_B.values()
+    features, out, rank = a.weight.shape[1], b.weight.shape[0], a.weight.shape[0]
+    if weight.dtype != HALF:
+        return partial(_fresh, weight, out, features, rank)
     matrix: Tensor = weight.new_zeros(out + rank, features + rank)
     matrix[:out, :features] = weight
     weight.data = matrix[:out, :features]
+    return lambda: matrix
+
+
+def _fresh(weight: Any, out: int, features: int, rank: int) -> Tensor:
+    matrix = torch.zeros(out + rank, features + rank, dtype=HALF, device=weight.device)
+    matrix[:out, :features] = widened(weight, HALF)
     return matrix
 
 
 class JoinedLinear(torch.autograd.Function):
-    """y = x W' + b + s ((x keep) A') B' as in lora.py, each element rounded to bf16 once. matrix: what `joined` made.
+    """y = x W' + b + s ((x keep) A') B' as in lora.py, each element rounded to bf16 once. whole: what `joined` made.
 
     Were the adapter's part added to a product that was rounded before, what a young adapter says would be lost: it is below half a unit of
     bf16's last place. So [x, s h] meets [W, B] in one product, and on the way back [dy, s dh] meets [W; A].
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, whole: Joined, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None) -> Tensor:
         (rank, features), out = a.shape, b.shape[0]
+        matrix = whole()
         matrix[out:, :features] = a
         matrix[:out, features:] = b
         flat = x.reshape(-1, features)
         wide = padded(flat, rank)
         h = wide[:, features:]
         torch.mul(F.linear(_dropped(wide[:, :features], keep, len(flat)), matrix[out:, :features]), scale, out=h)
-        ctx.save_for_backward(x, h.clone(), keep)
-        ctx.matrix, ctx.scale = matrix, scale
+        ctx.save_for_backward(x, h.clone(), keep, a, b)
+        ctx.whole, ctx.scale = whole, scale
         return F.linear(wide, matrix[:out], bias)[: len(flat)].view(*x.shape[:-1], out)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
-        x, h, keep = ctx.saved_tensors
-        matrix, rank = ctx.matrix, h.shape[1]
+        x, h, keep, a, b = ctx.saved_tensors
+        matrix, rank = ctx.whole(), h.shape[1]
         out, features = len(matrix) - rank, matrix.shape[1] - rank
+        matrix[out:, :features] = a
+        matrix[:out, features:] = b
         flat = x.reshape(-1, features)
         wide = padded(outer.reshape(-1, out), rank)
         dy, dh = wide[:, :out], wide[:, out:]

@@ -32,6 +32,8 @@ class PeftAdapter:
 
     def __init__(self, base: nn.Module, config: Config, steps: int) -> None:
         adapter = config.adapter
+        if adapter.type == "dora":
+            _refuse_cut_rows(base)
         self.model = add_adapter(base, config, steps)
         widen_trained(self.model)
         rates = {}
@@ -45,6 +47,15 @@ class PeftAdapter:
         self.tensors = artifact_tensors(self.model)
         self.form = Artifact("adapter", adapter_config(self.model, config.model))
         self.prefix: Tensor | None = self.tensors["prompt_embeddings"] if adapter.type == "prompt" else None
+
+
+def _refuse_cut_rows(base: nn.Module) -> None:
+    """Raise Refusal where PEFT's DoRA would widen a weight whose rows are no multiple of a block, which it does not know how to."""
+    for name, module in base.named_modules():
+        shape = getattr(getattr(module, "weight", None), "of_shape", None)
+        if shape is not None and tuple(module.weight.quant_state.shape) != tuple(shape):
+            text = f"adapter.type dora on 4-bit weights needs rows of a multiple of 64 numbers; {name} has {shape[1]}"
+            raise Refusal("launch_misconfigured", text, "take adapter.type: lora, or train.frozen: half; then start afresh with --run DIR")
 
 
 def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import PartialSettings, Settings
 from holdfast.core.facts.model_folder import read_model
-from holdfast.core.files import Json
+from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens
 from holdfast.trainer.device import prepare_torch
@@ -45,7 +45,10 @@ class Sft(TextModel):
 
     @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Sft:
-        return cls(config, settings, load_tokens(run.data_file), device, run.path)
+        task = cls(config, settings, load_tokens(run.data_file), device, run.path)
+        if task.held:
+            refuse_other_weights(run, settings, task.held.sha256)
+        return task
 
     @classmethod
     def evaluate(cls, run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
@@ -53,7 +56,7 @@ class Sft(TextModel):
 
     @property
     def facts(self) -> Json:
-        return {"attention": self.attends}
+        return {"attention": self.attends} | ({"frozen_sha256": self.held.sha256} if self.held else {})
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
         """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""
@@ -63,6 +66,8 @@ class Sft(TextModel):
             yield "setting_changed", {"what": note}
 
     def prove(self) -> tuple[PartialSettings, str]:
+        if self.held and self.held.fault:
+            return {"frozen": "half", "double_quant": False}, f"weights are held in 16 bits: {self.held.fault}"
         with self.losses.without_prefix():
             return differences(self)
 
@@ -89,6 +94,18 @@ class Sft(TextModel):
     def state(self) -> dict[str, Tensor]:
         """What is kept beside the weights; dropout is a hash of step and position, and the order of rows follows from the seed."""
         return self.upkeep.state()
+
+
+def refuse_other_weights(run: RunFolder, settings: Settings, digest: str) -> None:
+    """Note which quantised weights a run is trained on. Raises Refusal where they are others than those it began with."""
+    file = run.path / "frozen.json"
+    kinds = read_json(file) or {}
+    name = f"{settings.frozen}{'-double' if settings.double_quant else ''}-{settings.dtype}"
+    if name not in kinds:
+        write_json(file, kinds | {name: digest})
+    elif kinds[name] != digest:
+        text = f"the base model quantises to other {settings.frozen} weights ({digest[:16]}) than this run began with ({kinds[name][:16]})"
+        raise Refusal("checkpoint_model_mismatch", text, "use the bitsandbytes of then, or start afresh with --run DIR")
 
 
 TASK: type[Task[TextBatch]] = Sft

@@ -22,6 +22,7 @@ from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.offload import HostActivations
+from holdfast.trainer.model.quantised import Held
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.on_card import on_card
 from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
@@ -40,6 +41,7 @@ class TextModel:
         base: Any
         base, self.notes = load_base(config, settings, device)
         self.base = base
+        self.held: Held | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
         trained = trained_on(base, config, settings.steps)
         self.model: nn.Module = trained.model

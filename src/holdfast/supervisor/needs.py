@@ -1,0 +1,31 @@
+"""What a config asks for that cannot be had here, said before anything is tokenised; and what it will not be good for. Starts nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from holdfast.core.config.config import Config
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.facts.model_folder import ModelFacts, comes_quantised
+from holdfast.mind.serving import limits
+from holdfast.ui.terminal import Terminal
+
+
+def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
+    """Raise Stop(1) for a model that comes quantised, and where a package is asked for that is not installed."""
+    if told := comes_quantised(model):
+        raise Stop(BLOCKED, *told)
+    train = config.train
+    asking = [
+        *([f"train.frozen: {train.frozen}"] if train.frozen in ("nf4", "fp4", "int8") else []),
+        *([f"train.optimizer: {train.optimizer}"] if train.optimizer in ("adamw8bit", "paged") else []),
+    ]
+    if asking and importlib.util.find_spec("bitsandbytes") is None:
+        verb = "needs" if len(asking) == 1 else "need"
+        raise Stop(BLOCKED, f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", "pip install 'holdfast[quantised]'")
+
+
+def tell_limits(config: Config, terminal: Terminal) -> None:
+    """Say who will not be able to serve what is about to be trained."""
+    for line in limits(config):
+        terminal.say(f"note: {line}")

@@ -1,0 +1,160 @@
+"""Weights held in 4 and 8 bits: the products are those of bitsandbytes' own layers, steps are pure, faults step down."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import holdfast
+from holdfast.core.config.config import Config
+from holdfast.core.errors import Stop
+from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
+from holdfast.mind.serving import limits
+from holdfast.supervisor.needs import refuse_what_is_missing
+from holdfast.trainer.model import quantised
+from holdfast.trainer.model.frozen import widened
+from holdfast.trainer.refuse import Refusal
+from support.stand import Stand, model_folder
+
+pytest.importorskip("bitsandbytes")
+KINDS = [("nf4", False), ("nf4", True), ("fp4", False), ("int8", False)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(tmp_path_factory.mktemp("model"), dtype=torch.bfloat16)
+
+
+def stand_of(model: Path, kind: str, double: bool = False, dtype: str = "fp32", adapter: str = "lora") -> Stand:
+    train = {"frozen": kind, "double_quant": double, "lr": 1e-2}
+    return Stand(model, settings={"frozen": kind, "double_quant": double, "dtype": dtype}, train=train, adapter={"type": adapter})
+
+
+@pytest.mark.parametrize(("kind", "double"), KINDS)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_state_holds_all_that_later_steps_need(model: Path, kind: str, double: bool, dtype: str) -> None:
+    stand = stand_of(model, kind, double, dtype)
+    assert stand.task.held and not stand.task.held.fault and stand.task.prove() == ({}, "")
+    losses = [stand.step(step) for step in range(1, 4)]
+    kept = stand.saved()
+    losses += [stand.step(step) for step in range(4, 6)]
+    again = stand_of(model, kind, double, dtype)
+    assert again.task.held and again.task.held.sha256 == stand.task.held.sha256
+    again.restore(kept)
+    assert [again.step(step) for step in range(4, 6)] == losses[3:] and again.saved() == stand.saved()
+    assert losses[-1] < losses[0]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its rows are whole blocks."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    return model_folder(tmp_path_factory.mktemp("wide"), dtype=torch.bfloat16, **sizes)
+
+
+def test_dora_on_rows_that_are_no_whole_blocks_is_refused(model: Path) -> None:
+    with pytest.raises(Refusal, match=r"multiple of 64 numbers; model\.layers\.0\.\S+ has 32"):
+        stand_of(model, "nf4", adapter="dora")
+
+
+@pytest.mark.parametrize("adapter", ["dora", "adalora", "ia3", "prompt"])
+def test_other_adapters_are_trained_on_4_bits_too(wide: Path, adapter: str) -> None:
+    stand = stand_of(wide, "nf4", adapter=adapter)
+    losses = [stand.step(step) for step in range(1, 5)]
+    assert losses[-1] < losses[0]
+
+
+def test_products_and_gradients_are_those_of_bitsandbytes_own_layer(wide: Path) -> None:
+    import bitsandbytes
+
+    stand = stand_of(wide, "nf4")
+    module: Any = stand.task.base.get_submodule("model.layers.0.mlp.up_proj").base_layer
+    theirs = bitsandbytes.nn.Linear4bit(module.in_features, module.out_features, bias=False, compute_dtype=torch.float32)
+    theirs.weight = module.weight
+    inputs = [torch.randn(6, module.in_features).requires_grad_()]
+    inputs.append(inputs[0].detach().clone().requires_grad_())
+    ours, own = module(inputs[0]), theirs(inputs[1])
+    assert torch.allclose(ours, own, rtol=1e-5, atol=1e-5)
+    ours.sum().backward()
+    own.sum().backward()
+    assert torch.allclose(inputs[0].grad, inputs[1].grad, rtol=1e-5, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_weights_are_quantised_once_and_made_again_to_the_bit_where_they_were_lost(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    first = stand_of(model, "nf4").task.held
+    (file,) = (tmp_path / "quantised").iterdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(quantised, "_parts", lambda *_: pytest.fail("quantised again"))
+        again = stand_of(model, "nf4").task.held
+    file.write_bytes(file.read_bytes()[:-9])
+    third = stand_of(model, "nf4").task.held
+    assert first and again and third and first.sha256 == again.sha256 == third.sha256
+
+
+def test_a_kernel_that_is_silently_wrong_is_seen_before_step_1_and_steps_down(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(weight: Any, dtype: torch.dtype) -> torch.Tensor:
+        return widened(weight, dtype) * 0.5
+
+    monkeypatch.setattr("holdfast.trainer.model.frozen.widened", wrong)  # not that of the proof's own look at the weight
+    changes, reason = stand_of(model, "nf4").task.prove()
+    assert changes == {"frozen": "half", "double_quant": False} and "weights are held in 16 bits: the" in reason
+
+
+def test_what_does_not_go_together_is_told() -> None:
+    for train, adapter, said in (
+        ({"frozen": "nf4"}, {"type": "full"}, "type full trains the weights themselves"),
+        ({"frozen": "int8", "double_quant": True}, {}, "double_quant belongs to"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Config.model_validate({"model": "tiny", "data": {"files": "x"}, "train": train, "adapter": adapter})
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "by gptq in 4 bits"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes in 4"),
+    ],
+)
+def test_a_model_that_comes_quantised_is_told_with_what_to_do(about: dict[str, Any], said: str) -> None:
+    told = comes_quantised(ModelFacts(Path("m"), {"quantization_config": about}, {}, 0))
+    assert told and said in told[0] and "nf4" in told[1]
+
+
+def test_a_run_on_4_bits_ends_with_an_adapter_and_says_what_it_was_trained_on(config_of: Any, tmp_path: Path) -> None:
+    config = config_of(train={"frozen": "nf4", "steps": 3}, data={"held_out": 0.05}, evaluate={"generate": 0})
+    done = holdfast("train", config, "--run", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "nf4" in (tmp_path / "run/frozen.json").read_text() and (tmp_path / "run/adapter/adapter_model.safetensors").is_file()
+
+
+LIMITS: list[tuple[dict[str, Any], str]] = [
+    ({"type": "dora"}, "no DoRA adapter; merged"),
+    ({"type": "prompt"}, "no prompt tuning adapter"),
+    ({"r": 48}, "--max-lora-rank 64"),
+    ({"r": 16, "init": "pissa"}, "--max-lora-rank 32"),
+    ({"r": 8, "modules_to_save": ["lm_head"]}, r"no adapter with modules_to_save \(lm_head\)"),
+    ({"r": 8}, ""),
+    ({"type": "full"}, ""),
+]
+
+
+@pytest.mark.parametrize(("adapter", "said"), LIMITS)
+def test_who_cannot_serve_the_artifact_is_told_before_it_is_trained(adapter: dict[str, Any], said: str) -> None:
+    found = limits(Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": adapter}))
+    assert re.search(said, " ".join(found)) if said else not found
+
+
+def test_a_package_that_is_not_installed_is_named_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "train": {"frozen": "nf4", "optimizer": "adamw8bit"}})
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(Stop, match=r"frozen: nf4 and train.optimizer: adamw8bit need bitsandbytes") as stop:
+        refuse_what_is_missing(config, read_model("tiny"))
+    assert "holdfast[quantised]" in stop.value.hint
