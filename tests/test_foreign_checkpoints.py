@@ -81,7 +81,7 @@ DAMAGE = {
     "weights empty": (lambda folder: cut(folder / "adapter_model.safetensors", 0), "is torn: 0 bytes"),
     "weights infinite": (lambda folder: infinite(folder, "float32"), "a holds a value that is not finite"),
     "halves infinite": (lambda folder: infinite(folder, "float16"), "a holds a value that is not finite"),
-    "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "it holds no weights"),
+    "weights under a name of their own": (lambda folder: (folder / "adapter_model.safetensors").rename(folder / "w.safetensors"), None),
     "optimizer cut": (lambda folder: cut(folder / "optimizer.pt", 3000), "optimizer.pt is torn"),
     "optimizer flipped": (lambda folder: flip(folder / "optimizer.pt", 2000), "the checksum of archive/data/0 does not match"),
     "optimizer empty": (lambda folder: cut(folder / "optimizer.pt", 0), "optimizer.pt is empty"),
@@ -115,6 +115,13 @@ def test_a_file_of_states_that_its_elder_has_must_not_be_missing(tmp_path: Path)
     found = newest_whole(tmp_path, "trainer", {})
     assert found.path == elder and found.aside[0][1] == "rng_state.pth is missing, which checkpoint-10 has"
     assert (tmp_path / "set-aside-checkpoint-20").is_dir()
+
+
+def test_weights_that_its_elder_has_must_not_be_missing(tmp_path: Path) -> None:
+    elder, younger = checkpoint(tmp_path, 10), checkpoint(tmp_path, 20)
+    (younger / "adapter_model.safetensors").unlink()
+    found = newest_whole(tmp_path, "trainer", {})
+    assert found.path == elder and found.aside[0][1] == "it holds no weights, which checkpoint-10 does"
 
 
 def test_names_of_an_earlier_time_are_kept_when_another_is_set_aside(tmp_path: Path) -> None:

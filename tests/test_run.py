@@ -145,6 +145,20 @@ def test_a_command_whose_supervisor_was_killed_is_adopted(tmp_path: Path) -> Non
     assert "adopted the living attempt 1" in summary["told"] and summary["attempts"] == 1
 
 
+def test_a_run_is_followed_and_stopped_from_another_terminal(tmp_path: Path) -> None:
+    words = ["sh", "-c", "while true; do echo tick; sleep 0.2; done"]
+    child = start("run", "--run", tmp_path / "run", "--", *words, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "run/attempts/001/rank0.json").exists())
+    looker = start("attach", tmp_path / "run", cwd=tmp_path)
+    child.kill()
+    ended(child)
+    stopped = holdfast("stop", tmp_path / "run", cwd=tmp_path)
+    assert stopped.returncode == 0 and "interrupted" in stopped.stdout
+    out, _ = looker.communicate(timeout=60)
+    assert not left_by(tmp_path)
+    assert looker.returncode == 130 and "tick\n" in out
+
+
 def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
     child = start("run", "--run", tmp_path / "run", "--", "sleep", "60", cwd=tmp_path)
     wait_until(lambda: (tmp_path / "run/attempts/001/rank0.json").exists())

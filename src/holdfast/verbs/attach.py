@@ -11,6 +11,7 @@ from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, USAGE, Sto
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.supervisor.runs import RUNS, chosen, entry, runs_in
+from holdfast.ui.echo import Echo
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.world.process import LOOK_EVERY_S, Attempt
@@ -52,6 +53,9 @@ def _the_living_one() -> RunFolder:
 
 def _look_on(folder: RunFolder, terminal: Terminal) -> None:
     """Show the run's progress until nobody works on it any more."""
+    if folder.command_file.exists():
+        _show_command(folder)
+        return
     looked, begun, told = 0.0, False, False
     doing: str | None = None
     attempt: Attempt | None = None
@@ -76,6 +80,20 @@ def _look_on(folder: RunFolder, terminal: Terminal) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
+def _show_command(folder: RunFolder) -> None:
+    """Show what somebody else's command prints until nobody works on it any more."""
+    echo, shown_of = Echo(1), 0
+    while lives(folder):
+        newest = max(folder.attempts(), default=0)
+        if newest != shown_of:
+            echo.drain()
+            echo.follow(folder.attempt(newest) / "output.log", from_end=not shown_of)
+            shown_of = newest
+        echo.look()
+        time.sleep(LOOK_EVERY_S)
+    echo.drain()
+
+
 def _ended(standing: Standing, terminal: Terminal) -> tuple[int, Json]:
     """Show how a run ended that nobody works on; its exit code."""
     run, state = standing.run, standing.state
@@ -83,7 +101,8 @@ def _ended(standing: Standing, terminal: Terminal) -> tuple[int, Json]:
     after = f"after step {standing.step}" if standing.step else "before its first step"
     if state == "dead":
         raise Stop(BLOCKED, f"{run.path} ended {after} and was not finished", f"resume with: {command}")
-    terminal.summary(standing.summary, run)
+    if not run.command_file.exists():
+        terminal.summary(standing.summary, run)
     if state == "gave_up":
         raise Stop(GAVE_UP, f"gave up {after}: {standing.summary['reason']}", f"fix the cause, then resume with: {command}")
     if state == "interrupted":

@@ -11,11 +11,15 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.identity import Identity, alive, myself
+from holdfast.core.run.command import read_command
 from holdfast.core.run.folder import RunFolder
+from holdfast.supervisor.command.run_to_end import run_command
+from holdfast.supervisor.command.wishes import Wishes
 from holdfast.supervisor.prepare import held
 from holdfast.supervisor.run_to_end import run_to_end
 from holdfast.supervisor.runs import chosen, entry
 from holdfast.supervisor.signals import StopSignals
+from holdfast.ui.echo import Echo
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.world.holder import signal_holder
@@ -64,11 +68,15 @@ def _stop(folder: RunFolder, terminal: Terminal) -> None:
         elif pid is not None and identity not in asked:
             asked.append(identity)
             _ask(standing, identity)
-            terminal.say(f"asked process {pid} to stop {shown(folder.path)}: it finishes its step and saves")
+            terminal.say(f"asked process {pid} to stop {shown(folder.path)}: {_what_follows(folder)}")
         if time.monotonic() - reminded > _REMIND_EVERY_S:
             reminded = time.monotonic()
             terminal.tell(_still(standing))
         time.sleep(LOOK_EVERY_S)
+
+
+def _what_follows(folder: RunFolder) -> str:
+    return "it ends its command" if folder.command_file.exists() else "it finishes its step and saves"
 
 
 def _see_off(standing: Standing) -> None:
@@ -93,6 +101,9 @@ def _ask(standing: Standing, identity: Identity) -> None:
 def _take_over(folder: RunFolder, terminal: Terminal) -> None:
     """Adopt a trainer that nobody watches, only to stop it: its state is saved and its summary written as ever."""
     with held(folder.path):
+        if command := read_command(folder):
+            run_command(folder, command, terminal, Echo(1), Wishes(terminal, asked=1))
+            return
         stop = StopSignals()
         stop.asked = True
         run_to_end(folder, folder.config(), None, terminal, stop)

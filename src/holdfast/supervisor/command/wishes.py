@@ -11,11 +11,11 @@ from holdfast.ui.terminal import Terminal
 
 
 class Wishes:
-    """listening: whether somebody looks on, so that the command's output is shown."""
+    """listening: whether somebody looks on, so that the command's output is shown. asked: what is wanted from the start."""
 
-    def __init__(self, terminal: Terminal) -> None:
-        self.running, self.listening, self.terminal = False, True, terminal
-        self._asked = 0
+    def __init__(self, terminal: Terminal, asked: int = 0) -> None:
+        self.running, self.listening, self.terminal = False, not asked, terminal
+        self._asked = asked
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
 

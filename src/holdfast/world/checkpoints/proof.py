@@ -48,8 +48,9 @@ def _prove_trainer(place: Path, elder: Path | None) -> None:
     if state.get("global_step") != step:
         raise NotWhole(f"trainer_state.json is of step {state.get('global_step')}, the folder of step {step}")
     sharded = _prove_sharded(place)
-    if not sharded and not any((place / name).exists() for name in (*_WEIGHTS, *_INDEXES)) and not _adapters(place):
-        raise NotWhole("it holds no weights")
+    # a Trainer writes its state last: where none has weights, they are saved under names of their own
+    if not sharded and not _has_weights(place) and elder is not None and _has_weights(elder):
+        raise NotWhole(f"it holds no weights, which {elder.name} does")
     if elder is not None and elder.is_dir() and (missing := sorted(_states(elder) - _states(place))):
         raise NotWhole(f"{missing[0]} is missing, which {elder.name} has")
 
@@ -58,9 +59,9 @@ def _states(place: Path) -> set[str]:
     return {file.name for file in place.iterdir() if _STATE.fullmatch(file.name)}
 
 
-def _adapters(place: Path) -> bool:
-    """Whether there are adapters in folders of their own, as PEFT writes those with names."""
-    return any(place.glob("*/adapter_model.safetensors"))
+def _has_weights(place: Path) -> bool:
+    """By names a Trainer uses; adapters with names of their own are in folders."""
+    return any((place / name).exists() for name in (*_WEIGHTS, *_INDEXES)) or any(place.glob("*/adapter_model.safetensors"))
 
 
 def _prove_sharded(place: Path) -> bool:
