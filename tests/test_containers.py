@@ -12,7 +12,7 @@ from dockerfile_parse import DockerfileParser
 
 from conftest import ROOT, holdfast
 
-KNOWN = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENTRYPOINT", "ENV", "COMMENT"}
+KNOWN = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENTRYPOINT", "ENV", "COMMENT", "USER"}
 FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 
 
@@ -38,6 +38,14 @@ def test_a_dockerfile_is_well_formed_and_copies_what_exists(file: Path, tmp_path
         if entry["instruction"] == "RUN":
             assert not re.search(r"&&\s*$|\\\s*$", entry["content"].rstrip("\n"))
     assert json.loads(found[-1]["value"]) == ["holdfast"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_nothing_in_an_image_runs_as_root(file: Path, tmp_path: Path) -> None:
+    found = [entry["instruction"] for entry in instructions(file, tmp_path)]
+    users = [entry["value"] for entry in instructions(file, tmp_path) if entry["instruction"] == "USER"]
+    assert users == ["holdfast"] and "RUN" not in found[found.index("USER") :]
+    assert "--user" in file.read_text() and "@sha256:" in file.read_text()
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file.name != "cpu.Dockerfile"], ids=lambda file: file.name)
