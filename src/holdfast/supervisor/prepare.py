@@ -148,7 +148,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         listed = "\n".join(f"  {change}" for change in changed)
         longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
         hint = f"{longer}give another folder with --run DIR, or name (run.name)"
-        if steps := checkpoint_steps(run):
+        if config.task == "sft" and (steps := checkpoint_steps(run)):
             newest = shown(run.checkpoints / checkpoint_name(max(steps)))
             hint += f"; to begin a new run with what this one has learned: adapter.start={newest} --run DIR"
         if not run.committed():

@@ -72,6 +72,8 @@ def _make(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(
             USAGE, f"--make {arguments.make} --seed {arguments.seed}: at least one bar, and a seed of 0 or more", "as in --make 50000"
         )
+    if not 0 <= arguments.signal < 0.9:
+        raise Stop(USAGE, f"--signal {arguments.signal}: from 0 to below 0.9", "0 makes returns that nothing predicts")
     if arguments.out is not None:
         raise Stop(
             USAGE, "--make writes FILE and the file of --vix; --out is for features", "make the bars, then give the command without --make"
