@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,7 +57,27 @@ def test_a_management_library_that_cannot_be_imported_is_named(
     assert verdict(findings) == "risky" and "importing pynvml" in findings[0].message
 
 
-@pytest.mark.parametrize("how", ["hangs", pytest.param("crashes", marks=pytest.mark.long)])
+ASK = """
+from holdfast.trainer.__main__ import main
+try:
+    main(["no such job"])
+except SystemExit:
+    pass
+try:
+    import pynvml
+except ModuleNotFoundError:
+    print("kept out")
+"""
+
+
+def test_a_trainer_keeps_management_libraries_out(path_with: Any) -> None:
+    environment = os.environ | {"PYTHONPATH": path_with("pynvml", BROKEN["crashes"][0])}
+    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "kept out\n", done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", BROKEN)
 @pytest.mark.usefixtures("exec_only")
 def test_training_goes_round_a_management_library(how: str, path_with: Any, tmp_path: Path) -> None:
     """torch imports pynvml wherever it is; the trainer is not there to wait for it."""
