@@ -39,11 +39,12 @@ OPTIONS = {
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
     "export": {"RUN|ADAPTER", "--to", "--out", "--quantise", "--llama-cpp", "--json"},
+    "serve": {"RUN|ADAPTER", "--port", "--ab", "--engine", "--json"},
     "models": {"list|promote NAME VERSION|rollback NAME", "--json"},
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
 }
 BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"tune", "serve", "learn", "watch"}
+NOT_YET = {"tune", "learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {

@@ -36,6 +36,7 @@ VERBS = {
     "chat": "talk to the base and the tuned model of a run side by side",
     "verify": "tell whether the tuned model is better than the base, on rows it has not seen",
     "export": "write a run's result for other programs, proven equal to base and adapter",
+    "serve": "serve base and tuned model on this machine, OpenAI-compatible, with a page to compare them blind",
     "models": "list what was shipped, promote a version past a gate, or roll back",
     "data": "check rows, clean, split, sample or compare them, make them from a recipe, collect them from real use",
     "report": "regenerate a run's one-file report",

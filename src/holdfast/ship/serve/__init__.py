@@ -1,0 +1,1 @@
+"""Serve base and tuned model behind one OpenAI-compatible endpoint on loopback."""

@@ -1,0 +1,63 @@
+"""Answer for `holdfast serve`: one request a line on standard input, one token a line on standard output. Knows no HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from holdfast.core.errors import told
+from holdfast.core.files import Json, read_json
+from holdfast.trainer.model.plain import load_plain
+
+
+def serve(path: Path) -> int:
+    """Load base and adapter, say so, and answer until the input ends."""
+    request: Json = read_json(path) or {}
+    torch.set_num_threads(request["threads"])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_plain(request["model"], request["adapter"], device)
+    _say({"ready": True})
+    for line in sys.stdin.buffer:
+        try:
+            for part in _tokens(model, orjson.loads(line), request["ends"], device):
+                _say(part)
+        except RuntimeError as error:  # what does not fit into memory, say; the next may
+            _say({"error": told(error)})
+    return 0
+
+
+def _say(part: Json) -> None:
+    sys.stdout.buffer.write(orjson.dumps(part, option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
+
+
+@torch.inference_mode()
+def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device) -> Iterator[Json]:
+    """One token a time, then why there are no more."""
+    draws = torch.Generator().manual_seed(wanted["seed"])
+    with contextlib.nullcontext() if wanted["model"] == "tuned" else model.disable_adapter():
+        ids, cache = torch.tensor([wanted["ids"]], device=device), None
+        for _ in range(wanted["longest"]):
+            out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache, number = out.past_key_values, _drawn(out.logits[0, -1].float().cpu(), wanted, draws)
+            if number in ends:
+                yield {"end": "stop"}
+                return
+            yield {"id": number}
+            ids = torch.tensor([[number]], device=device)
+    yield {"end": "length"}
+
+
+def _drawn(logits: torch.Tensor, wanted: Json, draws: torch.Generator) -> int:
+    """The likeliest token at temperature 0, else one drawn from the likeliest that make up top_p."""
+    if wanted["temperature"] <= 0:
+        return int(logits.argmax())
+    shares, order = torch.softmax(logits / wanted["temperature"], 0).sort(descending=True)
+    kept = shares * ((shares.cumsum(0) - shares) < wanted["top_p"])
+    return int(order[torch.multinomial(kept, 1, generator=draws)])
