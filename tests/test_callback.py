@@ -138,6 +138,22 @@ def test_a_full_disk_under_the_snapshot_ends_snapshots_alone(
     assert inside(tmp_path) == ["no_snapshots"]
 
 
+def test_a_state_is_kept_no_oftener_than_its_share_of_the_time_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.inside import packed
+
+    now, kept = [0.0], 0
+    monkeypatch.delenv("HOLDFAST_SNAPSHOT_SHARE", raising=False)
+    monkeypatch.setattr(packed.time, "perf_counter", lambda: now[0])
+    packer = packed.Packer(tmp_path / "state", "run")
+    for _ in range(1000):
+        now[0] += 0.1  # a step
+        if packer.due():
+            now[0] += 0.05  # what keeping it costs
+            packer.keep([torch.ones(3)], {})
+            kept += 1
+    assert 30 < kept < 50 and 0.05 * kept / (0.1 * 1000) <= 1.1 * packed.SHARE
+
+
 def test_a_sitecustomize_that_was_there_before_is_run_and_nothing_is_imported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['THEIRS'] = 'ran'")
     ours = ROOT / "src/holdfast/inside/site"

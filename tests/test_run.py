@@ -43,12 +43,14 @@ def resumed(place: Path) -> list[str | None]:
     [
         ("", [None], 0, []),
         ("kill:5:1", [None, "out/checkpoint-4"], 1, []),
-        ("raise:1:1,raise:5:2", [None, None, "out/checkpoint-4"], 2, []),
+        pytest.param("raise:1:1,raise:5:2", [None, None, "out/checkpoint-4"], 2, [], marks=pytest.mark.long),
         ("torn:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"]),
-        ("nan:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"]),
-        ("stateless:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"]),
+        pytest.param("nan:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"], marks=pytest.mark.long),
+        pytest.param("stateless:4:1", [None, "out/checkpoint-2"], 2, ["set-aside-checkpoint-4"], marks=pytest.mark.long),
         ("midsave:5:1", [None, "out/checkpoint-4"], 1, ["set-aside-checkpoint-6"]),
-        ("kill:7:1,torn:8:2", [None, "out/checkpoint-6", "out/checkpoint-6"], 3, ["set-aside-checkpoint-8"]),
+        pytest.param(
+            "kill:7:1,torn:8:2", [None, "out/checkpoint-6", "out/checkpoint-6"], 3, ["set-aside-checkpoint-8"], marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_trainer_script_that_dies_goes_on_from_its_newest_whole_checkpoint(
@@ -70,6 +72,7 @@ def test_a_hang_is_ended_by_the_pace_that_was_learned(tmp_path: Path) -> None:
     assert summary["incidents"][0]["cause"] == "hang" and resumed(tmp_path)[1] == "out/checkpoint-4"
 
 
+@pytest.mark.long
 def test_a_resume_flag_that_stands_there_is_replaced(tmp_path: Path) -> None:
     run(tmp_path, words=trainer("kill:4:1", "--save_steps", "3"))
     (tmp_path / "run").rename(tmp_path / "first")
@@ -85,7 +88,9 @@ def test_checkpoints_of_an_earlier_run_are_not_gone_on_from(tmp_path: Path) -> N
     assert resumed(tmp_path) == [None, "out/checkpoint-2"], "not checkpoint-6, which another run has made"
 
 
-@pytest.mark.parametrize(("faults", "cause", "attempts"), [("raise:5:*", "gpu_kernel_fault", 3), ("exit:1:*", "unknown", 3)])
+@pytest.mark.parametrize(
+    ("faults", "cause", "attempts"), [("raise:5:*", "gpu_kernel_fault", 3), pytest.param("exit:1:*", "unknown", 3, marks=pytest.mark.long)]
+)
 def test_what_fails_again_and_again_without_progress_is_given_up_with_a_post_mortem(
     tmp_path: Path, faults: str, cause: str, attempts: int
 ) -> None:
@@ -113,11 +118,13 @@ def run_again_keeps(place: Path) -> bool:
     return [event["cause"] for event in applied] == ["gpu_out_of_memory"] and bool(events(place / "run", "remedy_helped"))
 
 
+@pytest.mark.long
 def test_without_leave_nothing_is_changed(tmp_path: Path) -> None:
     run(tmp_path, words=trainer("oom:5:*"), code=3)
     assert "--per_device_train_batch_size" not in (tmp_path / "calls.txt").read_text()
 
 
+@pytest.mark.long
 def test_retries_are_a_limit(tmp_path: Path) -> None:
     summary = run(tmp_path, "--retries", 1, words=trainer("kill:3:*,kill:5:*"), code=3)
     assert summary["attempts"] == 2 and "--retries 1 allows no more" in summary["told"]
