@@ -122,7 +122,11 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
         told = answer(found, cards)
         text = "\n".join(wreck.lines) if wreck else ""
         lines.append(f"cause: {found.cause} ({found.confidence:.0%}): {told['explanation']}")
-        known = [one for one in fitted(told["remedies"], text, of_holdfast=False) if not one["command"].startswith("holdfast")]
+        known = (
+            []
+            if found.explanation
+            else [one for one in fitted(told["remedies"], text, of_holdfast=False) if not one["command"].startswith("holdfast")]
+        )
         for number, one in enumerate(known[:_REMEDIES], 1):
             said = "; ".join([*elsewhere(one["patch"]), *([one["command"]] if one["command"] else [])])
             lines.append(f"{number}. {one['what']}" + (f": {said}" if said else ""))

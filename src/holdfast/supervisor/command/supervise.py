@@ -177,7 +177,8 @@ class CommandSupervisor:
         if ending.kind == "finished":
             return wreck, Diagnosis("unknown", 0.0)
         if account.get("cause"):
-            return wreck, Diagnosis.plain(str(account["cause"]), 0.95, str(account.get("reason", "")))
+            reason = str(account.get("reason", ""))
+            return wreck, replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
         with (attempt.folder / "output.log").open("rb") as stream:
             return wreck, diagnose_wreck(wreck, cards_of("failures"), read_log(stream))
 
