@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import socket
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,16 +20,21 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import events, holdfast, kill, lines, make_rows, start, wait_until, write_rows
+from conftest import events, holdfast, kill, lines, make_rows, settings_with, start, wait_until, write_rows
 from holdfast.core.config.config import Train
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.timeline import Entry
 from holdfast.core.seat import Seat, first_host, seat_of
 from holdfast.mind.ranks import devices_for, shards_of
 from holdfast.supervisor.seated import with_ranks
 from holdfast.trainer import group
+from holdfast.trainer.alike import refuse_unlike
 from holdfast.trainer.group import Group
-from holdfast.trainer.rank import own_parts, parts_of
+from holdfast.trainer.rank import Rank, own_parts, parts_of
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.slow import SlowRanks, slowest
 from holdfast.world.trainers import Trainers
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -161,6 +167,28 @@ def test_a_run_goes_on_with_the_devices_that_are_left_and_takes_one_that_is_back
     assert launches == [[0, 1], [1], [0, 1]]
     said = [event["decision"]["reason"] for event in events(run, "attempt_ended")]
     assert said[0] == "rank 0: torch finds no GPU; going on with 1 of the ranks"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slow"),
+    [
+        ([1.0, 1.1], None),
+        ([1.0, 1.6], 1),
+        ([3.0, 1.0, 1.0, 1.2], 0),
+        ([0.001, 0.004], None),
+        ([1.0, 1.0, 2.0, 2.0], None),
+    ],
+)
+def test_a_slow_rank_is_named_by_what_the_others_take(seconds: list[float], slow: int | None) -> None:
+    assert slowest(seconds) == slow
+    told: list[Any] = []
+    watch = SlowRanks(lambda kind, **facts: told.append((kind, facts["rank"])))
+    for step in range(40):
+        watch.look(step, seconds)
+    assert told == ([("rank_slow", slow)] if slow is not None else []), "once"
+    for step in range(40, 80):
+        watch.look(step, [1.0] * len(seconds))
+    assert told == ([("rank_slow", slow), ("rank_slow", None)] if slow is not None else [])
 
 
 # -- the sum
@@ -453,3 +481,82 @@ def of_rank(run: Path, rank: int, module: str) -> int:
             if own and named and str(run) in command:
                 return int(entry.name)
     raise AssertionError(f"rank {rank} has no {module}")
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Callable[[str], None]]:
+    """Network namespaces hfa (10.77.0.1) and hfb (10.77.0.2) with a cable between them; what runs `ip` with some words."""
+
+    def ip(words: str) -> None:
+        subprocess.run(["ip", *words.split()], check=True, capture_output=True)
+
+    try:
+        for name in ("hfa", "hfb"):
+            ip(f"netns add {name}")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("network namespaces need root and iproute2")
+    try:
+        ip("link add va netns hfa type veth peer name vb netns hfb")
+        for name, number in (("a", 1), ("b", 2)):
+            ip(f"-n hf{name} addr add 10.77.0.{number}/24 dev v{name}")
+            ip(f"-n hf{name} link set v{name} up")
+            ip(f"-n hf{name} link set lo up")
+        yield ip
+    finally:
+        for name in ("hfa", "hfb"):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("exec_only")
+def test_a_cable_that_is_cut_between_two_nodes_costs_one_start(alone: SimpleNamespace, two_nodes: Callable[[str], None]) -> None:
+    """torchrun on two nodes that share a disk; nothing arrives for 12 s, and no error says so."""
+    config, run = alone.write("nodes", steps=40), alone.run.with_name("nodes")
+    wanted = trained(alone.write("forty-alone", steps=40))
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "5"]
+    begun = []
+    for rank, name in enumerate("ab"):
+        where = ["--node-rank", str(rank), "--local-addr", f"10.77.0.{rank + 1}", "--rdzv-conf", f"is_host={1 - rank}"]
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-id", "nodes"]
+        ours = ["-m", "--", "holdfast", "train", str(config), "run.hang_s=5", "--run", str(run)]
+        command = ["ip", "netns", "exec", f"hf{name}", *torchrun, *where, *meeting, *ours]
+        begun.append(subprocess.Popen(command, env=os.environ | {"GLOO_SOCKET_IFNAME": f"v{name}"}))
+    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) >= 5)
+    two_nodes("-n hfb link set vb down")
+    time.sleep(12)
+    two_nodes("-n hfb link set vb up")
+    assert [one.wait(400) for one in begun] == [0, 0]
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["artifact_sha256"] == wanted["artifact_sha256"]
+    assert any("so it is the connection between them" in incident["evidence"] for incident in summary["incidents"])
+
+
+@pytest.mark.parametrize(
+    ("differs", "sentence"),
+    [
+        ({"torch": "2.5.1"}, "the version of torch differs between ranks"),
+        ({"holdfast": "0.0.1"}, "the version of holdfast differs between ranks"),
+        ({"device": "NVIDIA A100"}, "the kind of device differs between ranks: CPU"),
+        ({"rows": "0" * 64, "file": ["node2", 1, 2]}, r"the tokenised rows \(data.safetensors\) differs between ranks"),
+        ({"timeline": []}, r"the settings \(timeline.jsonl\) differs between ranks \(node2\)"),
+        ({"file": ["node2", 1, 2]}, None),
+        ({}, None),
+    ],
+)
+def test_ranks_that_are_unlike_are_refused_with_the_difference(tmp_path: Path, differs: dict[str, Any], sentence: str | None) -> None:
+    run = RunFolder(tmp_path)
+    run.data_file.write_bytes(b"rows")
+    job: Any = SimpleNamespace(run=run, timeline=[Entry(1, {"threads": 1})])
+
+    class Two(Rank):
+        size = 2
+
+        def exchange(self, facts: dict[str, Any]) -> list[dict[str, Any]]:
+            return [facts, facts | {"host": "node2"} | {key: differs[key] for key in facts.keys() & differs.keys()}]
+
+    if sentence is None:
+        refuse_unlike(Two(), job, settings_with())
+    else:
+        with pytest.raises(Refusal, match=sentence) as refused:
+            refuse_unlike(Two(), job, settings_with())
+        assert refused.value.cause == "launch_misconfigured"

@@ -40,6 +40,7 @@ from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_me
 from holdfast.trainer.rank import ALONE, PeerLost, Rank
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.slow import SlowRanks
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.restore import Found, state_for_training
 from holdfast.trainer.state.saving import Saving
@@ -182,7 +183,7 @@ def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
         rehearse(bench, announcer.rehearsal)
-    watch = MemoryWatch(bench)
+    watch, slow = MemoryWatch(bench), SlowRanks(job.event)
     held_out = HeldOut(bench, snapshots)
     over = held_out.over(step)
     while not over and not job.stopping.asked:
@@ -205,6 +206,7 @@ def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
             saving.asked(step)
         snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
         watch.look(step)
+        slow.look(step, computed.seconds if computed else ())
         over = held_out.over(step)
     kind, code = ("finished", DONE) if over else ("interrupted", INTERRUPTED)
     snapshots.end()

@@ -149,6 +149,8 @@ def _hanging(attempt: Attempt, text: str) -> Json:
         return facts
     where = {str(rank): "waits for the others" if one.get("waits") else one["phase"] for rank, one in pulses.items()}
     named = f"; rank {', '.join(map(str, guilty))} of {size} hangs, the others wait" if 0 < len(guilty) < size else ""
+    if len(pulses) == size and not guilty:
+        named = f"; all {size} ranks wait for each other, so it is the connection between them"
     return facts | {"reason": text + named, "ranks": where, "rank": guilty[0] if len(guilty) == 1 else None}
 
 
