@@ -176,7 +176,7 @@ def test_a_run_goes_on_with_the_devices_that_are_left_and_takes_one_that_is_back
         ([1.0, 1.6], 1),
         ([3.0, 1.0, 1.0, 1.2], 0),
         ([0.001, 0.004], None),
-        ([1.0, 1.0, 2.0, 2.0], None),
+        ([1.0, 1.0, 2.0, 2.0], 2),
     ],
 )
 def test_a_slow_rank_is_named_by_what_the_others_take(seconds: list[float], slow: int | None) -> None:
@@ -537,8 +537,8 @@ def test_a_cable_that_is_cut_between_two_nodes_costs_one_start(alone: SimpleName
         ({"torch": "2.5.1"}, "the version of torch differs between ranks"),
         ({"holdfast": "0.0.1"}, "the version of holdfast differs between ranks"),
         ({"device": "NVIDIA A100"}, "the kind of device differs between ranks: CPU"),
-        ({"rows": "0" * 64, "file": ["node2", 1, 2]}, r"the tokenised rows \(data.safetensors\) differs between ranks"),
-        ({"timeline": []}, r"the settings \(timeline.jsonl\) differs between ranks \(node2\)"),
+        ({"rows": "0" * 64, "file": ["node2", 1, 2]}, r"the file of tokenised rows \(data.safetensors\) differs between ranks"),
+        ({"timeline": []}, r"the timeline of settings \(timeline.jsonl\) differs between ranks \(node2\)"),
         ({"file": ["node2", 1, 2]}, None),
         ({}, None),
     ],

@@ -20,8 +20,8 @@ _WORDS = {
     "holdfast": "the version of holdfast",
     "torch": "the version of torch",
     "device": "the kind of device",
-    "rows": "the tokenised rows (data.safetensors)",
-    "timeline": "the settings (timeline.jsonl)",
+    "rows": "the file of tokenised rows (data.safetensors)",
+    "timeline": "the timeline of settings (timeline.jsonl)",
 }
 
 
