@@ -25,6 +25,8 @@ _TURNS = 1_000_000  # of all loops of one rendering
 _CPU_S = 10.0  # for one rendering
 _WIDEST = 1 << 12  # columns that a text is filled up to
 _WIDTHS = re.compile(r"\d{5,}|\*|\{[^{}]+\{")  # in a format: wider than that, or by an argument
+_WIDE = ("center", "indent", "wordwrap")  # filters that take one
+_LONG = ("join", "replace", "sum", "batch", "slice", "urlize")  # that make much of little
 _FILLING = {"center", "ljust", "rjust", "zfill", "expandtabs"}  # methods of a text that take a width
 
 
@@ -78,8 +80,7 @@ def sandbox() -> Sandbox:
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     plain = dict(environment.filters)
-    environment.filters |= {name: _with_width(plain[name]) for name in ("center", "indent", "wordwrap")}
-    environment.filters |= {name: _bounded(plain[name]) for name in ("join", "replace", "sum", "batch", "slice", "format", "urlize")}
+    environment.filters |= {name: _bounded(name, plain[name]) for name in (*_WIDE, *_LONG, "format")}
     environment.filters["tojson"] = to_json
     environment.filters["_counted"] = _counted
     environment.filters["_measured"] = _measured
@@ -139,29 +140,18 @@ def _small(left: Any, right: Any) -> bool:
     return len(times) != 1 or max(sizes) * times[0] <= LONGEST
 
 
-def _with_width(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that takes a width; its own marks (what of the context it wants) stay."""
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose result is measured, and its width before; its own marks (what of the context it wants) stay."""
 
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(value, int) and value > _WIDEST for value in (*args, *kwargs.values())):
-            raise TooMuch(f"it asks {function.__name__.removeprefix('do_')} for too wide a text")
-        return _measured(function(*args, **kwargs))
-
-    return _like(bounded, function)
-
-
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        if function.__name__ == "do_format" and _WIDTHS.search(str(args[0])):
+        if name in _WIDE and any(isinstance(value, int) and value > _WIDEST for value in (*args, *kwargs.values())):
+            raise TooMuch(f"it asks {name} for too wide a text")
+        if name == "format" and _WIDTHS.search(str(args[0])):
             raise TooMuch("it formats a text too widely")
         return _measured(function(*args, **kwargs))
 
-    return _like(bounded, function)
-
-
-def _like(bounded: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    for name, value in vars(function).items():
-        setattr(bounded, name, value)
+    for mark, value in vars(function).items():
+        setattr(bounded, mark, value)
     return bounded
 
 
