@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import USAGE, Stop
+from holdfast.core.facts.model_folder import read_model
 from holdfast.rows.recipe.recipe_file import read_file
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]\n" for at in range(1, 12))
@@ -60,3 +61,14 @@ def test_a_name_for_a_scalar_may_be_repeated(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("model: tiny\ndata: {files: run.yaml}\ntrain: {seed: &seed 7, steps: *seed}\n")
     assert load_config(file).train.steps == 7
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-that-name/rows.jsonl", "a\\0b"])
+@pytest.mark.parametrize("key", ["model", "files", "start"])
+def test_a_path_that_can_be_none_is_a_problem_of_the_config(tmp_path: Path, key: str, name: str) -> None:
+    files, adapter = (name, "{}") if key == "files" else ("rows.jsonl", f'{{start: "{name}"}}' if key == "start" else "{}")
+    model = name if key == "model" else "tiny"
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "run.yaml").write_text(f'model: "{model}"\ndata: {{files: ["{files}"]}}\nadapter: {adapter}\n')
+    with pytest.raises(Stop):
+        read_model(load_config(tmp_path / "run.yaml").model)

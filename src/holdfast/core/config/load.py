@@ -230,11 +230,11 @@ def looks_local(model: str) -> bool:
 
 
 def find_path(name: str, folder: Path) -> Path | None:
-    path = Path(name).expanduser()
-    for candidate in (folder / path, path):
-        if candidate.exists():
-            return candidate.resolve()
-    return None
+    try:
+        path = Path(name).expanduser()
+        return next((candidate.resolve() for candidate in (folder / path, path) if candidate.exists()), None)
+    except (OSError, RuntimeError, ValueError):  # no name of a file: too long, of nobody's home
+        return None
 
 
 def _with_absolute_paths(config: Config, folder: Path) -> Config:

@@ -78,7 +78,7 @@ def read_model(model: str) -> ModelFacts:
     Raises Stop(1) when it cannot be had or is damaged, naming the file.
     """
     folder = EMBEDDED.get(model) or Path(model)
-    if not folder.is_dir():
+    if not is_folder(folder):
         folder = _from_hub(model)
     config = read_json(folder / "config.json")
     if config is None:
@@ -105,10 +105,18 @@ def _refuse_adapter(folder: Path) -> None:
         raise Stop(BLOCKED, f"{folder} holds an adapter and no model", f"to train it further: model: {base}, adapter.start: {folder}")
 
 
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder; no name that is too long for one is an error."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def hub_name(model: str) -> tuple[str, str | None]:
     """The name and the revision (a branch, a tag, a commit) of name@REVISION; None where none is asked for, and for a folder."""
     name, at, revision = model.partition("@")
-    return (name, revision) if at and not Path(model).exists() else (model, None)
+    return (name, revision) if at and not is_folder(Path(model)) else (model, None)
 
 
 def _from_hub(model: str) -> Path:
