@@ -136,7 +136,7 @@ def main() -> None:
             found = [measured(kind, name, split) for split in range(arguments.splits)]
             scores = np.array([score for score, _, _ in found])
             spent[kind] += [(seconds, peak) for _, seconds, peak in found]
-            cells.append(f"{scores.mean():.3f} ± {scores.std():.3f}")
+            cells.append(f"{scores.mean():.3f}" + (f" ± {scores.std():.3f}" if len(scores) > 1 else ""))
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
     for kind, costs in spent.items():
         print(f"{kind}: {np.mean([one for one, _ in costs]):.1f} s, {max(peak for _, peak in costs) >> 20} MiB")

@@ -36,7 +36,7 @@ def write_config(folder: Path, files: Path | list[Path], **sections: Tree) -> Pa
         "task": "tabular",
         "data": {"files": names, "held_out": 0.2},
         "table": {"target": "y"},
-        "network": {"hidden": "16,16", "exports": []},
+        "network": {"kind": "residual", "hidden": "16,16", "exports": []},
         "train": {"steps": 40, "effective_batch": 8, "lr": 3e-3, "threads": 1},
         "save": {"every": 7},
     }
@@ -92,7 +92,7 @@ def test_the_exported_program_gives_what_the_network_gives(trained: SimpleNamesp
     network, form, loss = load(artifact, load_config(trained.config), torch.device("cpu"))
     with torch.no_grad():
         inputs, codes = torch.from_numpy(table.inputs[rows]), torch.from_numpy(table.codes[rows].astype(np.int64))
-        wanted = network(inputs, codes) * form.target.scale + form.target.mean
+        wanted = combined(network(inputs, codes), loss.name) * form.target.scale + form.target.mean
     assert loss.name == "mse" and found.shape == (5, 1) and torch.allclose(found, wanted, atol=1e-4)
 
 
@@ -160,6 +160,7 @@ def call_verb(capsys: pytest.CaptureFixture[str]) -> Callable[..., Json]:
 
 
 KINDS: dict[str, Tree] = {
+    "residual": {"network": {"kind": "residual", "hidden": [32, 32, 16]}},
     "feedforward": {"network": {"kind": "feedforward", "hidden": [32, 16]}},
     "tabm": {"network": {"kind": "tabm", "members": 4}},
     "huber": {"table": {"loss": "huber"}},

@@ -114,10 +114,10 @@ class Network(Section):
     """The network of a task on tables."""
 
     kind: Literal["feedforward", "residual", "tabm"] = Field(
-        "residual", description="layers after each other; with skip connections and norms; or an ensemble that shares its layers (TabM)"
+        "tabm", description="layers after each other; with skip connections and norms; or an ensemble that shares its layers (TabM)"
     )
     hidden: Annotated[list[Width], Field(min_length=1, max_length=64), BeforeValidator(_widths)] = Field(
-        default_factory=lambda: [128, 128], description="width of each hidden layer: [32, 16], or the text 32,16; residual: of equal width"
+        default_factory=lambda: [128, 128], description="width of each hidden layer: [32, 16], or the text 32,16"
     )
     dropout: float = Field(0.1, ge=0.0, lt=1.0, description="share of each hidden layer's outputs that is dropped in training")
     activation: Literal["relu", "gelu", "silu"] = Field("relu", description="between layers")
@@ -126,9 +126,3 @@ class Network(Section):
     exports: tuple[Literal["program", "onnx"], ...] = Field(
         ("program", "onnx"), description="made of the finished network and compared: a torch.export program, ONNX"
     )
-
-    @model_validator(mode="after")
-    def _equal_widths(self) -> Network:
-        if self.kind == "residual" and len(set(self.hidden)) > 1:
-            raise ValueError(f"hidden {self.hidden}: a residual network has layers of one width, as [128, 128]")
-        return self

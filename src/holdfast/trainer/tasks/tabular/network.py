@@ -94,8 +94,11 @@ class TableNetwork(nn.Module):
             return StatelessDropout(network.dropout, f"dropout.{len(context.names)}", context)
 
         if network.kind == "residual":
-            layers.append(nn.Linear(width, network.hidden[0]))
-            layers += [Residual(size, network.activation, dropout()) for size in network.hidden]
+            for number, size in enumerate(network.hidden):
+                if number == 0 or size != width:
+                    layers.append(nn.Linear(width, size))
+                layers.append(Residual(size, network.activation, dropout()))
+                width = size
             layers += [nn.LayerNorm(network.hidden[-1]), _ACTIVATIONS[network.activation]()]
         else:
             for number, size in enumerate(network.hidden):
