@@ -129,7 +129,7 @@ gradient_accumulation_steps: 4
             [
                 "per_device_train_batch_size x gradient_accumulation_steps -> train.effective_batch: 16",
                 "learning_rate: 0.0001 -> train.lr",
-                "stage: rows of answers are all",
+                "stage: train.objective: sft, dpo",
                 "template: the chat template is the model's own",
                 "do_train: `holdfast train` trains",
             ],
@@ -139,8 +139,8 @@ gradient_accumulation_steps: 4
             "Axolotl",
             [
                 "micro_batch_size x gradient_accumulation_steps -> train.effective_batch: 8",
-                "adapter: LoRA is what there is",
-                "load_in_8bit: base models are not quantised",
+                "adapter: adapter.type names the kind",
+                "load_in_8bit: train.frozen holds the base model in nf4, fp4 or int8",
                 "datasets -> data.files",
             ],
         ),

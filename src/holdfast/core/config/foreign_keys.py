@@ -41,15 +41,15 @@ _ELSEWHERE = {  # names of the Trainer's arguments, of PEFT, Axolotl and LLaMA-F
 }
 OURS = {theirs: ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
 _NO_KEY = {  # why some have none of ours
-    "rows of answers are all that is trained on (sft)": "stage sft rlhf rl",
+    "train.objective: sft, dpo, orpo, simpo or kto": "stage sft rlhf rl",
     "`holdfast train` trains; evaluate.every evaluates on the way": ("do_train do_eval do_predict do_test predict_with_generate"),
     "the chat template is the model's own": "template chat_template conversation default_system",
-    "LoRA is what there is: the keys of `adapter`": ("finetuning_type peft_type peft lora use_lora use_peft lora_config qlora"),
-    "base models are not quantised": (
+    "adapter.type names the kind": ("finetuning_type peft_type peft lora use_lora use_peft lora_config qlora"),
+    "train.frozen holds the base model in nf4, fp4 or int8": (
         "load_in_8bit load_in_4bit quantization_bit quantization_method bnb_4bit_quant_type "
         "bnb_4bit_compute_dtype double_quantization quantization bnb_config_kwargs"
     ),
-    "plain LoRA is what there is": (
+    "adapter.type and the keys of `adapter`": (
         "use_dora use_rslora lora_modules_to_save additional_target lora_fan_in_fan_out loraplus_lr_ratio pissa_init"
     ),
     "code of a model's own is never run": "trust_remote_code",
@@ -59,13 +59,13 @@ _NO_KEY = {  # why some have none of ours
         "pad_to_sequence_len eval_sample_packing remove_unused_columns"
     ),
     "`holdfast data sample` draws rows": "max_samples",
-    "answers alone are learned": "train_on_inputs train_on_prompt mask_history",
+    "data.train_on: assistant, last or all": "train_on_inputs train_on_prompt mask_history",
     "a run folder is never overwritten": "overwrite_output_dir",
     "the same command resumes an unfinished run": "resume_from_checkpoint auto_resume_from_checkpoints",
     "each step is logged and drawn": (
         "logging_steps logging_strategy logging_first_step plot_loss include_tokens_per_second include_num_input_tokens_seen"
     ),
-    "AdamW is the optimizer": "optimizer optim optim_args",
+    "train.optimizer names it": "optim optim_args",
     "a run uses one device": ("deepspeed fsdp fsdp_config ddp_timeout local_rank ddp_find_unused_parameters tensor_parallel_degree"),
     "model and tokenizer are taken as they are": (
         "special_tokens tokens added_tokens resize_vocab tokenizer_type model_type is_llama_derived_model strict revision tokenizer"
@@ -73,7 +73,8 @@ _NO_KEY = {  # why some have none of ours
     "run.track names a tracker": "wandb_entity wandb_watch wandb_run_id wandb_log_model",
     "nothing is uploaded": "hub_model_id push_to_hub hub_strategy",
     "evaluate.keep_best": "load_best_model_at_end metric_for_best_model greater_is_better",
-    "preferences cannot be trained on": ("pref_beta pref_loss beta dpo kto ppo_epochs reward_model ref_model"),
+    "train.objective (dpo, orpo, simpo, kto) and the keys of `preference`": "pref_beta pref_loss dpo kto",
+    "there is no such objective": "ppo_epochs reward_model ref_model",
     "there is no such setting": "neftune_noise_alpha noisy_embedding_alpha label_smoothing_factor",
 }
 NO_KEY = {theirs: why for why, names in _NO_KEY.items() for theirs in names.split()}
