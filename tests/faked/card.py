@@ -20,6 +20,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 
 torch.set_num_threads(1)
+sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # it would look for the card's driver when PEFT imports it
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.current_device = lambda: 0

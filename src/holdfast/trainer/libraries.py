@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,16 @@ def libraries(of_text: bool = True) -> Iterator[None]:
     of_text: transformers is among them.
     """
     gc.disable()
+    hidden = "bitsandbytes" not in sys.modules
+    if hidden:  # PEFT imports it wherever it is installed, a quarter of the time; a run that wants it imports it (quantising.py)
+        sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
     if of_text:
         _read_models_once()
-    yield
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["bitsandbytes"]
     gc.freeze()
     gc.enable()
 

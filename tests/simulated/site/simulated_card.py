@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import sys
 import types
 from typing import Any
 
@@ -24,6 +25,8 @@ _LIBRARY.card_pin.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 _LIBRARY.card_unpin.argtypes = [ctypes.c_uint64]
 
 import torch  # noqa: E402
+
+sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # it would look for the card's driver when PEFT imports it
 
 TOTAL = int(_OPTIONS["total"])
 
