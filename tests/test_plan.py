@@ -257,3 +257,46 @@ def test_every_real_model_is_counted_as_its_modules_are(name: str, counted: Any)
     plan = _planned(name, "MI300X")
     total, sides = counted(json.loads((CONFIGS / name / "config.json").read_text()))
     assert plan.params == Params(total=total + 32 * sides, trainable=32 * sides)
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "three-billion.md"
+
+
+@pytest.mark.long
+def test_the_page_of_the_three_billion_has_the_plans_numbers() -> None:
+    folder = CONFIGS / "Qwen2.5-3B-Instruct"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here")
+    tree = {"model": str(folder), "data": {"files": "rows"}, "adapter": {"r": 16, "alpha": 32}}
+    config = Config.model_validate(tree | {"train": {"max_tokens": 1024, "micro_batch_tokens": 1024, "precision": "fp32"}})
+    plan = plan_run(config, with_card({}, named_card("RTX 5090"))).plan
+    page = PAGE.read_text(encoding="utf-8")
+    assert plan.fits
+    told = [size for kind, size in plan.bytes.by_kind().items() if size] + [plan.peak_bytes, plan.params.trainable]
+    told += [other.peak_bytes for other in plan.alternatives]
+    assert [f"{size:,}" for size in told if f"{size:,}" not in page] == []
+    base = plan.params.total - plan.params.trainable
+    assert [f"{width * base:,}" for width in (4, 8) if f"{width * base:,}" not in page] == [], "the old sum"
+
+
+ACCURACY = Path(__file__).parents[1] / "benchmarks" / "plan" / "accuracy.py"
+_STEP = {"device": "cpu", "attention": "sdpa", "micro_batch_tokens": 400, "threads": 2, "steps": 1, "samples": 1}
+DRAWS: list[dict[str, Any]] = [
+    {"settings": _STEP | {"dtype": "fp32", "packing": True, "checkpointed_layers": 2}, "lengths": [150, 100, 90], "labels": 200},
+    {"settings": _STEP | {"dtype": "bf16", "packing": False, "checkpointed_layers": 0}, "lengths": [130, 100, 60], "labels": 80},
+]
+
+
+def test_a_traced_step_takes_what_the_step_takes() -> None:
+    """The same shapes with weights, by torch's own allocator: never 1 % too little, at the most 3 % too much."""
+    model = LLAMA | {"hidden_size": 256, "intermediate_size": 640, "vocab_size": 8000, "pad_token_id": 0}
+    adapter = {"r": 8, "alpha": 16, "dropout": 0.1}
+    asked = "".join(json.dumps({"model": model, "adapter": adapter, "stored": "BF16"} | draw) + "\n" for draw in DRAWS)
+    said = {}
+    for role in ("trace", "measure"):
+        command = [sys.executable, str(ACCURACY), "--role", role]
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=os.environ)
+        said[role] = [json.loads(line)["peak"] for line in done.stdout.splitlines() if line.startswith("{")]
+        assert len(said[role]) == len(DRAWS), done.stderr
+    errors = [planned / measured - 1 for planned, measured in zip(said["trace"], said["measure"], strict=True)]
+    assert all(-0.01 < error < 0.03 for error in errors), errors

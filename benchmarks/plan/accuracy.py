@@ -101,6 +101,8 @@ def measured(draw: dict[str, Any]) -> dict[str, Any]:
 
     settings = Settings.model_validate(draw["settings"])
     device = prepare_torch(settings)
+    gc.collect()
+    others = _there()  # of draws before this one
     with tempfile.TemporaryDirectory() as folder:
         kind = torch.float32 if draw["stored"] == "F32" else torch.bfloat16
         about = transformers.AutoConfig.for_model(**draw["model"])
@@ -109,7 +111,7 @@ def measured(draw: dict[str, Any]) -> dict[str, Any]:
         task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"]), device)
         optimizer = AdamW(task.artifact, config.train)
         gc.collect()
-        before = _there()
+        before = _there() - others
         within = _within(task, optimizer, draw)
     return {"before": before, "within": within, "peak": before + within}
 
@@ -146,7 +148,7 @@ def _there() -> int:
 
 def rules(draw: dict[str, Any]) -> dict[str, float]:
     """What popular rules say of a draw, in bytes."""
-    model, tokens = draw["model"], sum(draw["lengths"])
+    model = draw["model"]
     total, trainable = draw["trace"]["params"]["total"], draw["trace"]["params"]["trainable"]
     width = 2 if draw["settings"]["dtype"] == "bf16" else 4
     hidden, layers, heads = model["hidden_size"], model["num_hidden_layers"], model["num_attention_heads"]
@@ -158,7 +160,6 @@ def rules(draw: dict[str, Any]) -> dict[str, float]:
         "weights x 1.2 (EleutherAI's rule for inference)": 1.2 * total * width,
         "weights + 16 bytes a trained parameter": states,
         "the same + activations by Korthikanti et al. (34 s b h + 5 b s^2 a) a layer": states + korthikanti,
-        "the same + hidden x layers x tokens x 4 bytes x 12": states + 48 * hidden * layers * tokens,
     }
 
 

@@ -16,7 +16,8 @@ class Demand(BaseModel):
     """Bytes at the peak of a step by kind; phase: what the step does then; building: the most while the model is made.
 
     held: by the allocator, at the most; layers: of the model; flops: of matrix products in a step; moved: bytes that all else reads and
-    writes; largest: [bytes, kind, operation and module] of the largest blocks at the peak; curve: bytes by kind over the step, where asked.
+    writes; process: interpreter and libraries, as they were in the process that traced it; largest: [bytes, kind, operation and module]
+    of the largest blocks at the peak; curve: bytes by kind over the step, where asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -29,6 +30,7 @@ class Demand(BaseModel):
     layers: int
     flops: float
     moved: float = 0.0
+    process: float = 0.0
     largest: list[tuple[int, str, str]] = []
     curve: dict[str, Any] | None = None
 
@@ -60,6 +62,7 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
         layers=max(0, round(at(low.layers, high.layers))),
         flops=at(low.flops, high.flops),
         moved=at(low.moved, high.moved),
+        process=high.process,
     )
 
 

@@ -36,7 +36,14 @@ def _of(model: str) -> Json:
                     "checkpointed_layers": choice.shape.again,
                 }
             )
-    return {"model": model, "params": params.model_dump() if params else None, "r": _R, "row": _ROW, "dtype": "bf16", "by_memory": rows}
+    return {
+        "model": model,
+        "params": params.model_dump() if params else None,
+        "r": _R,
+        "row": wanted.row,
+        "dtype": "bf16",
+        "by_memory": rows,
+    }
 
 
 def _card(size_gib: int) -> Json:

@@ -20,6 +20,7 @@ from holdfast.mind.demand import Demand
 from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES, exactness, settings_of, wanted_tokens
 from holdfast.mind.precision import choose_precision
+from holdfast.supervisor.compare_plan import seen_before
 from holdfast.supervisor.tracing import Tracer, tracer
 from holdfast.world.system import usable_threads
 
@@ -112,7 +113,8 @@ class Planner:
             choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
         others = alternatives(self.sweep, room, choice, self._halves_speed())
         plan = self._plan(choice, room)
-        plan = plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))})
+        seen = [told] if (told := seen_before(self.config, self.machine, plan)) else []
+        plan = plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan), *seen)})
         return Planned(plan, choice.demand, self._settings(choice.shape), self.model)
 
     def wanted(self) -> Shape:
@@ -131,8 +133,11 @@ class Planner:
         reserve = 1 - USABLE_SHARE
         if self.gpu:
             reserve = FREEZING_RESERVE if self.gpu.get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
-        beside = _CARD_CONTEXT if self.gpu else WORKSPACE_BYTES + self._snapshots(need)
+        beside = _CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
         return Room(capacity, int((capacity or 0) * reserve), beside, loads_here=self.gpu is None)
+
+    def _process(self, need: Demand) -> int:
+        return max(WORKSPACE_BYTES, int(need.process))
 
     def _snapshots(self, demand: Demand) -> int:
         save, memory = self.config.save, self.machine.get("memory_bytes")
@@ -162,7 +167,7 @@ class Planner:
     def _plan(self, choice: Choice, room: Room) -> Plan:
         shape, demand = choice.shape, choice.demand
         loading = room.loads_here and demand.building > demand.peak + demand.allocator
-        snapshot = 0 if self.gpu else room.beside - WORKSPACE_BYTES
+        snapshot = 0 if self.gpu else room.beside - self._process(demand)
         found = {"weights": demand.building} if loading else demand.bytes | {"allocator": demand.allocator}
         kinds = Bytes(
             **{kind: int(size) for kind, size in found.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import sys
 import time
 from pathlib import Path
@@ -29,12 +30,13 @@ _OTHERS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, OS
 def account() -> int:
     """Answer {config, model: {folder, config, stored}, ...}: with `shapes` the weights' shapes, else what a step needs."""
     said, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # interpreter and libraries: all that a trainer imports, too
     for line in sys.stdin.buffer:
         asked = orjson.loads(line)
         about = asked["model"]
         model = ModelFacts(Path(about["folder"]), about["config"], {}, 0, about["stored"])
         answer = _shapes(model) if asked.get("shapes") else told(Config.model_validate(asked["config"]), model, asked)
-        said.buffer.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE))
+        said.buffer.write(orjson.dumps(answer | {"process": process}, option=orjson.OPT_APPEND_NEWLINE))
         said.flush()
     return 0
 
