@@ -56,7 +56,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ask, name, much)
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3"])
+LONG = [pytest.param(family, marks=pytest.mark.long) for family in ("mistral", "qwen3", "gemma", "gemma2")]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3", *LONG])
 def test_a_merged_model_computes_what_base_and_adapter_do(family: str, made: Any, tmp_path: Path, here: None) -> None:
     answer = export(order_of(made(family).adapter, tmp_path / "out"))
     checked = answer["checked"]
@@ -77,7 +80,10 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+OFTEN = ("dora", "ranks and alphas by pattern", "the output layer")
+
+
+@pytest.mark.parametrize("kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.long) for kind in ADAPTERS])
 @pytest.mark.filterwarnings("ignore")
 def test_every_kind_of_lora_is_merged_as_peft_computes_it(kind: str, made: Any, tmp_path: Path, here: None) -> None:
     base = made("qwen2").base

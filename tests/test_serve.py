@@ -19,6 +19,8 @@ import pytest
 
 from conftest import holdfast
 from holdfast.cli import main
+from holdfast.rows.judge.layouts import parse_example
+from holdfast.rows.judge.preferences import parse_pair
 from holdfast.ship.serve.gateway import preference_row, tally
 from support.shipped import make_adapter, make_family
 
@@ -126,13 +128,18 @@ def test_answers_are_compared_blind_and_kept_as_rows(served: Any, tmp_path: Path
     assert 'holdfast_requests_total{model="tuned"}' in metrics
 
 
-def test_preferences_are_rows_that_data_collect_reads(tmp_path: Path) -> None:
+def test_preferences_are_rows_that_data_collect_and_preference_training_read(tmp_path: Path, call: Any) -> None:
     shown = {"prompt": "How do I list files?", "answers": {"base": "dir", "tuned": "ls -la"}, "order": ["tuned", "base"]}
     rows = [preference_row(shown, choice, "run") for choice in ("left", "right", "left", "same")]
     assert [row["voted"] for row in rows] == ["tuned", "base", "tuned", "same"]
     file = tmp_path / "preferences.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert {k: v for k, v in tally(file).items() if k != "interval"} == {"tuned": 2, "base": 1, "same": 1, "p_value": 1.0}
+    answer = call("collect", file, "--out", tmp_path / "rows.jsonl")
+    assert (answer["rows"], answer["duplicates"], answer["by_reason"]) == (2, 1, {"no_response": 1})
+    assert json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["completion"] == "ls -la"
+    pair = parse_pair(rows[1], lambda value: parse_example(value, "auto"))
+    assert (pair.messages[-1].content, pair.worse[-1].content) == ("dir", "ls -la")
 
 
 def test_bad_input_is_answered_before_a_model_is_loaded(adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -244,13 +244,15 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def preference_row(shown: Json, choice: str, name: str) -> Json:
-    """A row that `data collect` and preference training read where one was preferred."""
+    """A row of the file of preferences: where one was preferred, `chosen` and `rejected` are for preference training, and `response`
+    is what `data collect` takes for the answer."""
     row: Json = {"prompt": shown["prompt"], "run": name, "time": round(time.time(), 3)}
     if choice == "same":
         return row | {"voted": "same", "answers": shown["answers"]}
     preferred = shown["order"][choice == "right"]
     rejected = next(model for model in MODELS if model != preferred)
-    return row | {"chosen": shown["answers"][preferred], "rejected": shown["answers"][rejected], "voted": preferred}
+    chosen = shown["answers"][preferred]
+    return row | {"chosen": chosen, "rejected": shown["answers"][rejected], "response": chosen, "voted": preferred}
 
 
 def _message(one: Any) -> Message:
