@@ -73,7 +73,10 @@ def render(run: RunFolder) -> str:
         "version": __version__,
         "folder": str(run.path),
     }
-    return template.render(_without_secrets(shown, scrubber))
+    try:
+        return template.render(_without_secrets(shown, scrubber))
+    except jinja2.UndefinedError as error:  # an entry of a file lacks what it has in every run
+        raise ValueError(str(error)) from error
 
 
 def _without_secrets(value: Any, scrubber: Scrubber) -> Any:
