@@ -88,6 +88,17 @@ def test_checkpoints_of_an_earlier_run_are_not_gone_on_from(tmp_path: Path) -> N
     assert resumed(tmp_path) == [None, "out/checkpoint-2"], "not checkpoint-6, which another run has made"
 
 
+def test_they_are_where_no_step_was_seen(tmp_path: Path) -> None:
+    """Such a script says nothing of where it is; it dies at once if it is not told to go on."""
+    run(tmp_path, words=trainer("torn:6:1", "--max_steps", "6"))
+    (tmp_path / "run").rename(tmp_path / "first")
+    silent = "import os, sys; '--resume_from_checkpoint' in sys.argv or os.kill(os.getpid(), 9); open('told', 'w').write(sys.argv[-1])"
+    (tmp_path / "train.py").write_text(silent)
+    done = run(tmp_path, words=[sys.executable, "train.py", "--output_dir", "out"])
+    assert (tmp_path / "told").read_text() == "out/checkpoint-6"
+    assert "checkpoint-6 was there before the first start" in done["told"]
+
+
 @pytest.mark.parametrize(
     ("faults", "cause", "attempts"), [("raise:5:*", "gpu_kernel_fault", 3), pytest.param("exit:1:*", "unknown", 3, marks=pytest.mark.long)]
 )

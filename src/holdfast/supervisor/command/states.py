@@ -32,7 +32,7 @@ class States:
         self.run, self.command, self.tell = run, command, tell
         self.whole = card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
         self.snapshot = snapshot_of(run)
-        self._best = 0
+        self._best = max((int(row.get("step") or 0) for row in read_lines(run.progress_file)), default=0)
 
     def reached(self, step: int) -> None:
         """A step was seen."""
@@ -49,17 +49,18 @@ class States:
     def to_go_on_from(self) -> State | None:
         """The newest whole checkpoint. Those that are not whole are set aside, with an event."""
         found, named = self._newest(), self.command.checkpoints
-        return (
-            State(f"{(named or '').rstrip('/')}/{found.path.name}", found.step, found.path)
-            if found is not None and found.path is not None
-            else None
-        )
+        if found is None or found.path is None:
+            return None
+        if not self._best and found.path.name in self.command.there:
+            self.tell(f"{found.path.name} was there before the first start; it is used because no step was seen since")
+        return State(f"{(named or '').rstrip('/')}/{found.path.name}", found.step, found.path)
 
     def _newest(self) -> Found | None:
+        """The newest whole checkpoint. Those from before the first start count while no step was seen: none speaks against them."""
         place = self.command.place
         if place is None:
             return None
-        found = newest_whole(place, self.whole, self.command.there)
+        found = newest_whole(place, self.whole, self.command.there if self._best else {})
         for path, why in found.aside:
             moved = path.name.startswith("set-aside-")
             self.run.event("checkpoint_set_aside", now=str(path), reason=why)
