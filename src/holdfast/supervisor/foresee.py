@@ -59,7 +59,7 @@ def _code(model: ModelFacts) -> Iterator[Finding]:
     """Whether transformers has code for the model; code in its folder is never run here, only told of."""
     named = model.config.get("auto_map")
     own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
-    known, kind = causal_types(), model.config.get("model_type")
+    known, kind = causal_types(), str(model.config.get("model_type"))
     brings = f"{model.folder} brings code of its own ({own}), which holdfast does not run"
     if known is None or (kind in known and not own):
         return
