@@ -66,11 +66,15 @@ def test_a_config_says_what_is_learned_and_a_pair_has_two_sides(rows: Path, tmp_
     assert len(short["tokens"]) == 36 and any("the end is cut off" in note for note in short["notes"])
 
 
+def test_a_pair_is_shown_without_a_config_too_with_what_learns_it(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = shown(capsys, rows, "--row", 5)
+    assert "good" in pair["text"] and "bad" in pair["rejected"]["text"] and "train.objective dpo" in pair["notes"][-1]
+
+
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
         (6, 1, "empty_answer: output is empty"),
-        (5, 1, "train.objective dpo"),
         (9, 1, "has 6 rows, none at line 9"),
         (0, 2, "counted from 1"),
     ],

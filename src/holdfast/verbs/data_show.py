@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.config.load import load_config
@@ -39,13 +41,28 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     row = _row(arguments.file, arguments.row)
     codec = _codec(model)
     try:
-        shown = show_row(row, rules, codec)
+        shown = _shown(row, rules, codec, any_objective=not arguments.config)
     except BadRow as bad:
         text = f"{arguments.file}:{arguments.row} cannot be trained on: {bad.reason}: {bad.detail}"
         raise Stop(BLOCKED, text, f"all rows: holdfast data check {arguments.file}") from None
     if not arguments.json:
         _tell(shown, f"{arguments.file}:{arguments.row}", rules)
     return DONE, shown.as_json()
+
+
+def _shown(row: Unparsed, rules: Rules, codec: Codec, any_objective: bool) -> ShownRow:
+    """any_objective: a row of preferences is shown as the objectives learn it that are for such rows. Raises BadRow."""
+    try:
+        return show_row(row, rules, codec)
+    except BadRow as bad:
+        if not any_objective or bad.reason != "preference_row":
+            raise
+        for wanted in ("pairs", "marks"):
+            with contextlib.suppress(BadRow):
+                shown = show_row(row, replace(rules, wanted=wanted, learns="last"), codec)
+                shown.notes.append(bad.detail)
+                return shown
+        raise
 
 
 def _row(file: Path, wanted: int) -> Unparsed:
