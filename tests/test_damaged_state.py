@@ -220,6 +220,7 @@ def test_no_course_of_gradients_leads_to_a_state_that_is_called_damaged(
     optimizer = AdamW(weights, train)
     bench: Any = SimpleNamespace(
         artifact=SimpleNamespace(tensors=optimizer.parameters),
+        optimizer=optimizer,
         state=SimpleNamespace(tensors=optimizer.state()),
         begun=0.5,
         job=SimpleNamespace(config=SimpleNamespace(train=train), settings=lambda step: settings_with()),

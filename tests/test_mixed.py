@@ -22,6 +22,7 @@ from holdfast.trainer.job import Job
 from holdfast.trainer.loop import _settle
 from holdfast.trainer.model import mixed
 from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.rank import ALONE
 from holdfast.trainer.tasks.sft import proof
 from holdfast.world.place import Place
 from holdfast.world.system import read_system
@@ -180,7 +181,7 @@ def test_what_was_measured_is_on_the_timeline_before_a_model_is_built(
     run = RunFolder(tmp_path)
     settings = settings_with(dtype="bf16", threads=torch.get_num_threads(), deterministic=False).model_dump()
     add_entry(run.timeline_file, Entry(1, settings, "the plan"))
-    _settle(Job(run, 1, tmp_path, config, {}, read_timeline(run.timeline_file), []))
+    _settle(Job(run, 1, tmp_path, config, {}, read_timeline(run.timeline_file), []), ALONE)
     assert [entry.settings["dtype"] for entry in read_timeline(run.timeline_file)] == dtypes
     assert [event["what"] for event in run.events()] == ["dtype -> fp32"] * (len(dtypes) - 1)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from simulated.card import library
@@ -16,8 +15,8 @@ assert "torch" not in sys.modules, "the card has to be there before torch is"
 ctypes.CDLL(str(library()), mode=ctypes.RTLD_GLOBAL)
 
 import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 torch.set_num_threads(1)
 sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # it would look for the card's driver when PEFT imports it
@@ -49,26 +48,6 @@ def _by_way_of_the_host(data: Any, *given: Any, device: Any = None, **named: Any
 torch.tensor = _by_way_of_the_host
 
 
-def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """Module.to and .float for fakes, whose tensors cannot be swapped: new parameters, and what was tied stays tied."""
-    made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
-    for part in module.modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None:
-                if id(parameter) not in made:
-                    made[id(parameter)] = (parameter, nn.Parameter(change(parameter.detach()), requires_grad=parameter.requires_grad))
-                part._parameters[name] = made[id(parameter)][1]
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = change(buffer)
-    return module
+from holdfast.trainer.traced.stand_in import follow_fakes  # noqa: E402
 
-
-nn.Module._apply = _apply  # type: ignore[method-assign,assignment]
-
-
-def _place(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata) + tensor.storage_offset() * tensor.element_size()
-
-
-FakeTensor.data_ptr = _place  # 0 for every fake; whose memory a tensor is a part of is known all the same
+follow_fakes()

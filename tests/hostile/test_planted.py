@@ -96,12 +96,7 @@ PLACES: dict[str, Callable[[Path, str], None]] = {
     ],
     "events": lambda run, text: into_journal(run / "events.jsonl", text),
     "quarantine": lambda run, text: into_journal(run / "quarantine.jsonl", text),
-    "rejects": lambda run, text: (
-        (run / "rejects.jsonl")
-        .open("a")
-        .write(json.dumps({"file": "rows.jsonl", "line": 1, "reason": "empty_turn", "detail": "d", "raw": text}) + "\n")
-        and None
-    ),
+    "rejects": lambda run, text: written(run / "rejects.jsonl", json.dumps(REJECT | {"raw": text}) + "\n"),
     "config": lambda run, text: written(run / "config.yaml", f"# {text}\n"),
     "machine": lambda run, text: into_json(run / "machine.json", text, "notes"),
     "plan": lambda run, text: into_json(run / "plan.json", text, "notes"),

@@ -22,6 +22,7 @@ from holdfast.trainer.model.trained.adapters import artifact_tensors
 from holdfast.trainer.tasks.sft.packing import grouped_batches
 from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.tasks.sft.text_model import LabelLoss
+from holdfast.trainer.upkeep import Upkeep
 
 SIZES = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 GQA = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0}
@@ -94,7 +95,7 @@ def task_of(
     task.base, task.tokens, task.device, task.packing = base, tokens_of(), torch.device("cpu"), packing
     task.dtype = torch.bfloat16 if mixed else torch.float32
     task.artifact, task.liger, task.fused = artifact_tensors(task.model), None, None
-    task.own_kind, task.keeping = "eager", nullcontext
+    task.own_kind, task.keeping, task.upkeep = "eager", nullcontext, Upkeep()
     task.kernel = kernel
     task.kind = packed_attention(kind, task.context, kernel) if packing else "eager"
     base.set_attn_implementation(task.kind)

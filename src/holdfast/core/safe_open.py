@@ -47,6 +47,8 @@ def open_regular(path: Path, most_bytes: int = 1 << 62) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EFBIG, f"has {facts.st_size:,} bytes, {most_bytes:,} at most are read", str(path))
+    if stat.S_ISDIR(facts.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
     raise OSError(errno.EINVAL, "is not a regular file", str(path))
 
 

@@ -29,7 +29,7 @@ from holdfast.core.files import Json, is_full, read_json, replacing, sha256, wri
 from holdfast.core.identity import myself
 from holdfast.core.inert import inert, refuse_unwritable_name
 from holdfast.core.order.step_table import learning_rate, run_length
-from holdfast.core.run.base_model import follow_pinned, identity, pinned, refuse_changed
+from holdfast.core.run.base_model import follow_pinned, identity, pinned, refuse_changed, take_repaired
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.plan import RowCounts, RunPlan, unknown_keys, write_plan
@@ -155,6 +155,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
             hint = f"it has no committed step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
         raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)
     if (read_json(run.summary_file) or {}).get("status") != "finished":
+        take_repaired(run, old.model)
         refuse_changed(run, old.model)
     _check_data_file(run, config, terminal)
 

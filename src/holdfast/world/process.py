@@ -168,23 +168,43 @@ def living_pids(attempt: Attempt) -> dict[str, int]:
     return {role: identity["pid"] for role, identity in found.items() if alive(identity)}
 
 
+def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
+    """What was seen of an attempt's end: {} where nobody saw it, None while it may still be alive.
+
+    One that was written down and never started is called off under the lock, so that a slow nurse cannot start it afterwards.
+    """
+    file = attempt.folder / "ending.json"
+    if (seen := read_json(file)) is not None:
+        return seen
+    with hold(run.trainer_lock, wait=False) as free:
+        if not free:
+            return None
+        if (seen := read_json(file)) is not None:
+            return seen
+        if _nurse_was_there(attempt):
+            return {}
+        if attempt.nurse is not None and attempt.nurse.poll() is None:
+            return None
+        called_off: Json = {"code": None, "called_off": True, "ended": time.time()}
+        write_json(file, called_off)
+        return called_off
+
+
+def lived_s(seen: Json) -> float | None:
+    """Seconds between start and end; None where they are not known."""
+    return float(seen["ended"] - seen["began"]) if "began" in seen else None
+
+
 def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     """How the attempt ended, or None while it may still be alive."""
-    seen = read_json(attempt.folder / "ending.json")
+    seen = end_seen(attempt, run)
     if seen is None:
-        with hold(run.trainer_lock, wait=False) as free:
-            if not free:
-                return None
-            seen = read_json(attempt.folder / "ending.json")
-            if seen is None and not _nurse_was_there(attempt):
-                if attempt.nurse is not None and attempt.nurse.poll() is None:
-                    return None
-                write_json(attempt.folder / "ending.json", {"code": None, "called_off": True, "ended": time.time()})
-                return Ending("never_started")
+        return None
+    if seen.get("called_off"):
+        return Ending("never_started")
     result = read_json(attempt.folder / "result.json") or {}
     hang = read_json(attempt.folder / "hang.json")
-    code = seen.get("code") if seen else None
-    seconds = seen["ended"] - seen["began"] if seen and "began" in seen else None
+    code, seconds = seen.get("code"), lived_s(seen)
     if hang is not None and not result:
         return Ending("hang", code, seconds, hang)
     kind: EndingKind | None = result.get("kind")
@@ -194,7 +214,7 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
         kind = "finished" if is_over(run) else None  # any library can end a process with code 0
     if kind is not None:
         return Ending(kind, code, seconds, result)
-    if seen is None:
+    if not seen:
         return Ending("vanished")
     if code is None:
         return Ending("never_started")

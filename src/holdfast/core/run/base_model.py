@@ -8,8 +8,9 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import ModelFacts, hub_name, read_model, weight_files
+from holdfast.core.locks import hold
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.plan import Base, read_plan
+from holdfast.core.run.plan import Base, read_plan, write_plan
 from holdfast.core.safe_open import open_regular
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of a weight file: a fine-tune changes nearly every byte of one
@@ -60,6 +61,17 @@ def refuse_changed(run: RunFolder, name: str) -> None:
     """
     if name and (told := changed(run, read_model(name))):
         raise Stop(BLOCKED, told, HINT)
+
+
+def take_repaired(run: RunFolder, name: str) -> None:
+    """Where no trainer of the run was ever ready, nothing was learned on the old weights: those that are there now are the run's."""
+    plan = read_plan(run.plan_file)
+    if not name or plan is None or plan.base is None or any(run.path.glob("attempts/*/ready.json")):
+        return
+    with hold(run.trainer_lock, wait=False) as free:  # one that lives may be looking at them
+        if free and (now := identity(read_model(name))) != plan.base:
+            write_plan(run.plan_file, plan.model_copy(update={"base": now}))
+            run.event("base_model_taken_anew", files=sorted(key for key in now.files if now.files[key] != plan.base.files.get(key)))
 
 
 def _commit(folder: Path) -> str | None:

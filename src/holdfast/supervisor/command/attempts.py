@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import identify
-from holdfast.core.locks import hold
 from holdfast.core.run.command import Command
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.safe_open import open_log
@@ -24,7 +23,7 @@ from holdfast.world.child import module_command
 from holdfast.world.ending import STUCK_S, stuck
 from holdfast.world.kernel import oom_kills
 from holdfast.world.place import Place
-from holdfast.world.process import Attempt, living_pids
+from holdfast.world.process import Attempt, end_seen, lived_s, living_pids
 from holdfast.world.tree import below, waits_in
 
 LOOK_EVERY_S = 0.2
@@ -144,23 +143,16 @@ def _end_group(attempt: Attempt) -> None:
 
 def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | None:
     """How the attempt ended, or None while it may still be alive."""
-    seen = read_json(attempt.folder / "ending.json")
+    seen = end_seen(attempt, run)
     if seen is None:
-        with hold(run.trainer_lock, wait=False) as free:
-            if not free:
-                return None
-            seen = read_json(attempt.folder / "ending.json")
-            if seen is None and not (attempt.folder / "nurse.json").exists():
-                if attempt.nurse is not None and attempt.nurse.poll() is None:
-                    return None
-                write_json(attempt.folder / "ending.json", {"code": None, "called_off": True, "ended": time.time()})
-                return Ending("never_started")
-    code = seen.get("code") if seen else None
-    seconds = seen["ended"] - seen["began"] if seen and "began" in seen else None
+        return None
+    if seen.get("called_off"):
+        return Ending("never_started")
+    code, seconds = seen.get("code"), lived_s(seen)
     hung = hung or read_json(attempt.folder / "hang.json")
     if hung is not None:
         return Ending("hang", code, seconds, hung)
-    if seen is None:
+    if not seen:
         _end_group(attempt)
         return Ending("vanished")
     if told := seen.get("could_not_start"):

@@ -22,11 +22,16 @@ from holdfast.trainer.model import load as loading
 
 def stand_in(model: ModelFacts) -> None:
     """From here on the base model is made of its config alone."""
-    nn.Module._apply = _apply  # type: ignore[method-assign]
-    FakeTensor.data_ptr = _place  # type: ignore[method-assign,assignment]
+    follow_fakes()
     own = transformers.AutoModelForCausalLM.from_config
     loading.AutoModelForCausalLM = SimpleNamespace(from_pretrained=_Unfilled(model.config), from_config=own)  # type: ignore[attr-defined]
     loading.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
+
+
+def follow_fakes() -> None:
+    """From here on modules of fake tensors can be moved, and whose memory a fake is a part of is known."""
+    nn.Module._apply = _apply  # type: ignore[method-assign]
+    FakeTensor.data_ptr = _place  # type: ignore[method-assign,assignment]
 
 
 class _Unfilled:
