@@ -43,6 +43,14 @@ def test_losses_and_gradients_are_near_those_of_fp32_one_by_one(name: str) -> No
     assert apart(grads, reference) < 5e-3
 
 
+def test_no_gradient_depends_on_what_lay_in_the_memory_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *given, **named: made(*given, **named).fill_(float("nan")))
+    task = task_of(HYBRIDS["ssm hybrid"](), packing=False, dropout=0.1, mixed=True)
+    _, grads = gradients(task, task.batches(list(range(len(LENGTHS))), 64))
+    assert [name for name, grad in grads.items() if not grad.isfinite().all()] == []
+
+
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "gpt2"])
 def test_matrices_are_bf16_and_all_else_is_fp32(name: str) -> None:
