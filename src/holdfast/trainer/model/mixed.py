@@ -130,8 +130,8 @@ def padded(x: Tensor, columns: int = 0) -> Tensor:
     """`x` [rows, size] with room for further columns to its right, and on the CPU zero rows below it, a sixteenth at most from 512 rows on.
 
     oneDNN compiles a bf16 product for each shape and keeps it (0.3 ms and 0.6 MB, measured), so not every number of rows is one of its own.
-    Where a product takes fewer columns than a row has, it reads some of those to the right, too, and multiplies them by zero: what lay in that memory
-    must not be a NaN (`tests/test_mixed.py`).
+    Where a product takes fewer columns than a row has, it reads some of those to the right, too, and multiplies them by
+    zero: what lay in that memory must not be a NaN (`tests/test_mixed.py`).
     """
     rows = len(x)
     card = on_card(x)
