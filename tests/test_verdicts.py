@@ -92,6 +92,11 @@ def test_what_is_of_no_account_is_the_same() -> None:
     assert verdict_of(Losses(same.tokens, same.base, same.base, same.clusters))["verdict"] == "same"
 
 
+def test_the_far_tail_of_a_test_is_no_number() -> None:
+    answer = verdict_of(drawn(np.random.default_rng(9), 2.0, 400))
+    assert answer["verdict"] == "better" and "p < 1e-9" in answer["why"] and "p = 0" not in answer["why"]
+
+
 def test_rows_of_training_prove_nothing() -> None:
     loss, difference = loss_answer(drawn(np.random.default_rng(7), 2.0))
     assert judge(loss, difference, {}, trained_on=True)["verdict"] == "cannot_tell"

@@ -26,3 +26,8 @@ def parse_bytes(value: Any) -> Any:
 def counted(number: int, noun: str) -> str:
     """1 row, 1,350 rows: for nouns that take an s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def chance(p_value: float) -> str:
+    """p = 0.031; the far tail of a test is no number that anything is known of."""
+    return f"p = {p_value:.2g}" if p_value >= 1e-9 else "p < 1e-9"

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from holdfast import __version__
 from holdfast.core.files import Json
 from holdfast.core.inert import say
-from holdfast.core.units import counted
+from holdfast.core.units import chance, counted
 from holdfast.ui.datatable import visible
 
 _KINDS = {"held_out": "rows the run held out", "training": "rows it was trained on", "file": "rows of the file", "general": "general rows"}
@@ -36,12 +36,12 @@ def lines(answer: Json) -> list[tuple[str, str]]:
         ("why", answer["why"]),
         ("rows", f"{answer['rows']:,} {_KINDS[answer['kind']]}, {loss['clusters']:,} of them independent"),
         ("loss per token", _loss(loss)),
-        ("row by row", f"{ab['wins']:,} better, {ab['losses']:,} worse, {ab['ties']:,} the same (p = {ab['p_value']:.2g})"),
+        ("row by row", f"{ab['wins']:,} better, {ab['losses']:,} worse, {ab['ties']:,} the same ({chance(ab['p_value'])})"),
     ]
     for name in ("exact_match", "expectations"):
         if one := answer[name]:
             told = f"{one['base']:,} -> {one['tuned']:,} of {one['asked']:,}; {one['only_tuned']:,} gained, {one['only_base']:,} lost"
-            found.append((name.replace("_", " "), f"{told} (p = {one['p_value']:.2g})"))
+            found.append((name.replace("_", " "), f"{told} ({chance(one['p_value'])})"))
     forgotten = answer["forgotten"]
     found.append(("forgotten", f"{_loss(forgotten['loss'])} on {counted(forgotten['rows'], 'general row')}: {_word(forgotten['verdict'])}"))
     for name, one in (answer["answers"] or {}).items():
