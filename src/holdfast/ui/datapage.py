@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
-import jinja2
 from markupsafe import Markup
 
 from holdfast import __version__
 from holdfast.core.files import Json
-from holdfast.ui.datatable import facts, headline, repeated, strays, visible
+from holdfast.ui.datatable import facts, headline, repeated, strays
+from holdfast.ui.pages import page_template
 from holdfast.ui.svg import histogram
 
 _MOST_CATEGORIES = 40  # rows of a table that is still read
@@ -32,14 +30,8 @@ def _limits(answer: Json) -> list[tuple[str, str, str]]:
 
 def render(answer: Json) -> str:
     """The findings as a page."""
-    page, report = (files("holdfast.ui").joinpath(name).read_text(encoding="utf-8") for name in ("datapage.html", "report.html"))
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters["visible"] = visible
     shape = answer["histogram"]
-    return environment.from_string(
-        page
-    ).render(
-        style=Markup(report.partition("<style>")[2].partition("</style>")[0]),  # both pages look alike
+    return page_template("datapage.html").render(
         headline=headline(answer),
         facts=facts(answer),
         good=not answer["rejected"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from holdfast.core.safe_open import read_small
 from holdfast.core.scrub import Person, Scrubber, secrets_of
 from holdfast.core.units import counted
 from holdfast.ui.notices import notice
+from holdfast.ui.pages import page_template
 from holdfast.ui.svg import Marker, histogram, line_chart
 from holdfast.ui.words import TaskWords, artifact_origin, change_of_loss, early_end, unhealthy, words_of
 
@@ -39,8 +39,6 @@ def write_report(run: RunFolder, out: Path) -> None:
 
 def render(run: RunFolder) -> str:
     """The report as text."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(files("holdfast.ui").joinpath("report.html").read_text(encoding="utf-8"))
     config_text = read_small(run.config_file).decode(errors="replace")
     config = run.config()
     summary = read_json(run.summary_file) or {}
@@ -74,7 +72,7 @@ def render(run: RunFolder) -> str:
         "folder": str(run.path),
     }
     try:
-        return template.render(_without_secrets(shown, scrubber))
+        return page_template("report.html").render(_without_secrets(shown, scrubber))
     except jinja2.UndefinedError as error:  # an entry of a file lacks what it has in every run
         raise ValueError(str(error)) from error
 

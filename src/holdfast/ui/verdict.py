@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
-import jinja2
-from markupsafe import Markup
-
 from holdfast import __version__
 from holdfast.core.files import Json
 from holdfast.core.inert import say
 from holdfast.core.units import chance, counted
-from holdfast.ui.datatable import visible
+from holdfast.ui.pages import page_template
 
 _KINDS = {"held_out": "rows the run held out", "training": "rows it was trained on", "file": "rows of the file", "general": "general rows"}
 
@@ -68,11 +63,7 @@ def show(answer: Json, name: str) -> None:
 
 def page(answer: Json, name: str) -> str:
     """The same as a page, with some answers."""
-    source, report = (files("holdfast.ui").joinpath(file).read_text(encoding="utf-8") for file in ("verdict.html", "report.html"))
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters["visible"] = visible
-    return environment.from_string(source).render(
-        style=Markup(report.partition("<style>")[2].partition("</style>")[0]),
+    return page_template("verdict.html").render(
         headline=headline(answer, name),
         good=answer["verdict"] in ("better", "same"),
         lines=lines(answer),
