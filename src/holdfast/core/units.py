@@ -1,8 +1,9 @@
-"""Sizes and counts as people write them: 512MiB, 8 GB; 1 row, 1,350 rows."""
+"""Sizes and counts as people write them: 512MiB, 8 GB; 1 row, 1,350 rows; a, b and 3 more."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _UNITS = {
@@ -26,6 +27,11 @@ def parse_bytes(value: Any) -> Any:
 def counted(number: int, noun: str) -> str:
     """1 row, 1,350 rows: for nouns that take an s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """a, b and 1,350 more: names, not all of many."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def chance(p_value: float) -> str:

@@ -16,7 +16,7 @@ from holdfast.core.order.step_table import run_length
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import Plan, RowCounts, RunPlan
 from holdfast.core.types import Finding
-from holdfast.core.units import counted
+from holdfast.core.units import counted, listed
 from holdfast.mind.table_plan import plan_table
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
@@ -108,8 +108,7 @@ def _tell(built: Any, run: RunFolder, config: Config, terminal: Terminal) -> Non
     terminal.say(told + (f", {beside:,} not used" if beside > 0 else ""))
     if missing := [one for one in form.numbers if one.missing]:
         how = {"indicator": "the mean, and a column that says so", "mean": "the mean"}.get(config.columns.missing, "")
-        named = ", ".join(f"{one.name} ({one.missing:,})" for one in missing[:_SHOWN])
-        more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
-        terminal.say(f"missing numbers become {how} (table.missing): {named}{more}")
+        named = listed([f"{one.name} ({one.missing:,})" for one in missing], _SHOWN)
+        terminal.say(f"missing numbers become {how} (table.missing): {named}")
     for finding in built.findings:
         (terminal.tell if finding.severity == "warn" else terminal.say)(f"{finding.message}  -> {finding.fix}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.table_check import TableCheck, TableFacts, listed
+from holdfast.core.cards.table_check import TableCheck, TableFacts
+from holdfast.core.units import listed
 
 
 def look(table: TableFacts) -> Iterator[str]:

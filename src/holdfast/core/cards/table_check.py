@@ -58,8 +58,3 @@ class TableCheck(Card):
 
     def matches(self, evidence: Any) -> bool:
         return next(iter(self.look(TableFacts.model_validate(evidence))), None) is not None
-
-
-def listed(names: list[str], most: int = 6) -> str:
-    """Names in words, not all of many."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

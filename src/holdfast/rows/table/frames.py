@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.units import listed
 from holdfast.rows.files.stream import bare_suffix, open_stream, read_head
 
 LINE = "\0line"  # the column of a chunk with the number of the line, or of the row where a file has no lines; no column is named so
@@ -35,7 +36,7 @@ class Frames:
 
     def shown(self) -> str:
         """The columns in words, not all of many."""
-        return ", ".join(self.names[:_SHOWN]) + (f" and {len(self.names) - _SHOWN:,} more" if len(self.names) > _SHOWN else "")
+        return listed(self.names, _SHOWN)
 
 
 def open_frames(file: Path, most_columns: int = MOST_COLUMNS) -> Frames:
