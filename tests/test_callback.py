@@ -58,9 +58,12 @@ def inside(place: Path) -> list[str]:
     return [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_bits(tmp_path: Path, train: Callable[..., Any]) -> None:
+def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_bits(
+    tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from support.small_trainer import digest
 
+    monkeypatch.setattr("holdfast.inside.account._SHARE", float("inf"))  # a pulse each step, however slow the disk is
     whole = digest(train(callback=False, output_dir=str(tmp_path / "plain")).model)
     train("raise:8:*")
     pulse = json.loads((tmp_path / "run/attempts/001/pulse.json").read_text())

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import events, holdfast, start, wait_until
+from holdfast.ui.echo import Echo
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
 
@@ -273,6 +274,19 @@ def test_a_flood_without_a_line_end_is_cut_in_its_middle(tmp_path: Path) -> None
     assert done.returncode == 0 and done.stdout.endswith(b"last\n")
     log = (tmp_path / "run/attempts/001/output.log").read_bytes()
     assert log.startswith(b"first\n") and log.endswith(b"last\n") and len(log) < 100 << 20
+
+
+def test_a_log_that_was_cut_in_its_middle_while_nobody_looked_is_shown_to_its_end(tmp_path: Path) -> None:
+    log, shown = tmp_path / "output.log", tmp_path / "shown"
+    log.write_bytes(b"x" * 1000)
+    descriptor = os.open(shown, os.O_WRONLY | os.O_CREAT)
+    echo = Echo(descriptor)
+    echo.follow(log)
+    echo.look()
+    log.write_bytes(b"cut\nlast\n")
+    echo.drain()
+    os.close(descriptor)
+    assert shown.read_bytes().endswith(b"last\n")
 
 
 def test_output_is_shown_as_it_comes_and_progress_is_told_by_an_expression_or_a_file(tmp_path: Path) -> None:

@@ -59,11 +59,12 @@ def _code(model: ModelFacts) -> Iterator[Finding]:
     """Whether transformers has code for the model; code in its folder is never run here, only told of."""
     named = model.config.get("auto_map")
     own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
-    known, kind = causal_types(), str(model.config.get("model_type"))
+    known, kind = causal_types(), model.config.get("model_type")
     brings = f"{model.folder} brings code of its own ({own}), which holdfast does not run"
-    if known is None or (kind in known and not own):
+    listed = known is not None and isinstance(kind, str) and kind in known
+    if known is None or (listed and not own):
         return
-    if kind in known:
+    if listed:
         text = f"{brings}: transformers' own {kind} computes it. In programs with trust_remote_code=True the folder's code does; "
         text += "some that was written for transformers 4 runs under 5 without an error and is wrong"
         yield Finding("model-code", "info", text, "leave trust_remote_code out where you use the model", _REMOTE, "reported")

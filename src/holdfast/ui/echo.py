@@ -60,7 +60,7 @@ class Echo:
         until = time.monotonic() + _LAST_S
         while self.file is not None and time.monotonic() < until:
             with contextlib.suppress(OSError):
-                if self._at >= self.file.stat().st_size:
+                if self._at == self.file.stat().st_size:  # beyond it: cut in its middle since
                     break
             if self.look():
                 until = time.monotonic() + _LAST_S
