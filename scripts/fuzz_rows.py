@@ -28,7 +28,7 @@ except ModuleNotFoundError:
 with atheris.instrument_imports(include=["holdfast"]):
     from holdfast.core.facts.model_folder import EMBEDDED
     from holdfast.rows.crew.workers import Workers
-    from holdfast.rows.files.read import form_of
+    from holdfast.rows.files.form import form_of
     from holdfast.rows.judge.rules import Rules, checks
     from holdfast.rows.survey.clean import clean_files
     from holdfast.rows.survey.findings import Findings

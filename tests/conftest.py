@@ -21,7 +21,8 @@ from hypothesis import settings
 
 from holdfast.core.config.load import load_config
 from holdfast.core.config.settings import Settings
-from holdfast.supervisor.prepare import held, open_run
+from holdfast.supervisor.hold import held
+from holdfast.supervisor.prepare import open_run
 from holdfast.ui.terminal import Terminal
 
 settings.register_profile("holdfast", deadline=None)  # a busy machine is no fault

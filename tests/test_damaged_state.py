@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 
 from conftest import events, holdfast, kill, lines, processes_of, settings_with, start, wait_until
-from holdfast.core.config.config import Train
+from holdfast.core.config.train import Train
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile, memory_places

@@ -21,8 +21,9 @@ import zstandard
 from conftest import make_rows, write_rows
 from holdfast.cli import main
 from holdfast.core.files import Json
+from holdfast.rows.files.form import form_of
 from holdfast.rows.files.raw_row import Reject
-from holdfast.rows.files.read import form_of, read_rows
+from holdfast.rows.files.read import read_rows
 from holdfast.rows.judge.layouts import parse_example, prompt_and_answer
 from holdfast.rows.judge.turns import BadRow
 

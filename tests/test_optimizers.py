@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.core.config.config import Config, Train
+from holdfast.core.config.config import Config
+from holdfast.core.config.train import Train
 from holdfast.trainer.optimizers import optimizer_of
 from support.stand import Stand, model_folder
 

@@ -21,8 +21,8 @@ import pytest
 import torch
 
 from conftest import events, holdfast, kill, lines, make_rows, settings_with, start, wait_until, write_rows
-from holdfast.core.config.config import Train
 from holdfast.core.config.load import load_config
+from holdfast.core.config.train import Train
 from holdfast.core.errors import Stop
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from conftest import events, fill, holdfast, kill, lines, processes_of, settings_with, start, wait_until
-from holdfast.core.config.config import Train
+from holdfast.core.config.train import Train
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
 from holdfast.core.run.pace import checkpoint_interval, mean_time_between_failures, snapshot_interval

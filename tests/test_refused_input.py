@@ -23,7 +23,8 @@ from holdfast.core.locks import hold
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.core.types import Ending, Wreck
-from holdfast.supervisor.prepare import held, open_run
+from holdfast.supervisor.hold import held
+from holdfast.supervisor.prepare import open_run
 from holdfast.supervisor.run_to_end import diagnosed
 from holdfast.supervisor.runs import is_run
 from holdfast.supervisor.start import with_start

@@ -19,7 +19,7 @@ import pytest
 from conftest import events, holdfast, kill, processes_of, start, wait_until
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder
-from holdfast.supervisor.prepare import held
+from holdfast.supervisor.hold import held
 from holdfast.world.standing import look
 
 Write = Callable[..., Path]

@@ -15,7 +15,8 @@ from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
 from holdfast.core.facts.model_folder import hub_name, read_model
 from holdfast.core.run.base_model import _hash, follow_pinned, identity, pinned
-from holdfast.supervisor.prepare import held, open_run
+from holdfast.supervisor.hold import held
+from holdfast.supervisor.prepare import open_run
 from holdfast.trainer.job import open_job
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.setup import build

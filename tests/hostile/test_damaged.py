@@ -26,7 +26,8 @@ from conftest import holdfast
 from holdfast.cli import main
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
-from holdfast.supervisor.prepare import held, open_run
+from holdfast.supervisor.hold import held
+from holdfast.supervisor.prepare import open_run
 from holdfast.supervisor.start import with_start
 from holdfast.ui.terminal import Terminal
 from support.damage import as_json, copied, mutated, spoil_some, torn

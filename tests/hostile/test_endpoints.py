@@ -20,7 +20,7 @@ from holdfast.cli import main
 from holdfast.core.errors import Stop
 from holdfast.core.files import Json
 from holdfast.rows.recipe.ask import Answer, Asker, Endpoint
-from holdfast.rows.recipe.model_rows import rows_in
+from holdfast.rows.recipe.prompt import rows_in
 from holdfast.rows.recipe.wire import shown
 
 TIMEOUT_S, SLACK_S, MOST_BYTES = 0.6, 1.5, 300 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from holdfast.core.config.config import Adapter
+from holdfast.core.config.adapter import Adapter
 from holdfast.core.config.module_pattern import refused
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.run.adapter_folder import read_start, settled

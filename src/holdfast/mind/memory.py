@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from holdfast.core.config.config import OWN_WEIGHTS, Config
+from holdfast.core.config.adapter import OWN_WEIGHTS
+from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
 from holdfast.mind.trained_size import adapted, trainable_parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.config.config import Train
+from holdfast.core.config.train import Train
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json

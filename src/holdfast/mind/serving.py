@@ -6,7 +6,8 @@ convert_lora_to_gguf.py, which Ollama uses, too.
 
 from __future__ import annotations
 
-from holdfast.core.config.config import OWN_WEIGHTS, Config
+from holdfast.core.config.adapter import OWN_WEIGHTS
+from holdfast.core.config.config import Config
 
 _VLLM_RANK = 16  # of --max-lora-rank, where it is not given
 _VLLM_MOST = 512

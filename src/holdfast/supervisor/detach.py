@@ -14,7 +14,7 @@ from holdfast.core.errors import BLOCKED, DONE, INTERRUPTED, Stop
 from holdfast.core.files import Json
 from holdfast.core.killed import killed_by
 from holdfast.core.run.folder import RunFolder
-from holdfast.supervisor.prepare import HELD_LOCK
+from holdfast.supervisor.hold import HELD_LOCK
 from holdfast.supervisor.runs import entry
 from holdfast.supervisor.signals import StopSignals
 from holdfast.ui.terminal import Terminal, supervisor_log

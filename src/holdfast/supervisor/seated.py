@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.config.config import Config, Train
+from holdfast.core.config.config import Config
+from holdfast.core.config.train import Train
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.seat import Seat
 

@@ -1,4 +1,4 @@
-"""What a run on tables does before its first start: read, judge and part the rows, plan. The other half of supervisor/prepare.py."""
+"""What a run on tables does before its first start: read, judge and part the rows, plan. Its twin is texts.py; prepare.py chooses."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from holdfast.core.config.config import Train
+from holdfast.core.config.train import Train
 
 
 class Block:

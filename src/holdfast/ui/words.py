@@ -6,7 +6,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.config.config import Adapter, Config
+from holdfast.core.config.adapter import Adapter
+from holdfast.core.config.config import Config
 from holdfast.core.files import Json
 from holdfast.core.units import counted
 from holdfast.mind.health import ills

@@ -14,7 +14,7 @@ from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.files import Json, write_bytes
 from holdfast.rows.crew.workers import Copies, Crew, Make, Workers
-from holdfast.rows.files.read import form_of
+from holdfast.rows.files.form import form_of
 from holdfast.rows.judge.rules import NO_LIMIT, Rules, named
 from holdfast.rows.survey.findings import Findings
 from holdfast.rows.tokens.codec import Codec, load_codec, plain_codec

@@ -18,7 +18,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.mind.resuming import checkpoints_of, known_by, resumes_by
 from holdfast.supervisor.command.run_to_end import finished_before, free_name, run_command
 from holdfast.supervisor.command.wishes import Wishes
-from holdfast.supervisor.prepare import held
+from holdfast.supervisor.hold import held
 from holdfast.supervisor.runs import RUNS
 from holdfast.ui.echo import Echo
 from holdfast.ui.terminal import Terminal

@@ -15,7 +15,7 @@ from holdfast.core.run.command import read_command
 from holdfast.core.run.folder import RunFolder
 from holdfast.supervisor.command.run_to_end import run_command
 from holdfast.supervisor.command.wishes import Wishes
-from holdfast.supervisor.prepare import held
+from holdfast.supervisor.hold import held
 from holdfast.supervisor.run_to_end import run_to_end
 from holdfast.supervisor.runs import chosen, entry
 from holdfast.supervisor.signals import StopSignals

@@ -17,7 +17,8 @@ from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.core.seat import seat_of
 from holdfast.supervisor.detach import detach
 from holdfast.supervisor.follow import Follower
-from holdfast.supervisor.prepare import held, open_run
+from holdfast.supervisor.hold import held
+from holdfast.supervisor.prepare import open_run
 from holdfast.supervisor.run_to_end import run_to_end
 from holdfast.supervisor.seated import with_ranks
 from holdfast.supervisor.signals import StopSignals, outlive_terminal

@@ -16,7 +16,8 @@ from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.mind.walk import together
-from holdfast.supervisor.prepare import held, open_run
+from holdfast.supervisor.hold import held
+from holdfast.supervisor.prepare import open_run
 from holdfast.supervisor.run_to_end import run_to_end
 from holdfast.supervisor.signals import StopSignals, outlive_terminal
 from holdfast.ui.terminal import Terminal

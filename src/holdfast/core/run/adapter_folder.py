@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.config.config import LORA_KINDS, OWN_WEIGHTS, Adapter
+from holdfast.core.config.adapter import LORA_KINDS, OWN_WEIGHTS, Adapter
 from holdfast.core.config.module_pattern import refused
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.facts.model_folder import ModelFacts, Stored, broken_tensor, stored_tensors

@@ -6,7 +6,6 @@ The journal makes it resumable: every answer is one line, on disk before the nex
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -24,32 +23,14 @@ from holdfast.rows.files.raw_row import Unparsed
 from holdfast.rows.judge.judge import judge
 from holdfast.rows.judge.rules import NO_LIMIT, Rules
 from holdfast.rows.recipe.ask import Answer, Asker
-from holdfast.rows.recipe.generate import Alike as Drawn
-from holdfast.rows.recipe.generate import Row, category_quotas, draw_fresh, parts_of
+from holdfast.rows.recipe.generate import Row, category_quotas, parts_of
+from holdfast.rows.recipe.prompt import FIELDS, SCHEMA, messages, rows_in
 from holdfast.rows.recipe.recipe import Category, Recipe
 from holdfast.rows.recipe.templates import DIFFICULTIES
 
-_FIELDS = ("instruction", "input", "output")
 _ROW_TOKENS = 400  # that an answer may take a row
-_SHOWN = 4  # rows of the recipe that each request shows
 _TOLD = 12  # newest questions that are not to be asked again
 _BARREN = 8  # answers in a row without a new row, after which a category is given up
-SCHEMA: Json = {
-    "type": "object",
-    "properties": {
-        "rows": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {name: {"type": "string"} for name in _FIELDS},
-                "required": list(_FIELDS),
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["rows"],
-    "additionalProperties": False,
-}
 _RULES = Rules("alpaca", NO_LIMIT, (), "cut")
 
 
@@ -191,34 +172,7 @@ class _Writer:
         category = self._categories[name]
         number = self.found.requests + len(under_way)
         rng = Random(f"{self._order.recipe.seed} {name} {number}")
-        return _Request(category, difficulty, wanted, self._messages(category, difficulty, wanted, rng))
-
-    def _messages(self, category: Category, difficulty: str, wanted: int, rng: Random) -> list[Json]:
-        """What is said to the model: the form, the subject, a few rows of the recipe, what was asked before."""
-        drawn = Drawn()
-        like = [template for template in category.templates if template.difficulty == difficulty] or list(category.templates)
-        chosen = rng.sample(like, min(_SHOWN, len(like)))
-        rows = [draw_fresh(self._order.recipe.frames, category, template, drawn, rng) for template in chosen]
-        shown = [{name: row[name] for name in _FIELDS} for row in rows if row]  # type: ignore[literal-required]
-        told = "".join(f"\n- {question}" for question in self._newest[category.name])
-        return [
-            {
-                "role": "system",
-                "content": (
-                    "You write rows of training data. Answer with one JSON object "
-                    '{"rows": [{"instruction": .., "input": .., "output": ..}]} and nothing else. '
-                    "An instruction says all that is needed to give its output; input is empty unless a text is worked on."
-                ),
-            },
-            {
-                "role": "user",
-                "content": (
-                    f"Write {wanted} {difficulty} rows about: {category.name}. Let them differ in subject and wording, "
-                    f"and be right.\nRows in this style:\n{json.dumps({'rows': shown}, ensure_ascii=False)}"
-                    + (f"\nThese were asked before; do not repeat them:{told}" if told else "")
-                ),
-            },
-        ]
+        return _Request(category, difficulty, wanted, messages(self._order.recipe, category, difficulty, wanted, self._newest[name], rng))
 
     def keep(self, request: _Request, answer: Answer) -> int:
         """Check an answer and write down what is good of it; how many new rows."""
@@ -257,7 +211,7 @@ class _Writer:
 
     def _checked(self, value: Any, request: _Request) -> tuple[Row | None, str]:
         """The row, or why it is none: it has the three texts, and `data check` would keep it."""
-        if not isinstance(value, dict) or not all(isinstance(value.get(name, ""), str) for name in _FIELDS):
+        if not isinstance(value, dict) or not all(isinstance(value.get(name, ""), str) for name in FIELDS):
             return None, "wrong_form"
         if not {"instruction", "output"} <= set(value):
             return None, "missing_field"
@@ -292,27 +246,3 @@ class _Writer:
         self._newest[row["category"]].append(row["instruction"][:120])
         difficulty = row.get("difficulty", next(iter(self._order.recipe.shares), DIFFICULTIES[0]))
         self._missing[row["category"], difficulty] -= 1
-
-
-def rows_in(text: str) -> tuple[list[Any], str]:
-    """The rows of an answer, whole ones also of a torn answer; and what is wrong with it: nothing, `cut_off` or `not_json`."""
-    start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
-    if start < 0:
-        return [], "not_json"
-    decoder = json.JSONDecoder()
-    try:
-        value, _ = decoder.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        rows = value.get("rows") if isinstance(value, dict) else value
-        return (rows, "") if isinstance(rows, list) else ([value], "")
-    at = text.find("[", start) + 1
-    found: list[Any] = []
-    while at and (at := text.find("{", at)) >= 0:
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            break
-        found.append(value)
-    return found, "cut_off" if found or text.lstrip().startswith(("{", "[", "```")) else "not_json"

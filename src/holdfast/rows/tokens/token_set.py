@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.config.config import Data, Train
+from holdfast.core.config.config import Data
+from holdfast.core.config.train import Train
 from holdfast.core.files import replacing
 from holdfast.core.order.mixture import Mixture, make_mixture
 from holdfast.core.order.shuffle import Rows

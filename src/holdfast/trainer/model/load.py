@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from holdfast.core.config.config import OWN_WEIGHTS, Config
+from holdfast.core.config.adapter import OWN_WEIGHTS
+from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
 from holdfast.trainer.exhausted import is_out_of_memory

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from holdfast.core.config.config import Train
+from holdfast.core.config.train import Train
 from holdfast.trainer.optimizer import AdamW, Block
 from holdfast.trainer.optimizers.of_torch import Adafactor, Muon
 from holdfast.trainer.optimizers.simple import Lion, Sgd

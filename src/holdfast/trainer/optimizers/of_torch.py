@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.config.config import Train
+from holdfast.core.config.train import Train
 from holdfast.trainer.optimizer import Block
 
 _NO_MATRICES = ("embed", "lm_head", "wte", "wpe")  # whose rows are looked up, and the output layer: Muon is not for them

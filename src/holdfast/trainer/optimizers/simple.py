@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from holdfast.core.config.config import Train
+from holdfast.core.config.train import Train
 from holdfast.trainer.optimizer import Block
 
 

@@ -13,7 +13,8 @@ from peft.utils import (
 )
 from torch import Tensor, nn
 
-from holdfast.core.config.config import Adapter, Config
+from holdfast.core.config.adapter import Adapter
+from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import hub_name
 from holdfast.core.files import Json
 from holdfast.core.run.artifact import Artifact

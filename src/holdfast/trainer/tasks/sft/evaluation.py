@@ -10,7 +10,8 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from holdfast.core.config.config import OWN_WEIGHTS, Config
+from holdfast.core.config.adapter import OWN_WEIGHTS
+from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.config.config import Config, Preference
+from holdfast.core.config.config import Config
+from holdfast.core.config.train import Preference
 
 
 @dataclass(frozen=True)

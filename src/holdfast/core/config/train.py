@@ -1,0 +1,117 @@
+"""The parts of a config that say how it is trained: objective, optimizer, memory, ranks. Reads no file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from holdfast.core.config.settings import Attention, Frozen
+from holdfast.core.config.table import Section
+from holdfast.core.units import parse_bytes
+
+
+class Preference(Section):
+    """How answers are held against each other, where train.objective is not sft; by default as is usual for it."""
+
+    beta: float | None = Field(None, gt=0, description="how far the model may go from the reference: 0.1; simpo: scale of the margin, 2")
+    loss: Literal["sigmoid", "ipo", "hinge"] = Field("sigmoid", description="dpo: what becomes of a pair's margin")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="dpo, simpo: share of the pairs that may be the wrong way round")
+    length_normalised: bool = Field(False, description="dpo: margins per token")
+    sft_weight: float = Field(0.0, ge=0, description="dpo, simpo: share of the better answer's own loss per token that is added")
+    margin: float = Field(0.5, ge=0, description="simpo: by how much the better answer is to be ahead (gamma)")
+    desirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked good")
+    undesirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked bad")
+
+
+class Train(Section):
+    """How it is trained."""
+
+    objective: Literal["sft", "dpo", "orpo", "simpo", "kto"] = Field(
+        "sft", description="what is learned: answers (sft), which of two answers is better (dpo, orpo, simpo), which answers are good (kto)"
+    )
+
+    epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
+    steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
+    optimizer: Literal["adamw", "adamw8bit", "paged", "adafactor", "lion", "muon", "sgd"] = Field(
+        "adamw",
+        description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; muon: matrices, the rest by adamw",
+    )
+    effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
+    lr: float = Field(2e-4, gt=0, description="peak learning rate")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls after the warm-up, to 0")
+    warmup: float = Field(0.03, ge=0, description="below 1: share of all steps; from 1 on: steps")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled decay: a step takes lr times this share off each weight")
+    beta1: float = Field(0.9, ge=0, lt=1, description="share of the mean gradient that a step keeps; sgd: momentum")
+    beta2: float = Field(0.999, ge=0, lt=1, description="share of the mean squared gradient that a step keeps; lion: of its moment")
+    epsilon: float = Field(1e-8, gt=0, description="added to the root of AdamW's mean squared gradient before dividing by it")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models",
+    )
+    frozen: Frozen = Field(
+        "auto",
+        description="how weights that are not trained are held; auto: as in their file; half: in 16 bits; nf4, fp4, int8: by bitsandbytes",
+    )
+    double_quant: bool = Field(False, description="nf4, fp4: the scales of blocks are quantised, too")
+    attention: Attention = Field("sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference")
+    max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
+    liger: bool | None = Field(
+        None,
+        description="Liger's Triton kernels for norms, activations and rotary positions, once proven to give the model's own results; "
+        "by default on a GPU where liger-kernel is installed",
+    )
+    packing: bool = Field(True, description="several samples share a row without padding, each attending to itself alone")
+    micro_batch_tokens: int | None = Field(None, ge=1, description="tokens per forward pass; the plan chooses when not given")
+    checkpointed_layers: int | None = Field(
+        None, ge=0, description="decoder layers computed again in backward to save memory; the plan chooses when not given"
+    )
+    memory_limit: Annotated[int, BeforeValidator(parse_bytes)] | None = Field(
+        None,
+        ge=1,
+        description="most memory the trainer may take, for example 8GiB; by default 95 % of it where running out freezes a machine",
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="of the adapter's first weights, the order of the rows, dropout and what is held out")
+    deterministic: bool | None = Field(
+        None, description="only kernels that give the same bits every time; by default on the CPU and in trials"
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of each rank; all cores this process may use, shared by the ranks, when not given"
+    )
+    ranks: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="processes that train together, one a device; auto: one for each GPU of the first one's kind"
+    )
+    ranks_min: int = Field(1, ge=1, description="fewest ranks to go on with where devices are lost")
+    shards: Literal["off"] | Annotated[int, Field(ge=2, le=1024)] | None = Field(
+        None,
+        description="parts of a step (2, 4, 8 ...), added in one order, so that any number of ranks gives the same bits; "
+        "8 where there are several ranks, else off",
+    )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Train:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give epochs or steps, not both")
+        return self
+
+    @field_validator("shards", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML takes a plain off for false
+
+    @model_validator(mode="after")
+    def _ranks_fit_shards(self) -> Train:
+        shards, ranks = self.shards, self.ranks
+        if isinstance(shards, int) and shards & (shards - 1):
+            raise ValueError(f"shards is {shards}, which is no power of two: {1 << shards.bit_length() - 1} or {1 << shards.bit_length()}")
+        if isinstance(ranks, int) and self.ranks_min > ranks:
+            raise ValueError(f"ranks_min is {self.ranks_min}, ranks {ranks}: it cannot be more")
+        if shards == "off" or ranks == "auto" or ranks == 1:
+            return self
+        if ranks & (ranks - 1):
+            below = 1 << ranks.bit_length() - 1
+            raise ValueError(f"ranks is {ranks}, which is no power of two: {below} or {2 * below} with shards, any number with shards: off")
+        if shards is not None and ranks > shards:
+            raise ValueError(f"ranks is {ranks} and shards {shards}: a rank without a part has nothing to do; {ranks} shards, or more")
+        return self
