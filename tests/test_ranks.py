@@ -156,7 +156,8 @@ def test_a_rank_that_runs_out_of_memory_makes_all_micro_batches_smaller(alone: S
 
 
 def test_a_run_goes_on_with_the_devices_that_are_left_and_takes_one_that_is_back(alone: SimpleNamespace) -> None:
-    config, run = alone.write("lost", ranks=2), alone.run.with_name("lost")
+    """Its layers are cut between two ranks, whole on one, and cut again; the bits are those of a run that never cut any."""
+    config, run = alone.write("lost", ranks=2, fsdp=True), alone.run.with_name("lost")
     faults = config.with_suffix(".faults")
     gone = {"effect": "device_gone", "when": {"rank": 0, "step": 3, "attempt": 1}, "message": "torch finds no GPU"}
     faults.write_text(json.dumps({"faults": [gone, {"effect": "kill", "when": {"step": 5, "attempt": 2}}]}))
@@ -167,6 +168,8 @@ def test_a_run_goes_on_with_the_devices_that_are_left_and_takes_one_that_is_back
     assert launches == [[0, 1], [1], [0, 1]]
     said = [event["decision"]["reason"] for event in events(run, "attempt_ended")]
     assert said[0] == "rank 0: torch finds no GPU; going on with 1 of the ranks"
+    held = [event.get("frozen_bytes_held") for event in events(run, "restored")]
+    assert held[1] is None and held[0] == held[2], "a piece of each layer"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,14 @@ def footprint(
     )
 
 
+def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
+    """The footprint of one of `ranks` that hold a piece of each layer: beside it two layers, one computed and one on its way."""
+    weights = need.fixed["weights"]
+    layers = weights * sum(map(math.prod, model.linear().values())) // max(1, model.parameters())
+    held = weights - layers + layers // ranks + 2 * layers // max(1, need.layers)
+    return replace(need, fixed=need.fixed | {"weights": min(weights, held)}, loading=min(weights, held))
+
+
 def _sizes(model: ModelFacts) -> tuple[int, int, int]:
     """(hidden, middle, heads)."""
     hidden = model.number("hidden_size", "n_embd", default=768)

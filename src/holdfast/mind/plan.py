@@ -13,9 +13,9 @@ from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Course, Params, Plan
 from holdfast.core.versions import within
-from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, footprint
+from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, cut_between, footprint
 from holdfast.mind.precision import choose_precision
-from holdfast.mind.ranks import shards_of
+from holdfast.mind.ranks import ranks_of, shards_of
 from holdfast.mind.trained_size import trainable_parameters
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
@@ -36,6 +36,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     precision, why = choose_precision(config, model, machine)
     attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
     need = footprint(config, model, precision, int(lengths["max"]), attends, masks_kept=attends is None)
+    if config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
+        need = cut_between(need, model, ranks)
     trainable = trainable_parameters(config, model)
     gradients = need.fixed.get("gradients", 0) * (1 + _branches(config))
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})

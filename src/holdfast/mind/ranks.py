@@ -24,7 +24,7 @@ def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None)
     than ranks asked for.
     """
     alike = devices_alike(machine)
-    wanted = train.ranks if train.ranks != "auto" else max(1, alike)
+    wanted = ranks_of(train, machine)
     if alike and wanted > alike:
         kinds = ", ".join(gpu.get("name") or gpu.get("arch") or "an unknown GPU" for gpu in training_devices(machine))
         text = f"train.ranks is {wanted}, and this machine has {alike} GPU{'s' if alike > 1 else ''} of one kind ({kinds})"
@@ -41,6 +41,11 @@ def devices_alike(machine: Json) -> int:
     gpus = training_devices(machine)
     kinds = [(gpu.get("arch"), gpu.get("memory_bytes")) for gpu in gpus]
     return sum(kind == kinds[0] for kind in kinds)
+
+
+def ranks_of(train: Train, machine: Json) -> int:
+    """How many ranks are asked for, whether or not there are devices for them."""
+    return max(1, devices_alike(machine)) if train.ranks == "auto" else train.ranks
 
 
 def shards_of(train: Train, ranks: int) -> int:

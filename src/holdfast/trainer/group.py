@@ -25,11 +25,12 @@ _LINE_BYTES = 4096  # of most exchanges
 class Group(Rank):
     """One of several processes. Small facts go over gloo, gradients over what the device has (NCCL, RCCL, gloo).
 
-    stop: asked at every exchange whether this rank is to stop; `stopping` is what all know since the last one.
+    stop: asked at every exchange whether this rank is to stop; `stopping` is what all know since the last one. together: as in Rank; one
+    that runs out of memory then cannot tell the others, which wait for it in the middle of a pass.
     """
 
-    def __init__(self, number: int, size: int, store: Any, stop: Callable[[], bool]) -> None:
-        self.number, self.size, self.stop = number, size, stop
+    def __init__(self, number: int, size: int, store: Any, stop: Callable[[], bool], together: bool = False) -> None:
+        self.number, self.size, self.stop, self.together = number, size, stop, together
         self.stopping = False
         self.memory: MemoryFile | None = None  # where this rank's pulse is, once it has one
         self._scratch: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -54,6 +55,8 @@ class Group(Rank):
             result = work()
             own = facts(result)
         except OutOfMemory as error:
+            if self.together:
+                raise
             full = error.with_traceback(None)  # the frames hold the tensors that did not fit
             full.__context__ = None
             own = {"full": told_of(full)}

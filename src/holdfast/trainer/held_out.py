@@ -16,6 +16,7 @@ from holdfast.trainer.pressure import within_memory
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.snapshot import Snapshots
+from holdfast.trainer.step import keep_company
 from holdfast.trainer.task import Batch
 
 _CHUNK = 512  # rows whose micro-batches lie on the device at once
@@ -109,9 +110,15 @@ class HeldOut:
 
     def _told(self, batches: Sequence[Batch], step: int) -> list[Json]:
         """Each rank's losses of its share of `batches`, None where it is to stop; those that are not finite may be None."""
-        rank = self.bench.rank
-        mine = batches[rank.number :: rank.size]
-        return rank.agreed(lambda: self._losses(mine, step), lambda losses: {"losses": losses})[1]
+        rank, task = self.bench.rank, self.bench.task
+        shares = [batches[number :: rank.size] for number in range(rank.size)]
+
+        def work() -> list[float] | None:
+            if not self.bench.job.stopping.asked:  # which all ranks answer alike
+                keep_company(rank, [len(share) for share in shares], lambda: task.loss_sum(task.small_batch(), step))
+            return self._losses(shares[rank.number], step)
+
+        return rank.agreed(work, lambda losses: {"losses": losses})[1]
 
     def _losses(self, batches: Sequence[Batch], step: int) -> list[float] | None:
         job, losses = self.bench.job, []

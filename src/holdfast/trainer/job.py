@@ -81,9 +81,12 @@ class Job:
         except OSError as error:
             self.say(f"event {kind} {facts} not journalled: {error.strerror}")
 
-    def amend(self, entry: Entry) -> None:
-        """Change settings: by the first rank on disk before anybody uses them. The others only know, and cannot commit without it."""
-        self.timeline.append(entry if self.rank else add_entry(self.run.timeline_file, entry))
+    def amend(self, entry: Entry, alone: bool = False) -> None:
+        """Change settings: by the first rank on disk before anybody uses them. The others only know, and cannot commit without it.
+
+        alone: the others do not hear of it, so whichever rank it is writes it down.
+        """
+        self.timeline.append(entry if self.rank and not alone else add_entry(self.run.timeline_file, entry))
 
     def at(self, moment: Moment) -> float:
         """Let the faults that fire at `moment` happen; what the micro-batch's loss, or its gradients, are to be multiplied by."""

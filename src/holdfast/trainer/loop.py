@@ -36,7 +36,7 @@ from holdfast.trainer.group import Group
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.meeting import store_of
-from holdfast.trainer.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
+from holdfast.trainer.pressure import BeginAgain, MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
 from holdfast.trainer.rank import ALONE, PeerLost, Rank
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
@@ -108,6 +108,9 @@ def train(job: Job, ready: Bench | None = None) -> int:
         return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
     except OutOfMemory as full:
         return _out_of_memory(job, full)
+    except BeginAgain as smaller:
+        job.say(f"holdfast: {smaller}")
+        return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=str(smaller), again=True)
     except OSError as error:
         if not is_full(error):
             raise
@@ -121,7 +124,7 @@ def _join(job: Job) -> Rank:
     if size == 1:
         return ALONE
     prepare_torch(settings)
-    group = Group(job.rank, size, store_of(job.rank, job.number), lambda: job.stopping.heard)
+    group = Group(job.rank, size, store_of(job.rank, job.number), lambda: job.stopping.heard, together=job.config.train.fsdp)
     job.stopping.known = lambda: group.stopping
     refuse_unlike(group, job, settings)
     return group

@@ -31,6 +31,10 @@ _FRAGMENTS_SHARE = 0.1  # of what the device's allocator holds, never in use at 
 _HOST_SIDE_BYTES = 512 << 20  # of a trainer beside its device: libraries and interpreter (340 MiB measured on the CPU), half of it again
 
 
+class BeginAgain(Exception):
+    """Memory ran out in a pass that others wait in. What helps is on the timeline; another attempt has it. The message: what happened."""
+
+
 def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
     """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
 
@@ -44,7 +48,7 @@ def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result
     """Do `work` under the settings of `step`, again with smaller micro-batches while it does not fit.
 
     They stay so from `step` on. Raises OutOfMemory when a single sample does not fit and the task has no lighter way
-    left, or when something that is no micro-batch does not fit.
+    left, or when something that is no micro-batch does not fit; BeginAgain where each pass is one of all ranks.
     """
     while True:
         try:
@@ -57,6 +61,8 @@ def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result
         bench.optimizer.clear()
         release()
         _make_smaller(bench, step, full)
+        if bench.rank.together:
+            raise BeginAgain(f"{bench.job.timeline[-1].reason}; the other ranks are in the middle of a pass, so all begin again")
 
 
 def once_more(what: str, work: Callable[[], Result]) -> Result:
@@ -82,18 +88,18 @@ def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
     batch = full.batch
     reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {batch.size} tokens: {full}"
     if len(batch.numbers) > 1:
-        change({"micro_batch_tokens": batch.half}, bench, step, reason)
+        change({"micro_batch_tokens": batch.half}, bench, step, reason, bench.rank.together)
     elif lighter := bench.task.lighter(bench.job.settings(step)):
-        change(lighter, bench, step, reason)
+        change(lighter, bench, step, reason, bench.rank.together)
         bench.task.adopt(lighter)
     else:
         raise full
 
 
-def change(settings: PartialSettings, bench: Bench, step: int, reason: str) -> None:
-    """Put changed settings on the timeline, from `step` on, and tell."""
+def change(settings: PartialSettings, bench: Bench, step: int, reason: str, alone: bool = False) -> None:
+    """Put changed settings on the timeline, from `step` on, and tell. alone: the other ranks do not hear of it here."""
     job, before = bench.job, bench.job.settings(step)
-    bench.job.amend(Entry(step, settings, reason))
+    job.amend(Entry(step, settings, reason), alone)
     what = ", ".join(f"{name} {getattr(before, name)} -> {value}" for name, value in settings.items())
     job.event("setting_changed", what=f"{what} from step {step} on", reason=reason)
 

@@ -32,6 +32,7 @@ class Rank:
     """Number of this process among `size`; the group of one, which costs nothing and waits for nobody."""
 
     number, size = 0, 1
+    together = False  # whether each pass through the model is one of all ranks, because each holds a piece of its layers
 
     @property
     def first(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool 
     One pass that allocates nothing the size of a weight.
     """
     wanted = ((name, weight) for name, weight in model.named_parameters() if not (frozen_alone and weight.requires_grad))
-    weights = {name: weight.detach() for name, weight in wanted if weight.is_floating_point()}
+    weights = {name: own_piece(weight.detach()) for name, weight in wanted if weight.is_floating_point()}
     extremes = {name: torch.stack(torch.aminmax(weight)).float() for name, weight in weights.items() if weight.numel()}
     largest = torch.stack([values.abs().max() for values in extremes.values()]).tolist()  # NaN where one is; one synchronisation
     broken = [name for name, value in zip(extremes, largest, strict=True) if not value <= most]
@@ -59,6 +60,12 @@ def put_in(adapter: TensorImage, file: Path, expected: Json) -> None:
         raise Refusal(
             "checkpoint_model_mismatch", text, "start the run afresh with --run DIR, from an adapter of this base model"
         ) from None
+
+
+def own_piece(weight: Any) -> Tensor:
+    """What this rank holds of a weight: the others look at the rest of one that is cut."""
+    piece: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
+    return piece
 
 
 def _named(name: str, weight: Tensor, most: float) -> str:

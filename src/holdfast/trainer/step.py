@@ -69,11 +69,13 @@ def compute_gradients(
     in_tree = shards > 1
     own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size))
     laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _counted)
+    passes = [one["passes"] for one in every]
     labels, tokens = sum(one["labels"] for one in every), sum(one["tokens"] for one in every)
     torch.manual_seed(step)  # for whatever draws from the generator all the same
 
     def work() -> tuple[Tensor, float]:
         began = time.perf_counter()
+        keep_company(rank, passes, lambda: _pass_by(task, step))
         found = _in_tree(task, optimizer, step, laid, labels, announce)
         batches = [batch for part in laid for batch in part]
         if batches:
@@ -96,7 +98,20 @@ def compute_gradients(
 
 def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
     batches = [batch for part in laid for batch in part]
-    return {"labels": sum(batch.labels for batch in batches), "tokens": sum(batch.tokens for batch in batches)}
+    labels, tokens = sum(batch.labels for batch in batches), sum(batch.tokens for batch in batches)
+    return {"labels": labels, "tokens": tokens, "passes": len(batches)}
+
+
+def keep_company(rank: Rank, passes: Sequence[int], one_pass: Callable[[], object]) -> None:
+    """Where a pass is one of all ranks, do those that this rank has fewer than another. passes: how many each has to do."""
+    for _ in range(max(passes) - passes[rank.number] if rank.together else 0):
+        one_pass()
+
+
+def _pass_by(task: AnyTask, step: int) -> None:
+    """Pass a few tokens through the model and back. What it leaves in the gradients is cleared by what follows."""
+    with tag_out_of_memory(None, "a pass for the other ranks"):
+        task.loss_sum(task.small_batch(), step)[0].backward()  # type: ignore[no-untyped-call]
 
 
 def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], labels: int, announce: Announce) -> Tensor:

@@ -152,6 +152,8 @@ class Config(Section):
         wanted, kind = self.train.objective, self.adapter.type
         if self.train.frozen in ("nf4", "fp4", "int8") and kind in OWN_WEIGHTS:
             raise ValueError(f"adapter.type {kind} trains the weights themselves, which train.frozen {self.train.frozen} would hold frozen")
+        if self.train.fsdp and (reason := self._not_cut()):
+            raise ValueError(f"train.fsdp cuts frozen layers in 16 or 32 bits between ranks, and {reason}")
         if self.train.double_quant and self.train.frozen not in ("nf4", "fp4"):
             raise ValueError(f"train.double_quant belongs to train.frozen nf4 and fp4; this is {self.train.frozen}")
         optimizer = self.train.optimizer
@@ -166,6 +168,21 @@ class Config(Section):
         if wanted != "sft" and self.data.train_on != "assistant":
             raise ValueError(f"data.train_on {self.data.train_on} is for train.objective sft; {wanted} looks at the last answer")
         return self
+
+    def _not_cut(self) -> str:
+        """What of this run FSDP does not go with; empty where it does."""
+        kind, train = self.adapter.type, self.train
+        if kind not in ("lora", "rslora") or self.adapter.modules_to_save or self.adapter.init in ("pissa", "olora"):
+            how = f"adapter.init {self.adapter.init}" if self.adapter.init in ("pissa", "olora") else f"adapter.type {kind}"
+            how = "adapter.modules_to_save" if self.adapter.modules_to_save else how
+            return f"{how} needs whole weights; it goes with adapter.type lora and rslora"
+        if train.frozen in ("nf4", "fp4", "int8"):
+            return f"train.frozen is {train.frozen}; take auto or half"
+        if train.objective != "sft":
+            return f"train.objective is {train.objective}; it goes with sft"
+        if self.task == "tabular":
+            return "a network on tables has none"
+        return ""
 
     faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")
 

@@ -89,6 +89,11 @@ class Train(Section):
         "8 where there are several ranks, else off",
     )
 
+    fsdp: bool = Field(
+        False,
+        description="cut frozen layers into pieces, one a rank (FSDP2), for models that do not fit one card; changes no result",
+    )
+
     @model_validator(mode="after")
     def _one_length(self) -> Train:
         if self.epochs is not None and self.steps is not None:

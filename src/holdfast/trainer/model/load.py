@@ -31,8 +31,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
-def load_base(config: Config, settings: Settings, device: torch.device) -> tuple[nn.Module, list[str]]:
-    """The frozen base model, and notes on what was changed in its configuration."""
+def load_base(config: Config, settings: Settings, device: torch.device, mapped: bool = False) -> tuple[nn.Module, list[str]]:
+    """The frozen base model, and notes on what was changed in its configuration.
+
+    mapped: in main memory, its weights left in their files as far as their types are those asked for.
+    """
+    place = torch.device("cpu") if mapped else device
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between PEFT and transformers, not ours to act on
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -40,15 +44,15 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     _refuse_quantised(facts)
     dtype = torch.bfloat16 if settings.dtype == "bf16" and facts.stored in HALVES else torch.float32
     halves = None if settings.dtype == "bf16" else HALVES.get(facts.stored or "")
-    loaded = halves if halves and on_card(device) and settings.frozen != "fp32" else dtype
+    loaded = halves if halves and (mapped or on_card(device)) and settings.frozen != "fp32" else dtype
     notes = []
     try:
-        model, left = _from_folder(facts.folder, loaded, settings.attention, device)
+        model, left = _from_folder(facts.folder, loaded, settings.attention, place)
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise _no_causal_model(facts, error) from error
         notes.append(f"this architecture has no {settings.attention} attention in transformers: its eager attention is the reference")
-        model, left = _from_folder(facts.folder, loaded, "eager", device)
+        model, left = _from_folder(facts.folder, loaded, "eager", place)
     except Exception as error:
         if isinstance(error, OSError | MemoryError | Refusal) or device.type != "cpu" or is_out_of_memory(error):
             raise
@@ -68,7 +72,7 @@ def load_base(config: Config, settings: Settings, device: torch.device) -> tuple
     elif settings.frozen == "half":
         keep_narrow(model, torch.bfloat16, dtype)
     model.config.use_cache = False
-    model = model.to(device)
+    model = model.to(place)
     if settings.frozen in QUANTISED:
         model.held = hold_quantised(model, facts.folder, settings.frozen, settings.double_quant, DTYPES[settings.dtype])
     return model, notes + without_attention_dropout(model)

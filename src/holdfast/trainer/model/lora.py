@@ -19,14 +19,14 @@ from holdfast.trainer.model.frozen import held_linear, widened
 from holdfast.trainer.model.mixed import HALF, Joined, JoinedLinear, joined
 
 
-def use_lean_lora(model: nn.Module, mixed: bool = False) -> int:
+def use_lean_lora(model: nn.Module, mixed: bool = False, cut: bool = False) -> int:
     """Replace the forward pass of every plain LoRA linear layer; how many. Variants (DoRA, several adapters) keep PEFT's own.
 
-    mixed: the products are in bf16 (mixed.py).
+    mixed: the products are in bf16 (mixed.py). cut: the frozen weights are in pieces between products.
     """
     plain = plain_layers(model)
     for module in plain:
-        module.forward = partial(_forward, module, joined(module) if mixed else None)
+        module.forward = partial(_forward, module, joined(module, cut) if mixed else None)
     return len(plain)
 
 

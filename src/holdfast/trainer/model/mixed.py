@@ -60,24 +60,24 @@ def _narrowed(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
 Joined: TypeAlias = Callable[[], Tensor]
 
 
-def joined(module: Any) -> Joined:
+def joined(module: Any, cut: bool = False) -> Joined:
     """Gives [[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose A and B are to be filled in.
 
-    Its first block is the frozen weight from now on; one that is held in fewer bits is widened into another matrix each time.
+    Its first block is the frozen weight from now on; one that is held in fewer bits, or cut, is put into another matrix each time.
     """
     weight, (a,), (b,) = module.base_layer.weight, module.lora_A.values(), module.lora_B.values()
     features, out, rank = a.weight.shape[1], b.weight.shape[0], a.weight.shape[0]
-    if weight.dtype != HALF:
-        return partial(_fresh, weight, out, features, rank)
+    if cut or weight.dtype != HALF:
+        return partial(_fresh, module.base_layer, out, features, rank)
     matrix: Tensor = weight.new_zeros(out + rank, features + rank)
     matrix[:out, :features] = weight
     weight.data = matrix[:out, :features]
     return lambda: matrix
 
 
-def _fresh(weight: Any, out: int, features: int, rank: int) -> Tensor:
-    matrix = torch.zeros(out + rank, features + rank, dtype=HALF, device=weight.device)
-    matrix[:out, :features] = widened(weight, HALF)
+def _fresh(base: Any, out: int, features: int, rank: int) -> Tensor:
+    matrix = torch.zeros(out + rank, features + rank, dtype=HALF, device=base.weight.device)
+    matrix[:out, :features] = widened(base.weight, HALF)
     return matrix
 
 

@@ -56,7 +56,8 @@ class Sft(TextModel):
 
     @property
     def facts(self) -> Json:
-        return {"attention": self.attends} | ({"frozen_sha256": self.held.sha256} if self.held else {})
+        held = {"frozen_sha256": self.held.sha256} if self.held else {}
+        return {"attention": self.attends} | held | ({"frozen_bytes_held": self.held_bytes} if self.held_bytes else {})
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
         """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""

@@ -23,6 +23,7 @@ from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.model.quantised import Held
+from holdfast.trainer.model.sharded import mesh_of, shard_layers
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.on_card import on_card
 from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
@@ -39,7 +40,8 @@ class TextModel:
 
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
         base: Any
-        base, self.notes = load_base(config, settings, device)
+        mesh = mesh_of(config, device)
+        base, self.notes = load_base(config, settings, device, mapped=mesh is not None)
         self.base = base
         self.held: Held | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
@@ -50,10 +52,11 @@ class TextModel:
         make_stateless(self.model, self.context)
         self.artifact, self.form = trained.tensors, trained.form
         mixed = settings.dtype == "bf16"
-        fused = settings.fused and on_card(device)  # a remedy may have brought a card's run to the CPU
+        fused = settings.fused and on_card(device) and mesh is None  # a remedy may have brought a card's run to the CPU
         self.fused = Fused(self.model, self.context, mixed) if fused else None
         if self.fused is None:
-            use_lean_lora(self.model, mixed)
+            use_lean_lora(self.model, mixed, cut=mesh is not None)
+        self.held_bytes = shard_layers(base, self.artifact.values(), mesh, device) if mesh is not None else None
         self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix)
         self.packing: bool = settings.packing
         self.own_kind: str = base.config._attn_implementation
