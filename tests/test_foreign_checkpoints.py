@@ -261,7 +261,7 @@ def tries(*words: str) -> list[Try]:
 )
 def test_what_is_done_after_an_end_follows_from_what_is_known(history: list[str], known: dict[str, Any], kind: str, says: str) -> None:
     code = known.pop("code", 1)
-    move = next_try(tries(*history), "ended", code, **{"stop": False, "retries": None} | known)
+    move = next_try(tries(*history), code, **{"stop": False, "retries": None} | known)
     assert move.kind == kind and says in move.reason
 
 

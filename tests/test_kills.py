@@ -108,7 +108,7 @@ def test_the_writer_killed_before_and_after_its_rename(undisturbed: SimpleNamesp
 SUPERVISOR_THAT_DIES = """
 import os, signal, sys
 from holdfast.world import process
-process._spawn_nurse = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+process.start_nurse = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from holdfast.cli import main
 main(sys.argv[1:])
 """

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from holdfast.inside.account import SNAPSHOT, Account
-from holdfast.inside.gate import Gate
+from holdfast.inside.gate import IN_A_ROW, Gate
 from holdfast.inside.packed import Packer, back, random_states, set_random_states, strip, unpack
 
 
@@ -91,7 +91,7 @@ def _number(loss: Any) -> float | None:
     return None if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
 
-def guard(*held: Any, steps: int | None = None, drops: int = 10) -> Guard:
+def guard(*held: Any, steps: int | None = None, drops: int = IN_A_ROW) -> Guard:
     """Guard a loop. held: model, optimizer and whatever else has a state_dict that the loop changes; steps: how many there are to be.
 
     drops: steps in a row without finite gradients that end it (FloatingPointError).

@@ -21,7 +21,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from holdfast.inside.account import RESUME, SNAPSHOT, Account
-from holdfast.inside.gate import Gate
+from holdfast.inside.gate import IN_A_ROW, Gate
 from holdfast.inside.packed import Packer
 from holdfast.inside.proof import differing
 from holdfast.inside.snapshot import CannotSnapshot, Snapshots
@@ -52,7 +52,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
     trainer: where it is given, the states of its other callbacks are kept, too. drops: dropped steps in a row that end the run.
     """
 
-    def __init__(self, trainer: Any = None, drops: int = 10) -> None:
+    def __init__(self, trainer: Any = None, drops: int = IN_A_ROW) -> None:
         self.trainer, self.aside = trainer, False
         self.account, self.gate = Account(), Gate(drops)
         self.snapshots: Snapshots | None = None

@@ -34,6 +34,14 @@ def alive(identity: object) -> TypeGuard[Identity]:
     return type(pid) is int and pid > 0 and identify(pid) == identity
 
 
+def command_of(pid: int) -> str:
+    """Its command line in short, empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
+    except OSError:
+        return ""
+
+
 def boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.identity import command_of
 from holdfast.core.safe_open import lock_descriptor
 
 _DEADLINE_S = 900.0  # the longest that a lock is held which others wait for: while a checkpoint is written
@@ -98,12 +99,5 @@ def _locks(descriptor: Path, wanted: os.stat_result) -> bool:
 def _who(lock: Path) -> str:
     """The processes that hold a lock, in words."""
     pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")] if Path("/proc/self/fd").is_dir() else []
-    found = [f"process {pid} ({_command(pid)})" for pid in pids if pid != os.getpid() and holds(pid, lock)]
+    found = [f"process {pid} ({command_of(pid) or '?'})" for pid in pids if pid != os.getpid() and holds(pid, lock)]
     return ", ".join(found) or "a process that cannot be seen from here"
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
-    except OSError:
-        return "?"

@@ -13,7 +13,7 @@ IN_A_ROW = 10  # dropped steps after which it is no accident any more
 class Gate:
     """dropped: steps so far; in_a_row: the newest of them that followed one another."""
 
-    def __init__(self, limit: int = IN_A_ROW) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit, self.dropped, self.in_a_row = limit, 0, 0
 
     def passes(self, parameters: Iterable[torch.nn.Parameter]) -> bool:

@@ -16,12 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
-
 
 def main(argv: list[str]) -> int:
     shared, place, newer_than = Path(argv[0]), Path(argv[1]), int(argv[2])
     from holdfast.inside.packed import back, unpack
+    from holdfast.inside.snapshot import WEIGHTS
 
     found = unpack(shared)
     if found is None or "pattern" not in found[0] or found[0]["step"] <= newer_than:
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> int:
     folder = place / f".holdfast-{name}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(facts["pattern"], folder)
-    file = next(folder / name for name in _WEIGHTS if (folder / name).exists())
+    file = next(folder / name for name in WEIGHTS if (folder / name).exists())
     write_weights(file, dict(zip(facts["weights"], tensors, strict=False)))
     write_states(folder, {name: back(facts[name], tensors) for name in ("optimizer", "scheduler", "rng")})
     (folder / "trainer_state.json").write_text(facts["state"], encoding="utf-8")

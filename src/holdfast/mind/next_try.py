@@ -10,7 +10,6 @@ SAME = 2  # attempts in a row without progress that end alike
 FROM_OUTSIDE = 8  # of what is somebody else's doing, often
 BARREN = 20  # attempts in a row without progress, whatever the cause
 _PAUSES_S = (0.5, 10.0)
-_FINAL = ("could_not_start", "background", "stuck", "wrong_resume")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class NextTry:
 
 def next_try(
     tries: Sequence[Try],
-    kind: str,
     code: int | None,
     *,
     stop: bool,
@@ -49,7 +47,7 @@ def next_try(
     final: str = "",
     may_try: bool = False,
 ) -> NextTry:
-    """What follows after the last of `tries`, which ended as `kind` with `code`.
+    """What follows after the last of `tries`, which ended with `code`, None: not by itself.
 
     stop: its user wants to stop; disk_full: the disk that takes nothing, by name; cut_short: why an end with 0 was none;
     final: why another attempt would meet the same, as found; may_try: a remedy is left to try.
@@ -57,10 +55,10 @@ def next_try(
     last = tries[-1]
     if stop:
         return NextTry("stopped", "stopped on request")
-    if code == 0 and kind == "ended" and not cut_short:
+    if code == 0 and not cut_short:
         return NextTry("done", "ended with exit code 0")
-    if kind in _FINAL or final:
-        return NextTry("give_up", final or last.words)
+    if final:
+        return NextTry("give_up", final)
     if disk_full:
         return NextTry("give_up", f"{last.words}; {disk_full} is full: make room, then rerun the same command to resume")
     if retries is not None and len(tries) > retries:

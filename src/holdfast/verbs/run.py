@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from holdfast.book import cards_of
+from holdfast.core.cards.launcher import given
 from holdfast.core.config.yaml_tree import value_of
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
@@ -95,11 +97,10 @@ def _command(arguments: argparse.Namespace) -> Command:
         arguments.callback,
     )
     flag = resumes_by(words, card)
-    goes_on = flag is not None and any(word.partition("=")[0] == flag for word in words)
+    goes_on = flag is not None and given(words, flag) is not None
     if command.place is None or goes_on:  # it goes on from what is there: that is its own
         return command
-    there = marks(command.place, card.whole if card else "files")
-    return Command(**{**command.__dict__, "there": there})
+    return replace(command, there=marks(command.place, card.whole if card else "files"))
 
 
 def _refuse_what_cannot_start(program: str) -> None:
@@ -140,8 +141,8 @@ def _config_in(words: list[str], here: Path) -> Json:
 
 
 def _path(arguments: argparse.Namespace, command: Command) -> Path:
-    if given := arguments.run:
-        return Path(given).resolve()
+    if arguments.run is not None:
+        return Path(arguments.run).resolve()
     if arguments.name is not None:
         if "/" in arguments.name or arguments.name in ("", ".", ".."):
             raise Stop(USAGE, f"--name {arguments.name!r} is no name of a folder", "a folder anywhere: --run DIR")
@@ -159,7 +160,7 @@ def _taken_up(folder: RunFolder, command: Command) -> Command:
         if (begun.argv, begun.folder) != (command.argv, command.folder):
             text = f"{folder.path} is the run of another command: {' '.join(begun.argv)[:200]} (in {begun.folder})"
             raise Stop(USAGE, text, "give that one, or another folder with --run DIR")
-        command = Command(**{**command.__dict__, "there": begun.there})
+        command = replace(command, there=begun.there)
     write_command(folder, command)
     return command
 

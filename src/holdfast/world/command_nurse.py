@@ -23,11 +23,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.identity import identify, myself
+from holdfast.core.identity import command_of, identify, myself
 from holdfast.core.safe_open import lock_descriptor, open_log
 from holdfast.core.wait import wait_for_end
 from holdfast.world.nurse import reserve, take_lock, write_ending, write_whole
-from holdfast.world.tree import below, name_of
+from holdfast.world.tree import below
 
 LOOK_EVERY_S = 0.5
 MOST_OUTPUT, KEPT_HEAD, KEPT_TAIL = 64 << 20, 1 << 20, 16 << 20  # bytes of output.log
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     reserve(attempt)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    began, settle_s = time.time(), float(launch.get("settle_s", SETTLE_S))
+    began = time.time()
     with open_log(attempt / "output.log") as output:
         master, slave = _terminal(launch.get("terminal"))
         command: subprocess.Popen[bytes] | None = None
@@ -67,10 +67,10 @@ def main(argv: list[str]) -> int:
                 write_whole(attempt / "rank0.json", {"identity": identity})
         code = _watch(command, master, attempt / "output.log", output)
         ended = time.time()
-        left = _end_what_is_left(settle_s)
+        left = _end_what_is_left()
         if master is not None:
             _pump(master, output)
-    write_ending(attempt, {"code": code, "began": began, "ended": ended, "left": left[:2], "left_count": len(left)})
+    write_ending(attempt, {"code": code, "began": began, "ended": ended, "left": left[:2]})
     return 0
 
 
@@ -176,13 +176,13 @@ def _children() -> list[int]:
         return []
 
 
-def _end_what_is_left(settle_s: float) -> list[str]:
+def _end_what_is_left() -> list[str]:
     """Give what the command left a moment to end by itself, then end it; the names of what had to be."""
-    until = time.monotonic() + settle_s
+    until = time.monotonic() + SETTLE_S
     while (left := below(os.getpid())) and time.monotonic() < until:
         wait_for_end(left[:1], 0.1)
         _collect(0)
-    names = [name for pid in left if (name := name_of(pid))]
+    names = [name for pid in left if (name := command_of(pid))]
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + LEAVE_S
         for pid in below(os.getpid()):

@@ -80,13 +80,14 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
         **orders,
     )
     waiting = standby.take_over(folder, launch)
-    return Attempt(number, folder, waiting or _spawn_nurse(folder), stood_by=waiting is not None)
+    return Attempt(number, folder, waiting or start_nurse("holdfast.world.nurse", folder), stood_by=waiting is not None)
 
 
-def _spawn_nurse(folder: Path) -> subprocess.Popen[bytes]:
+def start_nurse(module: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the nurse of the attempt in `folder`; module: which kind of nurse."""
     with open_log(folder / "output.log") as output:
         return subprocess.Popen(
-            module_command("holdfast.world.nurse", folder),
+            module_command(module, folder),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -115,7 +116,7 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
         overdue = patience.overdue(attempt.pulse())
         if overdue is not None and (why := _end_hanging(attempt, run, overdue)):
             return Ending("stuck", facts={"reason": why})
-        wait_for_end(_watched(attempt), LOOK_EVERY_S)
+        wait_for_end(watched(attempt), LOOK_EVERY_S)
 
 
 def _end_hanging(attempt: Attempt, run: RunFolder, overdue: Overdue) -> str | None:
@@ -154,7 +155,7 @@ def _hanging(attempt: Attempt, text: str) -> Json:
     return facts | {"reason": text + named, "ranks": where, "rank": guilty[0] if len(guilty) == 1 else None}
 
 
-def _watched(attempt: Attempt) -> list[int]:
+def watched(attempt: Attempt) -> list[int]:
     """The process whose end is the attempt's; a nurse of our own is collected when it has died."""
     if attempt.nurse is not None and attempt.nurse.poll() is None:
         return [attempt.nurse.pid]

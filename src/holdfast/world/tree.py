@@ -37,15 +37,6 @@ def bytes_read(pids: list[int]) -> int:
     return total
 
 
-def name_of(pid: int) -> str:
-    """Its command line in short, empty where it is gone."""
-    try:
-        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return ""
-    return " ".join(words).strip()[:120]
-
-
 def waits_in(pid: int) -> dict[str, str]:
     """The state of a process and where in the kernel it waits, as far as that may be read."""
     found = {}

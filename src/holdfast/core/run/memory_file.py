@@ -340,9 +340,14 @@ def abandoned(folder: Path) -> dict[Path, int]:
             continue
         owner = Path(os.fsdecode(pages[_FILE.size : PAGE].rstrip(b"\0")))
         ours = pages[_MADE_AT : _MADE_AT + _MADE_BYTES].rstrip(b"\0") == _surroundings()
-        if pages.startswith(_MAGIC) and ours and owner.is_absolute() and owner.parent.is_dir() and not owner.exists():
+        if pages.startswith(_MAGIC) and ours and is_gone(owner):
             found[file] = size
     return found
+
+
+def is_gone(owner: Path) -> bool:
+    """Whether a run folder was there: the folder that it lay in still is."""
+    return owner.is_absolute() and owner.parent.is_dir() and not owner.exists()
 
 
 @functools.cache

@@ -19,15 +19,13 @@ from holdfast.core.types import Ending
 from holdfast.core.wait import wait_for_end
 from holdfast.mind.pace import Pace
 from holdfast.supervisor.command.signs import Seen, Signs
-from holdfast.world.child import module_command
 from holdfast.world.ending import STUCK_S, stuck
 from holdfast.world.kernel import oom_kills
 from holdfast.world.place import Place
-from holdfast.world.process import Attempt, end_seen, lived_s, living_pids
+from holdfast.world.process import LOOK_EVERY_S, STACKS_S, Attempt, end_seen, lived_s, living_pids, start_nurse, watched
 from holdfast.world.tree import below, waits_in
 
-LOOK_EVERY_S = 0.2
-STACKS_S, PY_SPY_S = 1.0, 10.0
+_PY_SPY_S = 10.0
 
 
 def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json) -> Attempt:
@@ -35,12 +33,10 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     number = max(run.attempts(), default=0) + 1
     attempt = run.attempt(number)
     attempt.mkdir(parents=True)
+    env = {"HOLDFAST_ATTEMPT": str(attempt)} | env
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
     write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
-    with open_log(attempt / "output.log") as output:
-        command = module_command("holdfast.world.command_nurse", attempt)
-        nurse = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
-    return Attempt(number, attempt, nurse)
+    return Attempt(number, attempt, start_nurse("holdfast.world.command_nurse", attempt))
 
 
 def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace: Pace, tick: Callable[[Seen], int]) -> Ending:
@@ -75,13 +71,7 @@ def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace
             hung = _end_hanging(attempt, pid, seen, overdue)
             if hung is None:
                 return Ending("stuck", facts={"reason": stuck("the command")})
-        wait_for_end(_watched(attempt), LOOK_EVERY_S)
-
-
-def _watched(attempt: Attempt) -> list[int]:
-    if attempt.nurse is not None and attempt.nurse.poll() is None:
-        return [attempt.nurse.pid]
-    return list(living_pids(attempt).values())[:1]
+        wait_for_end(watched(attempt), LOOK_EVERY_S)
 
 
 def _signal(pid: int, number: int) -> None:
@@ -130,7 +120,7 @@ def _write_stacks(attempt: Attempt, pid: int) -> None:
         return
     with contextlib.suppress(OSError, subprocess.TimeoutExpired), open_log(attempt.folder / "output.log") as output:
         subprocess.run(
-            [tool, "dump", "--pid", str(pid)], stdout=output, stderr=output, stdin=subprocess.DEVNULL, timeout=PY_SPY_S, check=False
+            [tool, "dump", "--pid", str(pid)], stdout=output, stderr=output, stdin=subprocess.DEVNULL, timeout=_PY_SPY_S, check=False
         )
 
 

@@ -6,17 +6,15 @@ import os
 from pathlib import Path
 
 from holdfast.core.run.command import Command
-from holdfast.core.run.folder import RunFolder
-from holdfast.world.checkpoints.kept import snapshot_of
 
 _SITE = Path(__file__).parents[2] / "inside" / "site"
 
 
-def environment_of(run: RunFolder, command: Command, checkpoint: Path | None) -> dict[str, str | None]:
-    """For the callback: where it is told from, and of what; with --callback a folder on PYTHONPATH that registers it."""
+def environment_of(command: Command, checkpoint: Path | None, snapshot: Path) -> dict[str, str | None]:
+    """For the callback: what it goes on from, and where it keeps its state; with --callback a folder on PYTHONPATH that registers it."""
     found: dict[str, str | None] = {
         "HOLDFAST_RESUME": str(checkpoint.resolve()) if checkpoint is not None else None,
-        "HOLDFAST_SNAPSHOT": str(snapshot_of(run)),
+        "HOLDFAST_SNAPSHOT": str(snapshot),
     }
     if "PYTHONUNBUFFERED" not in os.environ:
         found["PYTHONUNBUFFERED"] = "1"  # so that a killed program's last words are there

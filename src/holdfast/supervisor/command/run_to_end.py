@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.book import cards_of
 from holdfast.core.cards.failure import Failure
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.core.files import Json, append_line, read_json, write_bytes, write_json
+from holdfast.core.files import Json, append_line, read_json, read_lines, write_bytes, write_json
 from holdfast.core.run.attempt import closed_attempts, orders_of
 from holdfast.core.run.command import Command
 from holdfast.core.run.folder import RunFolder
@@ -17,7 +17,7 @@ from holdfast.mind.command_summary import summarise_command
 from holdfast.mind.explain import answer
 from holdfast.mind.fitting import elsewhere, fitted
 from holdfast.supervisor.command.signs import Seen
-from holdfast.supervisor.command.supervise import CommandView, Outcome, log_of, progress_of, supervise_command
+from holdfast.supervisor.command.supervise import CommandView, Outcome, supervise_command
 from holdfast.supervisor.command.wishes import Wishes
 from holdfast.ui.echo import Echo
 from holdfast.ui.terminal import Terminal
@@ -102,7 +102,7 @@ def _write_summary(run: RunFolder, command: Command, status: str, reason: str, c
         reason=reason,
         command={"argv": list(command.argv), "launcher": command.launcher},
         code=code,
-        progress=progress_of(run),
+        progress=list(read_lines(run.progress_file)),
         events=list(run.events()),
         wrecks=[end.facts for _, end in closed_attempts(run)],
         launches={number: found.facts for number in numbers if (found := orders_of(run.attempt(number)))},
@@ -135,7 +135,7 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
     if wreck is not None:
         lines += [f"kernel: {text}" for text in (wreck.kernel_messages or ())[-2:]]
         lines += [f"| {line[:300]}" for line in [line for line in wreck.lines if line.strip()][-_LAST_LINES:]]
-        lines.append(f"its output: {log_of(run, wreck.attempt)}")
+        lines.append(f"its output: {run.attempt(wreck.attempt) / 'output.log'}")
     if aside := summary["checkpoints_set_aside"]:
         lines.append(f"not whole, renamed: {', '.join(aside)}")
     newest = next((event for event in reversed(list(run.events())) if event["event"] == "restored"), None)

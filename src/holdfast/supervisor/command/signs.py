@@ -76,19 +76,14 @@ class Signs:
         return self._slow
 
     def _look_seldom(self) -> tuple[int | None, int | None, str | None]:
-        place, total = self.command.place, None
-        if place is None:
+        place = self.command.place
+        if place is None or self.events is None:
             return None, None, None
-        if self.command.launcher is not None:
-            state = newest_state(place)
-            with contextlib.suppress(OSError):
-                if state and (place / f"checkpoint-{state[0]}" / "trainer_state.json").stat().st_mtime >= self.since:
-                    written = state[0]
-                    total = state[1]
-                    step = self.events.look() if self.events else None
-                    return (step, total, "event file") if step is not None and step > written else (written, total, "trainer_state.json")
-        step = self.events.look() if self.events else None
-        return (step, None, "event file") if step is not None else (None, None, None)
+        step = self.events.look()
+        written = newest_state(place, self.since) if self.command.launcher is not None else None
+        if written is not None and (step is None or step <= written[0]):
+            return *written, "trainer_state.json"
+        return (step, written[1] if written else None, "event file") if step is not None else (None, None, None)
 
     def _step_in_file(self) -> int | None:
         """The last number in the user's file of progress, where it was written to in this attempt."""

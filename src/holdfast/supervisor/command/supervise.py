@@ -10,11 +10,10 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from holdfast.book import cards_of
 from holdfast.core.cards.launcher import LauncherCard
-from holdfast.core.files import Json, append_line, read_json, read_lines
+from holdfast.core.files import append_line, read_json
 from holdfast.core.run.attempt import Orders, closed_attempts, orders_of
 from holdfast.core.run.command import Command
 from holdfast.core.run.folder import RunFolder
@@ -111,7 +110,7 @@ class CommandSupervisor:
         state = self.states.to_go_on_from() if self.run.attempts() else None
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
-        environment = environment_of(self.run, self.command, state.path if state else None)
+        environment = environment_of(self.command, state.path if state else None, self.states.snapshot)
         orders = {
             "session": self.session,
             "resumed_from": state.name if state else None,
@@ -120,7 +119,6 @@ class CommandSupervisor:
             "remedy": told.name,
             "terminal": _terminal_size(),
         }
-        environment["HOLDFAST_ATTEMPT"] = str(self.run.attempt(max(self.run.attempts(), default=0) + 1))
         attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name)
         if attempt.number > 1:
@@ -187,32 +185,31 @@ class CommandSupervisor:
         ending, stop = wreck.ending, bool(self.view.wish())
         account = read_json(attempt.folder / "account.json") or {}
         asked = ending.code == 130 or account.get("phase") == "stopped"
-        if ending.kind == "finished" and not self._cut_short(attempt, ending):
+        cut_short = self._cut_short(attempt, ending)
+        if ending.kind == "finished" and not cut_short:
             self.states.snapshot.unlink(missing_ok=True)
         else:
             self.states.keep(attempt)
         tries = self._history(wreck, diagnosis, from_outside=ending.from_outside or asked)
         left = ending.facts.get("left") or [] if ending.kind == "finished" else []
         step = self.seen.step if self.seen else None
-        final = str(account.get("reason") or "") if account.get("final") else str(ending.facts.get("reason") or "")
-        final = final if account.get("final") or ending.kind in ("refused", "stuck") else ""
         if left and step is None and (ending.seconds or 0.0) < _EARLY_S:
-            final = (
+            reason = (
                 f"the command returned after {ending.seconds or 0:.1f} s and left {left[0]!r} running in the background, which was ended:"
                 " holdfast cannot watch over what leaves it; start it in the foreground"
             )
             self.run.event("left_running", names=left)
-            return NextTry("give_up", final)
+            return NextTry("give_up", reason)
+        told = account if account.get("final") else ending.facts if ending.kind in ("refused", "stuck") else {}
         may_try = self.command.tries and self.remedies.left(diagnosis.cause)
         move = next_try(
             tries,
-            "ended",
             ending.code if ending.kind == "finished" else None,
             stop=stop,
             retries=self.command.retries,
             disk_full=self._full_disk(wreck),
-            cut_short=self._cut_short(attempt, ending),
-            final=final,
+            cut_short=cut_short,
+            final=str(told.get("reason") or ""),
             may_try=may_try,
         )
         if move.try_remedy:
@@ -273,12 +270,3 @@ def _terminal_size() -> list[int] | None:
     except OSError:
         return None
     return [size.lines or 24, size.columns or 80]
-
-
-def progress_of(run: RunFolder) -> list[Json]:
-    """The rows of a command's progress."""
-    return list(read_lines(run.progress_file))
-
-
-def log_of(run: RunFolder, number: int) -> Path:
-    return run.attempt(number) / "output.log"

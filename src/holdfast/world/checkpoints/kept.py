@@ -8,22 +8,29 @@ import subprocess
 import zlib
 from pathlib import Path
 
-from holdfast.core.run.folder import RunFolder
+import orjson
 
-SHARED_MEMORY = Path("/dev/shm")
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import SHARED_MEMORY, is_gone
+from holdfast.core.safe_open import open_own
+
 _HELPER = Path(__file__).parents[2] / "inside" / "keep.py"
 _DEADLINE_S = 300.0
-_PAGE = 4096
+_PAGE = 4096  # of the header, JSON up to its first 0 (inside/shared.py)
 
 
 def snapshot_of(run: RunFolder) -> Path:
-    """The file of this run's state: in shared memory, else in the run folder, whose pages a killed process leaves behind as well."""
+    """The file of this run's state: in shared memory, else in the run folder, whose pages a killed process leaves behind as well.
+
+    One that is there already stays where it is, however much room there is now.
+    """
     name = f"holdfast-command-{os.geteuid()}-{zlib.crc32(str(run.path).encode()):08x}.state"
     free = 0
     with contextlib.suppress(OSError):
         facts = os.statvfs(SHARED_MEMORY)
         free = facts.f_bavail * facts.f_frsize
-    return SHARED_MEMORY / name if free > 1 << 28 else run.path / name
+    places = [folder / name for folder in (SHARED_MEMORY, run.path)]
+    return next((place for place in places if place.exists()), places[0] if free > 1 << 28 else places[1])
 
 
 def make_checkpoint(python: str, snapshot: Path, place: Path, newer_than: int) -> str:
@@ -44,7 +51,8 @@ def make_checkpoint(python: str, snapshot: Path, place: Path, newer_than: int) -
 def sweep_snapshots() -> None:
     """Remove states of runs whose folders are gone."""
     for file in SHARED_MEMORY.glob(f"holdfast-command-{os.geteuid()}-*.state"):
-        with contextlib.suppress(OSError):
-            owner = file.read_bytes()[:_PAGE].partition(b'"run": "')[2].partition(b'"')[0].decode(errors="replace")
-            if owner and not Path(owner).exists():
+        with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            with os.fdopen(open_own(file, os.O_RDONLY), "rb") as handle:
+                owner = orjson.loads(handle.read(_PAGE).partition(b"\0")[0])["run"]
+            if is_gone(Path(owner)):
                 file.unlink()

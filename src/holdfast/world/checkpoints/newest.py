@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,11 +80,23 @@ def _set_aside(entry: Path) -> Path:
     return entry
 
 
-def newest_state(place: Path) -> tuple[int, int | None] | None:
-    """(step, last step) as the newest trainer_state.json in a folder of checkpoints tells them; None where there is none."""
+def newest_state(place: Path, since: float) -> tuple[int, int | None] | None:
+    """(step, last step) as the newest trainer_state.json in a folder of checkpoints tells them; None where none was written since then."""
     for step, entry in candidates(place, "trainer"):
-        state = read_json(entry / "trainer_state.json")
-        if state is not None and step is not None:
-            most = state.get("max_steps")
-            return step, most if isinstance(most, int) and most > 0 else None
+        file = entry / "trainer_state.json"
+        with contextlib.suppress(OSError):
+            facts = file.stat()
+            state = _last_step(file, facts.st_mtime_ns, facts.st_size)
+            if state and step is not None:
+                return (step, state[0]) if facts.st_mtime >= since else None
     return None
+
+
+@functools.lru_cache(maxsize=8)
+def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | None:
+    """(last step,) as a trainer_state.json tells it, None where it tells nothing. It holds the whole course of losses: read once."""
+    state = read_json(file)
+    if state is None:
+        return None
+    most = state.get("max_steps")
+    return (most if isinstance(most, int) and most > 0 else None,)
