@@ -33,7 +33,7 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     number = max(run.attempts(), default=0) + 1
     attempt = run.attempt(number)
     attempt.mkdir(parents=True)
-    env = {"HOLDFAST_ATTEMPT": str(attempt)} | env
+    env = env | {"HOLDFAST_ATTEMPT": str(attempt)}
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
     write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
     return Attempt(number, attempt, start_nurse("holdfast.world.command_nurse", attempt))
