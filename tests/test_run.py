@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from conftest import events, holdfast, start, wait_until
+from holdfast.core.files import write_json
+from holdfast.core.identity import identify
+from holdfast.supervisor.command.attempts import end
 from holdfast.ui.echo import Echo
+from holdfast.world.process import Attempt
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
 
@@ -177,6 +181,27 @@ def test_a_run_is_followed_and_stopped_from_another_terminal(tmp_path: Path) -> 
     out, _ = looker.communicate(timeout=60)
     assert not left_by(tmp_path)
     assert looker.returncode == 130, out
+
+
+def test_what_is_ended_is_what_the_attempt_has_started(tmp_path: Path) -> None:
+    """Whatever rank0.json names; and in whatever session it is, though its nurse is gone."""
+    attempt = Attempt(1, tmp_path / "attempts/001", None)
+    attempt.folder.mkdir(parents=True)
+    (tmp_path / "trainer.lock").touch()
+    environment = os.environ | {"HOLDFAST_ATTEMPT": str(attempt.folder)}
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    orphan = subprocess.Popen(["sleep", "600"], start_new_session=True, env=environment)
+    try:
+        write_json(attempt.folder / "rank0.json", {"identity": identify(bystander.pid)})
+        assert "is none that this attempt has started" in end(attempt, tmp_path / "trainer.lock")
+        assert bystander.poll() is None and orphan.poll() is None
+        (attempt.folder / "rank0.json").unlink()
+        assert end(attempt, tmp_path / "trainer.lock") == ""
+        assert orphan.wait(20) == -signal.SIGKILL and bystander.poll() is None
+    finally:
+        bystander.kill()
+        orphan.kill()
+        bystander.wait()
 
 
 def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:

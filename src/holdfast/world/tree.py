@@ -22,6 +22,16 @@ def below(pid: int) -> list[int]:
     return found
 
 
+def bearing(name: str, value: str) -> list[int]:
+    """Processes that were started with NAME=VALUE in their environment, as far as that may be read; ours is none of them."""
+    wanted, found = f"{name}={value}".encode(), []
+    for entry in os.listdir(_PROC) if _PROC.is_dir() else ():  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and int(entry) != os.getpid() and wanted in (_PROC / entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry))
+    return found
+
+
 def cpu_seconds(pids: list[int]) -> float:
     """What these processes have computed so far, and children of theirs that ended and were collected."""
     tick = os.sysconf("SC_CLK_TCK")

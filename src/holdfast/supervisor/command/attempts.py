@@ -9,9 +9,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import identify
+from holdfast.core.locks import holds
 from holdfast.core.run.command import Command
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.safe_open import open_log
@@ -23,8 +25,9 @@ from holdfast.world.ending import STUCK_S, stuck
 from holdfast.world.kernel import oom_kills
 from holdfast.world.place import Place
 from holdfast.world.process import LOOK_EVERY_S, STACKS_S, Attempt, end_seen, lived_s, living_pids, start_nurse, watched
-from holdfast.world.tree import below, waits_in
+from holdfast.world.tree import bearing, below, waits_in
 
+ATTEMPT = "HOLDFAST_ATTEMPT"  # in a command's environment: the folder of the attempt that it belongs to
 _PY_SPY_S = 10.0
 
 
@@ -33,7 +36,7 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     number = max(run.attempts(), default=0) + 1
     attempt = run.attempt(number)
     attempt.mkdir(parents=True)
-    env = env | {"HOLDFAST_ATTEMPT": str(attempt)}
+    env = env | {ATTEMPT: str(attempt)}
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
     write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
     return Attempt(number, attempt, start_nurse("holdfast.world.command_nurse", attempt))
@@ -47,8 +50,7 @@ def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace
     while True:
         if not attempt.folder.is_dir():
             if attempt.nurse is not None:
-                living = {"nurse": attempt.nurse.pid} | living
-            end(attempt, living)
+                _kill(below(attempt.nurse.pid))
             raise FileNotFoundError(str(attempt.folder))
         if (ending := _ending(attempt, run, hung)) is not None:
             if attempt.nurse is not None:
@@ -63,14 +65,15 @@ def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace
         wish = tick(seen)
         if wish and asked is None and pid is not None:
             asked = now
-            _signal(pid, signal.SIGTERM)
+            if _is_of(attempt, run.trainer_lock, pid):
+                _signal(pid, signal.SIGTERM)
         late = asked is not None and now - asked > command.stop_s
-        if (wish == 2 or late) and pid is not None and not end(attempt):
-            return Ending("stuck", facts={"reason": stuck("the command")})
+        if (wish == 2 or late) and pid is not None and (why := end(attempt, run.trainer_lock)):
+            return Ending("stuck", facts={"reason": why})
         if asked is None and hung is None and pid is not None and (overdue := pace.overdue(now)):
-            hung = _end_hanging(attempt, pid, seen, overdue)
-            if hung is None:
-                return Ending("stuck", facts={"reason": stuck("the command")})
+            hung = _hanging(pid, seen, overdue)
+            if why := _end_hanging(attempt, run.trainer_lock, pid, hung):
+                return Ending("stuck", facts={"reason": why})
         wait_for_end(watched(attempt), LOOK_EVERY_S)
 
 
@@ -80,32 +83,55 @@ def _signal(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def end(attempt: Attempt, known: dict[str, int] | None = None) -> bool:
-    """Kill the command and all it has started; False where it cannot be killed. known: its pids, where its folder is gone."""
-    living = known or living_pids(attempt)
-    nurse, pid = living.get("nurse"), living.get("trainer")
-    doomed = below(nurse) if nurse is not None else [pid, *below(pid)] if pid is not None else []
-    for one in doomed:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(one, signal.SIGKILL)
-    if pid is None:
+def _is_of(attempt: Attempt, lock: Path, pid: int) -> bool:
+    """Whether a process that rank0.json names is of this attempt: a file may name any.
+
+    It was given the attempt's name in its environment, and the run's lock by its nurse. A program may lose both (setproctitle, a
+    daemon); then it is below the nurse, which has the lock.
+    """
+    if pid in bearing(ATTEMPT, str(attempt.folder)) or holds(pid, lock):
         return True
+    nurse = living_pids(attempt).get("nurse")
+    return nurse is not None and holds(nurse, lock) and pid in below(nurse)
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def end(attempt: Attempt, lock: Path) -> str:
+    """Kill the command and all it has started; why that cannot be, in words, empty where it is gone."""
+    living = living_pids(attempt)
+    nurse, pid = living.get("nurse"), living.get("trainer")
+    if pid is None:
+        _kill(bearing(ATTEMPT, str(attempt.folder)))
+        return ""
+    if not _is_of(attempt, lock, pid):
+        return f"process {pid}, which rank0.json names, is none that this attempt has started; it is sent no signal"
+    _kill(below(nurse) if nurse is not None and holds(nurse, lock) else [pid, *below(pid), *bearing(ATTEMPT, str(attempt.folder))])
     _signal(pid, signal.SIGKILL)
     wait_for_end([pid], STUCK_S)
-    return identify(pid) is None or "trainer" not in living_pids(attempt)
+    return "" if identify(pid) is None or "trainer" not in living_pids(attempt) else stuck("the command")
 
 
-def _end_hanging(attempt: Attempt, pid: int, seen: Seen, overdue: tuple[float, float]) -> Json | None:
-    """Write down where a silent command stands, then end it; None where it cannot be."""
+def _hanging(pid: int, seen: Seen, overdue: tuple[float, float]) -> Json:
+    """Where a silent command stands."""
     seconds, limit = overdue
     where = [waits_in(one) | {"pid": one} for one in [pid, *below(pid)][:16]]
     at = f" after step {seen.step}" if seen.step is not None else ""
     text = f"no step, no output and no sign of work for {seconds:.0f} s{at} (limit {limit:.0f} s)"
-    facts: Json = {"reason": text, "step": seen.step, "processes": where}
-    _write_stacks(attempt, pid)
+    return {"reason": text, "step": seen.step, "processes": where}
+
+
+def _end_hanging(attempt: Attempt, lock: Path, pid: int, hung: Json) -> str:
+    """Write down where it stands, its stacks included, then end it; why that cannot be, as `end` says."""
+    if _is_of(attempt, lock, pid):
+        _write_stacks(attempt, pid)
     with contextlib.suppress(OSError):
-        write_json(attempt.folder / "hang.json", facts)
-    return facts if end(attempt) else None
+        write_json(attempt.folder / "hang.json", hung)
+    return end(attempt, lock)
 
 
 def _write_stacks(attempt: Attempt, pid: int) -> None:
@@ -124,13 +150,6 @@ def _write_stacks(attempt: Attempt, pid: int) -> None:
         )
 
 
-def _end_group(attempt: Attempt) -> None:
-    """End what is left of the command's process group after its nurse has died."""
-    pid = ((read_json(attempt.folder / "rank0.json") or {}).get("identity") or {}).get("pid")
-    if isinstance(pid, int) and identify(pid) is None:  # where another process has its number, none of the group is left
-        _signal(pid, signal.SIGKILL)
-
-
 def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | None:
     """How the attempt ended, or None while it may still be alive."""
     seen = end_seen(attempt, run)
@@ -143,7 +162,7 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
     if hung is not None:
         return Ending("hang", code, seconds, hung)
     if not seen:
-        _end_group(attempt)
+        _kill(bearing(ATTEMPT, str(attempt.folder)))  # its nurse has died before it
         return Ending("vanished")
     if told := seen.get("could_not_start"):
         return Ending("refused", None, seconds, {"reason": f"it could not be started: {told}"})
