@@ -41,7 +41,7 @@ OPTIONS = {
     "export": {"RUN|ADAPTER", "--to", "--out", "--quantise", "--llama-cpp", "--json"},
     "serve": {"RUN|ADAPTER", "--port", "--ab", "--engine", "--json"},
     "models": {"list|promote NAME VERSION|rollback NAME", "--json"},
-    "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--json", "--html"},
+    "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--suite", "--json", "--html"},
 }
 BEYOND = {"walk", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
 NOT_YET = {"tune", "learn", "watch"}

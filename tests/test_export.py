@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,13 @@ from transformers import AutoModelForCausalLM
 from conftest import SHARED, holdfast
 from holdfast.cli import main
 from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import EMBEDDED
+from holdfast.core.facts.model_folder import EMBEDDED, read_model
 from holdfast.ship import ask
 from holdfast.ship import export as exporting
 from holdfast.ship.delta import read_delta
 from holdfast.ship.export import Order, export
 from holdfast.ship.merge import tied_embedding, write_merged
-from holdfast.ship.subject import read_subject
+from holdfast.ship.subject import Subject, read_subject
 from holdfast.ship.tensors import held_tensors, narrow, widen
 from support.shipped import make_adapter, make_family, measure_here
 
@@ -267,6 +268,35 @@ def test_an_adapter_is_exported_with_what_it_needs(made: Any, tmp_path: Path, he
     answer = export(order_of(made("qwen2").adapter, tmp_path / "out", "adapter"))
     assert answer["checked"]["engine"] == "peft" and answer["checked"]["nmse"] == 0.0
     assert "--max-lora-rank 8" in (tmp_path / "out/README.md").read_text()
+
+
+def whole_of(adapter: Path, model: Path) -> Subject:
+    """What a run of type full or layers leaves in place of an adapter."""
+    return replace(read_subject(adapter), tuned=model, config={}, whole=read_model(str(model)))
+
+
+def test_a_model_that_was_trained_as_a_whole_is_exported_as_it_is(made: Any, tmp_path: Path, here: None) -> None:
+    shutil.copytree(made("qwen2").base, tmp_path / "model")
+    weights(lambda tensors: tensors.update({name: one.float() * 1.003 for name, one in tensors.items()}))(tmp_path / "model")
+    order = replace(order_of(made("qwen2").adapter, tmp_path / "out"), subject=whole_of(made("qwen2").adapter, tmp_path / "model"))
+    answer = export(order)
+    assert answer["checked"]["nmse"] == 0.0 and "weights themselves were trained" in (tmp_path / "out/README.md").read_text()
+    assert load_file(tmp_path / "out/model.safetensors")["model.norm.weight"].dtype.itemsize == 4, "fp32, as it was trained"
+    with pytest.raises(Stop, match="has no adapter: weights of the model itself were trained"):
+        export(replace(order, kind="adapter", out=tmp_path / "other"))
+
+
+@pytest.mark.long
+def test_a_run_that_trained_all_weights_is_exported_and_verified(config_of: Any, tmp_path: Path) -> None:
+    config = config_of("run", model="tiny", train={"steps": 2}, data={"held_out": 0.2}, adapter={"type": "full"})
+    assert holdfast("train", config, "--run", tmp_path / "run").returncode == 0
+    done = holdfast("export", tmp_path / "run", "--to", "merged", "--out", tmp_path / "out", "--html", tmp_path / "page.html", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["checked"]["nmse"] <= 1e-4, done.stderr
+    assert "it computes what the trained model computes" in (tmp_path / "page.html").read_text()
+    done = holdfast("verify", tmp_path / "run/model", "--generate", 2, "--json")
+    assert done.returncode in (0, 1) and json.loads(done.stdout)["kind"] == "held_out", done.stderr
+    done = holdfast("serve", tmp_path / "run")
+    assert done.returncode == 2 and "vllm serve" in done.stderr
 
 
 def test_large_models_are_cut_into_shards(made: Any, tmp_path: Path) -> None:

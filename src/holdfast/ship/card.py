@@ -17,6 +17,8 @@ _KINDS = {
     "adapter": "a PEFT adapter",
     "merged": "base and adapter merged, in the base model's own precision",
     "gguf": "base and adapter merged, as GGUF for llama.cpp",
+    "whole merged": "a model of which weights themselves were trained, in the precision they were trained in",
+    "whole gguf": "a model of which weights themselves were trained, as GGUF for llama.cpp",
     "gguf-adapter": "the adapter as GGUF, for a base model in GGUF",
 }
 _USE = {
@@ -28,18 +30,22 @@ _USE = {
 
 def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None:
     """Write README.md. Paths of this machine stay out of it: a card is what is published."""
-    facts = subject.hashes()
+    facts, whole = subject.hashes(), subject.whole is not None
     base = subject.base_name if not Path(subject.base_name).is_absolute() else Path(subject.base_name).name
-    front = {"base_model": base, "library_name": "peft" if kind == "adapter" else "transformers", "tags": ["holdfast", "lora"]}
+    front = {
+        "base_model": base,
+        "library_name": "peft" if kind == "adapter" else "transformers",
+        "tags": ["holdfast", *([] if whole else ["lora"])],
+    }
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {subject.name}\n",
-        f"This is {_KINDS[kind]}: `{base}` fine-tuned with holdfast {__version__}.\n",
+        f"This is {_KINDS[f'whole {kind}' if whole else kind]}: `{base}` fine-tuned with holdfast {__version__}.\n",
     ]
     if kind in _USE:
         parts.append(f"```python\n{_USE[kind].format(here='PATH')}\n```\n")
     if kind == "adapter":
         parts.append(serve_line(subject))
-    parts += [_equal(checked), _training(subject), _results(subject), _incidents(subject)]
+    parts += [_equal(checked, subject.told), _training(subject), _results(subject), _incidents(subject)]
     parts.append(
         "## Where it comes from\n\n| | |\n|---|---|\n"
         + "".join(
@@ -57,7 +63,7 @@ def serve_line(subject: Subject) -> str:
     return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}=PATH\n```\n"
 
 
-def _equal(checked: Json) -> str:
+def _equal(checked: Json, reference: str) -> str:
     rows = {
         "loaded by": checked["engine"],
         "NMSE of logits": f"{checked['nmse']:.2e}",
@@ -68,7 +74,7 @@ def _equal(checked: Json) -> str:
         "stops where training ended its answers": "yes" if checked["stops"] else "no",
     }
     body = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-    return f"## Compared with base + adapter\n\n{checked['positions']} positions, {checked['prompts']} prompts.\n\n| | |\n|---|---|\n{body}"
+    return f"## Compared with {reference}\n\n{checked['positions']} positions, {checked['prompts']} prompts.\n\n| | |\n|---|---|\n{body}"
 
 
 def _training(subject: Subject) -> str:

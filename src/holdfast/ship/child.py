@@ -32,17 +32,23 @@ def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str,
     """What the child found of each part, by its name. `folder`: an empty place for the two to meet. Raises Stop(1) where it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     samples.save(folder / "rows.npz")
-    request: Json = {"rows": str(folder / "rows.npz"), "out": str(folder), "threads": usable_threads(), "parts": parts}
-    write_json(folder / "request.json", request)
+    ask("measure", folder, {"rows": str(folder / "rows.npz"), "parts": parts}, env)
+    return {part["name"]: _read(folder, part["name"]) for part in parts}
+
+
+def ask(job: str, folder: Path, request: Json, env: Mapping[str, str]) -> None:
+    """Have a job of the trainer do what the request says, into `folder`. Raises Stop with what it wrote to error.json there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "request.json", request | {"out": str(folder), "threads": usable_threads()})
     with (folder / "output.log").open("wb") as log:
-        command = trainer_command("measure", folder / "request.json")
+        command = trainer_command(job, folder / "request.json")
         nothing = subprocess.DEVNULL
         code = subprocess.run(command, stdin=nothing, stdout=log, stderr=log, env=dict(env), check=False).returncode
     if code:
-        told = read_json(folder / "error.json")
+        told = read_json(folder / "error.json") or {}
         what = f"{told['part']}: {told['message']}" if told else f"exit code {code}: {_last_line(folder / 'output.log')}"
-        raise Stop(BLOCKED, f"the model could not be measured ({what})", (told or {}).get("hint") or "holdfast diagnose reads such logs")
-    return {part["name"]: _read(folder, part["name"]) for part in parts}
+        hint = told.get("hint") or "holdfast diagnose reads such logs"
+        raise Stop(told.get("code", BLOCKED), f"the model could not be measured ({what})", hint)
 
 
 def _read(folder: Path, name: str) -> Found:

@@ -15,6 +15,7 @@ import numpy as np
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
+from holdfast.core.units import listed
 from holdfast.ship.tensors import Floats, Held, tensors_of_file
 
 _PREFIX = "base_model.model."
@@ -97,8 +98,7 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
             _refuse_other_shape(name, held, base[tied if tied and place == HEAD and HEAD not in base else place])
             changes[place] = replace(changes.get(place, Change()), whole=held)
     if lost:
-        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        text = f"{file} has parts that the base model has no tensor for: {', '.join(sorted(lost)[:_SHOWN])}{more}"
+        text = f"{file} has parts that the base model has no tensor for: {listed(sorted(lost), _SHOWN)}"
         raise Stop(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
     untied = tied is not None and (HEAD in changes or tied in changes)
     return Delta(changes, untied)

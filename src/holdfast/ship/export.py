@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, fsync_folder, sha256, write_json
 from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT
 from holdfast.rows.tokens.codec import Codec, load_codec
@@ -48,7 +48,7 @@ def export(order: Order) -> Json:
         order.say(f"writing {order.kind}: {order.out}")
         known = write_merged_files(order, codec, folder) if order.kind == "merged" else write_adapter(order, codec, folder)
         questions = questions_of(order.subject, codec)
-        order.say(f"comparing it with base + adapter on {len(questions.samples)} {questions.samples.kind} rows")
+        order.say(f"comparing it with {order.subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
         compared = prove(order, questions, folder, Path(work))
         refuse_unequal(order, compared)
         write_card(folder, order.subject, order.kind, compared.figures)
@@ -62,7 +62,7 @@ def write_merged_files(order: Order, codec: Codec, folder: Path) -> dict[str, st
 
 def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
     """The adapter as PEFT reads it, with the tokenizer, and the settings it is to be asked with."""
-    source = order.subject.adapter
+    source = order.subject.tuned
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
     write_json(folder / ADAPTER_CONFIG, order.subject.config | {"base_model_name_or_path": order.subject.base_name})
     write_json(folder / "generation_config.json", generation_config(order.subject, codec))
@@ -73,8 +73,16 @@ def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
 def needed_bytes(order: Order) -> int:
     """What the export takes on the disk. Raises Stop(1) where the adapter cannot be exported so."""
     if order.kind == "adapter":
+        refuse_whole(order)
         return order.subject.weights.stat().st_size
     return sum(tensor.bytes for tensor in merged_tensors(order.subject)[0])
+
+
+def refuse_whole(order: Order) -> None:
+    """Raise Stop(2) where an adapter is asked of a model that was trained as a whole."""
+    if order.subject.whole is not None:
+        text = f"{order.subject.name} has no adapter: weights of the model itself were trained"
+        raise Stop(USAGE, text, f"export it --to {'gguf' if order.kind == 'gguf-adapter' else 'merged'}")
 
 
 def refuse_place(out: Path, needed: int) -> None:
@@ -130,8 +138,8 @@ def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compa
 
 
 def reference_part(subject: Subject, questions: Questions) -> Json:
-    """What is asked of base + adapter: the base as its files are, in 16 or 32 bits, whatever it was trained on."""
-    part: Json = {"name": "reference", "model": str(subject.facts.folder), "adapter": str(subject.adapter), "pad": questions.pad}
+    """What is asked of base + adapter: the base as its files are, in 16 or 32 bits, whatever it was trained on. Or of the whole model."""
+    part: Json = {"name": "reference", **subject.loaded(), "pad": questions.pad}
     return part | {"logits": questions.places, "prompts": questions.prompts, "ends": questions.ends, "longest": questions.longest}
 
 
@@ -155,7 +163,7 @@ def refuse_unequal(order: Order, compared: Compared) -> None:
         return
     layer = compared.figures.get("first_layer")
     where = f"; the first that differs is {layer}" if layer else ""
-    text = f"the {order.kind} export does not compute what base + adapter do{where}:\n  " + "\n  ".join(compared.reasons)
+    text = f"the {order.kind} export does not compute what {order.subject.told} computes{where}:\n  " + "\n  ".join(compared.reasons)
     answer: Json = {"files": [], "checked": compared.figures, "reasons": compared.reasons}
     raise Stop(BLOCKED, text, "nothing was written; please report it with these lines", answer)
 

@@ -27,7 +27,7 @@ _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_emb
 
 def tied_embedding(subject: Subject) -> str | None:
     """The embedding that is the output layer as well, by its name in the base's files; None where there are two."""
-    shapes = subject.facts.shapes
+    shapes = subject.model.shapes
     if HEAD in shapes or "embed_out.weight" in shapes:
         return None
     return next((name for name in shapes if name.endswith(_EMBEDDINGS)), None)
@@ -36,12 +36,14 @@ def tied_embedding(subject: Subject) -> str | None:
 def merged_tensors(subject: Subject, adapted: bool = True) -> tuple[list[Coming], Delta]:
     """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
 
-    adapted: False for the base as it is.
+    adapted: False for the base as it is. A model that was trained as a whole keeps the types it was trained in: all of its weights
+    rounded to bf16 are beyond what an export may differ by.
     """
-    held = held_tensors(subject.facts.folder)
+    held = held_tensors((subject.model if adapted else subject.facts).folder)
     _refuse_quantised(subject, held)
     tied = tied_embedding(subject)
-    delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if adapted else Delta()
+    with_adapter = adapted and subject.whole is None
+    delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if with_adapter else Delta()
     coming = [_coming(name, one, delta.changes.get(name)) for name, one in held.items()]
     if delta.untied and tied is not None:
         coming.append(_coming(HEAD, held[tied], delta.changes.get(HEAD)))
@@ -79,7 +81,7 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
     """Write the merged model to an empty folder; its weight files with their hashes."""
     tensors, delta = merged_tensors(subject)
     written = write_shards(folder, tensors, most)
-    config = dict(subject.facts.config)
+    config = dict(subject.model.config)
     if delta.untied:
         config["tie_word_embeddings"] = False
     config |= {"eos_token_id": _one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": codec.pad}

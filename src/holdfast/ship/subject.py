@@ -1,4 +1,4 @@
-"""What is to be shipped: a run's adapter or any PEFT folder, with the base model it belongs to. Loads no weights."""
+"""What is to be shipped: a run's adapter or whole model, or any PEFT folder, with its base model. Loads no weights."""
 
 from __future__ import annotations
 
@@ -9,39 +9,60 @@ from pathlib import Path
 import orjson
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
-from holdfast.core.facts.model_folder import ModelFacts, read_model
+from holdfast.core.facts.model_folder import ModelFacts, read_model, weight_files
 from holdfast.core.files import Json, read_json, sha256
 from holdfast.core.run.base_model import changed, identity
 from holdfast.core.run.checkpoint import ADAPTER_CONFIG, ARTIFACT
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import read_plan
 
+MODEL = "model"  # the folder that a run without an adapter leaves
+
 
 @dataclass(frozen=True)
 class Subject:
-    """An adapter, its base model, and the run that made it where that is known.
+    """An adapter, or a model that was trained as a whole, its base model, and the run that made it where that is known.
 
+    tuned: the folder of the adapter or model; config: the adapter's, empty for a model; whole: the model, None for an adapter;
     base_name: as the run or the adapter names it; facts: of the base model's folder.
     """
 
     name: str
-    adapter: Path
+    tuned: Path
     config: Json
     base_name: str
     facts: ModelFacts
     run: RunFolder | None
+    whole: ModelFacts | None = None
 
     @property
     def weights(self) -> Path:
-        return self.adapter / ARTIFACT
+        """The file of an adapter."""
+        return self.tuned / ARTIFACT
+
+    @property
+    def model(self) -> ModelFacts:
+        """The model whose weights an export begins with."""
+        return self.whole or self.facts
+
+    @property
+    def told(self) -> str:
+        """What an export has to equal, in words."""
+        return "base + adapter" if self.whole is None else "the trained model"
+
+    def loaded(self) -> Json:
+        """How a child loads it: the folder of a model, and that of an adapter or null."""
+        if self.whole is not None:
+            return {"model": str(self.tuned), "adapter": None}
+        return {"model": str(self.facts.folder), "adapter": str(self.tuned)}
 
     def hashes(self) -> Json:
         """What an export, a verdict and the registry say of where they come from."""
         plan = read_plan(self.run.plan_file) if self.run else None
         return {
             "run": str(self.run.path) if self.run else None,
-            "adapter": str(self.adapter),
-            "adapter_sha256": sha256(self.weights),
+            "adapter": str(self.tuned),
+            "adapter_sha256": _sha256([self.weights] if self.whole is None else weight_files(self.tuned)),
             "base": self.base_name,
             "base_sha256": hashlib.sha256(orjson.dumps(identity(self.facts).files, option=orjson.OPT_SORT_KEYS)).hexdigest(),
             "data_sha256": plan.data_sha256 if plan else None,
@@ -49,7 +70,7 @@ class Subject:
 
 
 def read_subject(path: Path, base: str | None = None) -> Subject:
-    """The adapter that `path` means: a run folder, a checkpoint of one, or a folder that PEFT saved.
+    """What `path` means: a run folder, its model or a checkpoint of it, or a folder that PEFT saved.
 
     base: where the base model is, if not where the adapter says. Raises Stop where there is no adapter, its file is not the one
     the run ended with, or the base is gone or another one than it was trained on.
@@ -58,10 +79,11 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     if not path.is_dir():
         raise Stop(USAGE, f"{path} is not a folder", "give a finished run, or a folder that PEFT saved")
     run = _run_of(path)
-    folder = path / "adapter" if (path / "config.yaml").is_file() else path
     if run:
         run.refuse_foreign()
-    config = _adapter_config(folder, run)
+    model = _model_of(path, run)
+    folder = model or (path / "adapter" if (path / "config.yaml").is_file() else path)
+    config = {} if model else _adapter_config(folder, run)
     given = run.config().model if run else config.get("base_model_name_or_path")
     named = base or given
     if not isinstance(named, str) or not named:
@@ -73,7 +95,7 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
         raise Stop(stop.code, text, f"{stop.hint}; or say where it is now with --base DIR") from None
     _refuse_changed(run, folder, facts)
     name = run.path.name if run else path.name
-    return Subject(name, folder, config, str(named), facts, run)
+    return Subject(name, folder, config, str(named), facts, run, read_model(str(model)) if model else None)
 
 
 def _run_of(path: Path) -> RunFolder | None:
@@ -84,14 +106,20 @@ def _run_of(path: Path) -> RunFolder | None:
     return None
 
 
+def _model_of(path: Path, run: RunFolder | None) -> Path | None:
+    """The whole model that a run without an adapter left."""
+    if run is None or path not in (run.path, run.path / MODEL) or run.adapter.exists():
+        return None
+    return run.path / MODEL if (run.path / MODEL).is_dir() else None
+
+
 def _adapter_config(folder: Path, run: RunFolder | None) -> Json:
     config = read_json(folder / ADAPTER_CONFIG)
     if config is not None and (folder / ARTIFACT).is_file():
         return config
-    for kind in ("model", "network"):
-        if run and not folder.exists() and (run.path / kind).is_dir():
-            text = f"{run.path} left a whole {kind} and no adapter: there is nothing to put on a base"
-            raise Stop(BLOCKED, text, f"{run.path / kind} can be used as it is")
+    if run and not folder.exists() and (run.path / "network").is_dir():
+        text = f"{run.path} left a network on tables, and no language model"
+        raise Stop(BLOCKED, text, f"{run.path / 'network'} holds its exports, model.pt2 and model.onnx, which were compared in the run")
     if run and not folder.exists():
         text = f"{run.path} has no adapter yet: the run is not finished"
         raise Stop(BLOCKED, text, f"finish it with the command that began it, or give one of {run.checkpoints}")
@@ -105,9 +133,16 @@ def _refuse_changed(run: RunFolder | None, folder: Path, facts: ModelFacts) -> N
     if run is None:
         return
     summary = read_json(run.summary_file) or {}
-    wanted = summary.get("adapter_sha256")
-    if folder == run.adapter and wanted and sha256(folder / ARTIFACT) != wanted:
-        text = f"{folder / ARTIFACT} is not the adapter this run ended with (sha256 {wanted[:16]})"
+    file = {run.adapter: run.adapter / ARTIFACT, run.path / MODEL: run.path / MODEL / "model.safetensors"}.get(folder)
+    wanted = summary.get("artifact_sha256")
+    if file and wanted and file.is_file() and sha256(file) != wanted:
+        text = f"{file} is not what this run ended with (sha256 {wanted[:16]})"
         raise Stop(BLOCKED, text, "restore it, or export the folder it came from instead")
     if told := changed(run, facts):
         raise Stop(BLOCKED, told, "give the base model of then with --base DIR: an adapter is worth nothing on another one")
+
+
+def _sha256(files: list[Path]) -> str:
+    """Of one file its hash; of several the hash of theirs, in the order of their names."""
+    found = [sha256(file) for file in files]
+    return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()

@@ -38,6 +38,7 @@ JOBS = {
     "account": Work("account", "account", ()),
     "losses": Work("losses", "losses", (Path,)),
     "measure": Work("measure", "measure", (Path,)),
+    "suite": Work("suite", "suite", (Path,)),
     "serve": Work("serve", "serve", (Path,)),
     "probe": Work("torch_facts", "probe", (), with_libraries=False),
     "probes": Work("probes.host", "probe_functions", (Path, int), with_libraries=False),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jinja2
 
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.files import Json, write_bytes
 from holdfast.ui.datatable import visible
 
 
@@ -13,3 +17,11 @@ def page_template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["visible"] = visible
     return environment.get_template(name)
+
+
+def write_page(file: Path, text: str, answer: Json | None = None) -> None:
+    """Write the page that --html asked for. Raises Stop(1), with the `answer` that is printed all the same."""
+    try:
+        write_bytes(file, text.encode("utf-8", "replace"), durable=False)
+    except OSError as error:
+        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None

@@ -37,6 +37,14 @@ def lines(answer: Json) -> list[tuple[str, str]]:
         if one := answer[name]:
             told = f"{one['base']:,} -> {one['tuned']:,} of {one['asked']:,}; {one['only_tuned']:,} gained, {one['only_base']:,} lost"
             found.append((name.replace("_", " "), f"{told} ({chance(one['p_value'])})"))
+    for task in (answer["suite"] or {"tasks": []})["tasks"]:
+        if task["metric"]:
+            told = (
+                f"{task['base']:.4f} -> {task['tuned']:.4f} of {task['asked']:,}; {task['only_tuned']:,} gained, {task['only_base']:,} lost"
+            )
+            found.append((task["task"], f"{task['metric'].partition(',')[0]} {told} ({chance(task['p_value'])})"))
+        else:
+            found.append((task["task"], f"{_figures(task['lm_eval'])}: of the whole set, so without a paired test"))
     forgotten = answer["forgotten"]
     found.append(("forgotten", f"{_loss(forgotten['loss'])} on {counted(forgotten['rows'], 'general row')}: {_word(forgotten['verdict'])}"))
     for name, one in (answer["answers"] or {}).items():
@@ -49,6 +57,13 @@ def _loss(loss: Json) -> str:
     interval = loss["interval"]
     between = f", 95% {interval[0]:+.4f} to {interval[1]:+.4f}" if interval else ""
     return f"{loss['base']:.4f} -> {loss['tuned']:.4f} ({loss['difference']:+.4f}{between})"
+
+
+def _figures(found: Json) -> str:
+    names = [name for name in found["base"] if "stderr" not in name]
+    return ", ".join(
+        f"{name.partition(',')[0]} {found['base'][name]:.4f} -> {found['tuned'].get(name, float('nan')):.4f}" for name in names
+    )
 
 
 def _word(verdict: str) -> str:

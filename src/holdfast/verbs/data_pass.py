@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import BLOCKED, USAGE, Stop
+from holdfast.core.errors import USAGE, Stop
 from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.core.files import Json, write_bytes
+from holdfast.core.files import Json
 from holdfast.rows.crew.workers import Copies, Crew, Make, Workers
 from holdfast.rows.files.form import form_of
 from holdfast.rows.judge.rules import NO_LIMIT, Rules, named
@@ -111,11 +111,9 @@ def tell(arguments: argparse.Namespace, answer: Json) -> None:
     """Print the table and write the page, as far as they are wanted."""
     if arguments.html:
         from holdfast.ui.datapage import render
+        from holdfast.ui.pages import write_page
 
-        try:
-            write_bytes(arguments.html, render(answer).encode("utf-8", "replace"), durable=False)
-        except OSError as error:
-            raise Stop(BLOCKED, f"{arguments.html} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None
+        write_page(arguments.html, render(answer), answer)
     if not arguments.json:
         from holdfast.ui.datatable import show
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
-from holdfast.core.inert import say
 from holdfast.ship.export import Order, export
 from holdfast.ship.gguf.export import Tools, export_gguf
 from holdfast.ship.gguf.kinds import llama_cpp, quantiser, read_kinds
+from holdfast.ship.push import open_hub, push
 from holdfast.ship.registry import record_export, registry_file, remember
 from holdfast.ship.subject import read_subject
 from holdfast.supervisor.launch import measuring_environment
+from holdfast.ui.exported import page, show
+from holdfast.ui.pages import write_page
 
 EXAMPLE = "holdfast export runs/first --to merged --out runs/first-merged"
 KINDS = ("adapter", "merged", "gguf", "gguf-adapter")
@@ -28,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
     parser.add_argument("--quantise", metavar="TYPE[,TYPE]", help="types of a GGUF, as q8_0,q4_k_m; without it 16 bits")
     parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="a checkout of llama.cpp, whose converters are used (or LLAMA_CPP)")
+    parser.add_argument("--push", metavar="OWNER/NAME", help="put it on the hub, too; a repository that is not there is made private")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page of the comparison, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -38,32 +42,26 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     kinds = read_kinds(arguments.quantise)
     checkout = llama_cpp(arguments.llama_cpp) if in_gguf else None
     tools = Tools(checkout, quantiser(kinds, checkout) if in_gguf else None)
+    hub = open_hub(arguments.push) if arguments.push else None
     subject = read_subject(arguments.subject, arguments.base)
 
     def tell(text: str) -> None:
         print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
     order = Order(subject, arguments.to, arguments.out.expanduser().absolute(), measuring_environment(subject.run), tell)
-    answer = export_gguf(order, kinds, tools) if in_gguf else export(order)
+    try:
+        answer = export_gguf(order, kinds, tools) if in_gguf else export(order)
+    except Stop as stop:
+        if arguments.html and stop.answer and stop.answer.get("reasons"):
+            write_page(arguments.html, page(stop.answer, subject.name, subject.told))
+        raise
     remember(lambda: record_export(registry_file(os.environ), subject.name, subject.hashes(), answer), tell)
+    if arguments.html:
+        write_page(arguments.html, page(answer, subject.name, subject.told), answer)
     if not arguments.json:
-        _show(answer)
+        show(answer)
+    if arguments.push:
+        tell(f"pushing it to {arguments.push}")
+        answer["pushed"] = push(hub, arguments.push, answer)
+        tell(f"pushed: {answer['pushed']['url']}, commit {answer['pushed']['commit']}")
     return DONE, answer
-
-
-def _show(answer: Json) -> None:
-    for checked in (answer["checked"].get("types") or {"": answer["checked"]}).values():
-        yes, budget = {True: "yes", False: "no"}, checked["budget"]
-        allowed = f" ({budget['nmse']:.0e} allowed)" if "nmse" in budget else ""
-        lines = {
-            "loaded by": f"{checked['engine']}{', ' + checked['type'] if 'type' in checked else ''}",
-            "NMSE": f"{checked['nmse']:.2e} of logits at {checked['positions']} positions{allowed}",
-            "KL per token": f"{checked['kl_per_token']:.2e} nats ({budget['kl_per_token']:.0e} allowed)",
-            "likeliest token": f"the same at {checked['top1_agreement']:.1%} of positions",
-            "greedy answers": f"equal: {yes[checked['greedy_equal']]}, of {checked['prompts']} prompts",
-            "token ids": f"of rendered conversations as in training: {yes[checked['token_ids_equal']]}",
-            "stops": f"where training ended its answers: {yes[checked['stops']]}",
-        }
-        say("\n".join(f"{name:17}{told}" for name, told in lines.items()))
-    for file in answer["files"]:
-        say(f"{file['bytes']:>15,} bytes  {file['sha256'][:16]}  {file['path']}")

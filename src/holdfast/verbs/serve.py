@@ -41,6 +41,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not 0 <= arguments.port < 65536:
         raise Stop(USAGE, f"--port {arguments.port}: a number below 65536", "leave it out for one that is free")
     subject = read_subject(arguments.subject, arguments.base)
+    if subject.whole is not None:
+        text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
+        raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {arguments.subject} --to gguf for llama-server")
     codec = load_codec(subject.facts.folder)
     preferences = _preferences(arguments, subject)
     token = secrets.token_urlsafe(24)

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
-from holdfast.core.files import Json, write_bytes
+from holdfast.core.files import Json
 from holdfast.ship.registry import record_verdict, registry_file, remember
 from holdfast.ship.subject import Subject, read_subject
 from holdfast.ship.verify.compare import Request, verify
 from holdfast.ship.verify.expectations import read_prompts
+from holdfast.ship.verify.suite import read_suite
 from holdfast.supervisor.launch import measuring_environment
+from holdfast.ui.pages import write_page
 from holdfast.ui.verdict import page, show
 
 EXAMPLE = "holdfast verify runs/first"
@@ -26,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", default="base", metavar="RUN|ADAPTER|base", help="what to compare with: the base (default), or another adapter of it"
     )
+    parser.add_argument("--suite", metavar="NAME[,NAME]", help="tasks of lm-eval that both models are asked, too")
+    parser.add_argument("--suite-path", type=Path, metavar="DIR", help="a folder of lm-eval tasks of your own")
+    parser.add_argument("--suite-limit", type=int, metavar="N", help="questions of each task (default: all)")
+    parser.add_argument("--suite-chat", action="store_true", help="ask them through the model's chat template")
     parser.add_argument("--generate", type=int, default=100, metavar="N", help="rows that both models answer, too (default 100)")
     parser.add_argument("--longest", type=int, default=128, metavar="TOKENS", help="of an answer (default 128)")
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
@@ -37,6 +43,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.generate < 0 or arguments.longest < 1:
         raise Stop(USAGE, "--generate counts from 0, --longest from 1", "leave them out for 100 answers of at most 128 tokens")
     prompts = read_prompts(arguments.prompts) if arguments.prompts else []
+    suite = read_suite(arguments.suite, arguments.suite_path, arguments.suite_limit, arguments.suite_chat)
     subject = read_subject(arguments.subject, arguments.base)
     against = None if arguments.against == "base" else _other(Path(arguments.against), subject, arguments.base)
 
@@ -44,14 +51,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
     environment = measuring_environment(subject.run)
-    answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell))
+    answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell, suite))
     other = against.hashes()["adapter_sha256"] if against else None
     remember(lambda: record_verdict(registry_file(os.environ), subject.name, subject.hashes(), other, answer["verdict"]), tell)
     if arguments.html:
-        try:
-            write_bytes(arguments.html, page(answer, subject.name).encode("utf-8", "replace"), durable=False)
-        except OSError as error:
-            raise Stop(BLOCKED, f"{arguments.html} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None
+        write_page(arguments.html, page(answer, subject.name), answer)
     if not arguments.json:
         show(answer, subject.name)
     return BLOCKED if answer["verdict"] == "worse" else DONE, answer

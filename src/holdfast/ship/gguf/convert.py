@@ -36,7 +36,7 @@ def need_gguf() -> Any:
 
 def sixteen(subject: Subject) -> str:
     """The 16-bit type of a model: its own, fp16 for one stored in 32 bits."""
-    return "bf16" if subject.facts.stored == "BF16" else "f16"
+    return "bf16" if subject.model.stored == "BF16" else "f16"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Named:
 def write_gguf(subject: Subject, codec: Codec, file: Path, kind: str, adapted: bool = True) -> None:
     """The merged model, or with `adapted` False the base alone, with matrices of type `kind`: f32, f16, bf16 or one of OWN_TYPES."""
     gguf = need_gguf()
-    family = family_of(subject.facts)
+    family = family_of(subject.model)
     writer = _writer(gguf, file, family, subject.name)
     writer.add_file_type(_FILE_TYPES[kind])
     metadata(family, writer)
@@ -86,7 +86,7 @@ def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bo
 
 def expected_tensors(subject: Subject) -> Iterator[Named]:
     """Every tensor that a file of base + adapter should have, with the values it should have in fp32."""
-    yield from _tensors(need_gguf(), subject, family_of(subject.facts), "f32", adapted=True)
+    yield from _tensors(need_gguf(), subject, family_of(subject.model), "f32", adapted=True)
 
 
 def _values(tensor: Coming, family: Family) -> Callable[[], Floats]:
@@ -140,7 +140,7 @@ def _as_type(gguf: Any, tensor: Named) -> Any:
 def write_gguf_adapter(subject: Subject, file: Path) -> None:
     """The adapter for a base in GGUF, as llama.cpp's --lora takes it. Raises Stop(1) for what it has no form for."""
     gguf = need_gguf()
-    family = family_of(subject.facts)
+    family = family_of(subject.model)
     delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied_embedding(subject))
     beyond = [name for name, change in delta.changes.items() if change.magnitude is not None or change.whole is not None or change.flipped]
     if beyond:

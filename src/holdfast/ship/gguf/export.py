@@ -15,7 +15,7 @@ from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.ship.ask import Questions, questions_of
 from holdfast.ship.card import write_card
 from holdfast.ship.child import measure
-from holdfast.ship.export import Order, finish, reference_part, reference_side, refuse_place, refuse_unequal, staged
+from holdfast.ship.export import Order, finish, reference_part, reference_side, refuse_place, refuse_unequal, refuse_whole, staged
 from holdfast.ship.gguf.convert import OWN_TYPES, sixteen, write_gguf, write_gguf_adapter
 from holdfast.ship.gguf.families import family_of
 from holdfast.ship.gguf.kinds import SIXTEEN
@@ -39,8 +39,10 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
     """Write one file a type to a folder, or to `out` itself where that ends with .gguf. Raises Stop(1) where one is not equal enough."""
     need_engine()
     subject = order.subject
+    if order.kind == "gguf-adapter":
+        refuse_whole(order)
     if not tools.folder:
-        family_of(subject.facts)
+        family_of(subject.model)
     single = order.out.suffix == ".gguf"
     if single and len(kinds) > 1:
         raise Stop(USAGE, f"--out {order.out} is one file, {len(kinds)} types were asked for", "give a folder, or one type")
@@ -50,7 +52,7 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
     with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix=".holdfast-", dir=order.out.parent) as place:
         work = Path(place)
         questions = questions_of(subject, codec)
-        order.say(f"computing base + adapter on {len(questions.samples)} {questions.samples.kind} rows")
+        order.say(f"computing {subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
         found = measure(work / "reference", questions.samples, [reference_part(subject, questions)], order.env)
         reference = reference_side(found["reference"], questions)
         if order.kind == "gguf-adapter":
@@ -99,7 +101,7 @@ def _merged(
 
 
 def _proven(order: Order, file: Path, kind: str, reference: Side, questions: Questions, work: Path) -> Json:
-    order.say(f"comparing {file.name} with base + adapter by llama.cpp")
+    order.say(f"comparing {file.name} with {order.subject.told} by llama.cpp")
     compared = compare_gguf(file, None, kind, reference, questions, work, order.env)
     if compared.reasons:
         compared.figures["first_layer"] = first_tensor(file, kind, order.subject)
@@ -115,7 +117,7 @@ def _adapter(order: Order, codec: Codec, folder: Path, work: Path, reference: Si
     order.say(f"writing {file.name}, and the base for the comparison")
     write_gguf(subject, codec, base, kind, adapted=False)
     if tools.folder and (tools.folder / "convert_lora_to_gguf.py").is_file():
-        command = [sys.executable, str(tools.folder / "convert_lora_to_gguf.py"), str(subject.adapter)]
+        command = [sys.executable, str(tools.folder / "convert_lora_to_gguf.py"), str(subject.tuned)]
         command += ["--base", str(subject.facts.folder), "--outfile", str(file), "--outtype", "f32"]
         _run(command, work / "convert.log", "llama.cpp's convert_lora_to_gguf.py")
     else:

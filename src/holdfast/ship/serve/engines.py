@@ -110,7 +110,7 @@ class Transformers:
     name = "transformers"
 
     def __init__(self, subject: Subject, codec: Codec, work: Path, env: Mapping[str, str]) -> None:
-        request: Json = {"model": str(subject.facts.folder), "adapter": str(subject.adapter), "threads": usable_threads()}
+        request: Json = {**subject.loaded(), "threads": usable_threads()}
         write_json(work / "serve.json", request | {"ends": end_tokens(codec, subject.facts), "pad": codec.pad})
         self._log = (work / "engine.log").open("wb")
         command = trainer_command("serve", work / "serve.json")

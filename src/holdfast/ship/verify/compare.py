@@ -22,6 +22,7 @@ from holdfast.ship.endings import end_tokens
 from holdfast.ship.samples import Samples, of_file, of_general, of_run
 from holdfast.ship.subject import Subject
 from holdfast.ship.verify.expectations import Prompt, failed
+from holdfast.ship.verify.suite import Suite, ask_suite, paired_tests
 from holdfast.ship.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
 
 _MOST_TOKENS = 4096
@@ -45,6 +46,7 @@ class Request:
     longest: int
     env: Mapping[str, str]
     say: Callable[[str], None]
+    suite: Suite | None = None
 
 
 def verify(request: Request) -> Json:
@@ -57,21 +59,31 @@ def verify(request: Request) -> Json:
     asked = _asked(request, task, codec, longest)
     ends = end_tokens(codec, subject.facts)
     parts = []
-    for name, adapter in (("base", request.against), ("tuned", subject)):
-        part: Json = {"name": name, "model": str(subject.facts.folder), "adapter": str(adapter.adapter) if adapter else None}
+    for name, of in (("base", request.against), ("tuned", subject)):
+        part: Json = {"name": name, **(of.loaded() if of else {"model": str(subject.facts.folder), "adapter": None})}
         part |= {"pad": codec.pad, "losses": True, "alone": min(_ALONE, len(task))}
         parts.append(part | {"prompts": [prompt for prompt, _, _ in asked], "ends": ends, "longest": request.longest})
+    with tempfile.TemporaryDirectory(prefix="holdfast-suite-") as work:
+        suite = _suite(request, parts, Path(work))
     request.say(f"measuring on {len(task):,} {task.kind.replace('_', '-')} rows, {len(asked):,} of them and prompts answered by both")
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as work:
         found = measure(Path(work), task.with_(general), parts, request.env)
-        return _answer(request, codec, task, general, asked, found)
+        return _answer(request, codec, task, general, asked, found, suite)
+
+
+def _suite(request: Request, parts: list[Json], work: Path) -> Json | None:
+    """What lm-eval found; first of all, because a name it does not know ends the command."""
+    if request.suite is None:
+        return None
+    request.say(f"lm-eval asks both models {', '.join(request.suite.names)}")
+    return ask_suite(request.suite, parts, work, request.env)
 
 
 def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
     if request.rows is not None:
         return of_file(request.rows, codec, longest)
     if request.subject.run is None:
-        raise Stop(USAGE, f"{request.subject.adapter} was given without its run", "give rows it was not trained on with --rows FILE")
+        raise Stop(USAGE, f"{request.subject.tuned} was given without its run", "give rows it was not trained on with --rows FILE")
     return of_run(request.subject.run)
 
 
@@ -103,6 +115,7 @@ def _answer(
     general: Samples,
     asked: list[tuple[list[int], str | None, Prompt | None]],
     found: dict[str, Found],
+    suite: Json | None,
 ) -> Json:
     base, tuned = found["base"], found["tuned"]
     losses = _losses(task, base, tuned, 0)
@@ -114,7 +127,7 @@ def _answer(
     texts = {name: _texts(one, codec) for name, one in found.items()}
     passed = _passed(asked, texts)
     forgotten_loss, forgotten = loss_answer(_losses(general, base, tuned, len(task)))
-    verdict = judge(loss, difference, passed, trained_on=task.kind == "training")
+    verdict = judge(loss, difference, passed | paired_tests(suite), trained_on=task.kind == "training")
     return {
         "loads": True,
         "infers": not asked or any(one["ids"] for one in tuned.facts["answers"]),
@@ -125,6 +138,7 @@ def _answer(
         "ab": ab_answer(losses, floor),
         "exact_match": passed.get("exact_match"),
         "expectations": passed.get("expectations"),
+        "suite": suite,
         "forgotten": {"rows": len(general), "loss": forgotten_loss, **judge(forgotten_loss, forgotten, {}, False)},
         "answers": {name: _of_answers(one, texts[name]) for name, one in found.items()} if asked else None,
         "noise_floor": floor,

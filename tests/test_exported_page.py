@@ -1,0 +1,32 @@
+"""The page of an export says what was compared; of one that was refused, why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.ui.exported import page
+
+CHECKED: dict[str, Any] = {
+    "engine": "llama.cpp",
+    "type": "f16",
+    "nmse": 3e-6,
+    "kl_per_token": 1e-5,
+    "top1_agreement": 1.0,
+    "positions": 235,
+}
+CHECKED |= {"greedy_equal": True, "token_ids_equal": True, "stops": True, "prompts": 8}
+CHECKED |= {"budget": {"nmse": 1e-4, "kl_per_token": 1e-3, "top1_agreement": 0.95}}
+
+
+def test_the_page_of_an_export_has_figures_files_and_no_script() -> None:
+    coarse = CHECKED | {"type": "q8_0", "budget": {"kl_per_token": 1e-2, "top1_agreement": 0.9}}
+    files = [{"path": "/out/<b>.gguf", "bytes": 5559680, "sha256": "ab" * 32}]
+    text = page({"checked": CHECKED | {"types": {"f16": CHECKED, "q8_0": coarse}}, "files": files}, "first", "base + adapter")
+    assert "it computes what base + adapter computes" in text and "llama.cpp, q8_0" in text and "5,559,680" in text
+    assert "<b>" not in text and "<script" not in text and "http" not in text.split("</head>")[1]
+
+
+def test_the_page_of_a_refused_export_has_its_reasons() -> None:
+    answer = {"checked": CHECKED | {"nmse": 0.3, "first_layer": "layer 1"}, "files": [], "reasons": ["NMSE of its logits is 3.00e-01"]}
+    text = page(answer, "first", "base + adapter")
+    assert "layer 1" in text and "Nothing was written" in text and "NMSE of its logits is 3.00e-01" in text
