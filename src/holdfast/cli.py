@@ -29,6 +29,7 @@ VERBS = {
     "status": "show what is running where, how far each run is, and what happened to it",
     "attach": "follow a running run, from any terminal",
     "stop": "let a run finish its step, save and end, as Ctrl-C does",
+    "move": "bring a run to a shared folder or an object store, and from there to another machine",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "diagnose": "name what ended a run, from any trainer's log",
     "bundle": "pack a run into one archive for an issue, without secrets and names",

@@ -12,7 +12,7 @@ from holdfast.ui.terminal import Terminal
 
 _FREE = (
     *("evaluate.generate:", "evaluate.max_new_tokens:"),
-    *("save.every:", "save.min_every:", "save.max_every:", "save.keep:", "save.keep_every:"),
+    *("save.every:", "save.min_every:", "save.max_every:", "save.keep:", "save.keep_every:", "save.to:"),
 )  # keys that change neither weights nor rows, nor where the state lies
 
 

@@ -20,7 +20,7 @@ from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import is_full, read_json, sha256, write_json
 from holdfast.core.inert import inert
 from holdfast.core.order.step_table import learning_rate, run_length
-from holdfast.core.run.base_model import follow_pinned, refuse_changed, take_repaired
+from holdfast.core.run.base_model import follow_pinned, refuse_changed, take_model_elsewhere, take_repaired
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.plan import unknown_keys, write_plan
@@ -57,6 +57,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     old = run.config()
     if config.model and old.model:
         config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
+        old = take_model_elsewhere(run, old, config.model)
     changed = differences(take_up_changes(run, old, config, terminal), config)
     old = run.config()
     if extend:

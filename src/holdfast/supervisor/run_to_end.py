@@ -20,6 +20,7 @@ from holdfast.core.seat import seat_of
 from holdfast.mind.explain import answer
 from holdfast.mind.standby import standby_mode
 from holdfast.supervisor.diagnose_run import diagnose_run
+from holdfast.supervisor.elsewhere import sending
 from holdfast.supervisor.finish import finish, keep_newest, summary_of, write_summary
 from holdfast.supervisor.hands import RealWorld, View
 from holdfast.supervisor.launch import advised, trainer_launch
@@ -50,7 +51,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
     stop.training = True
     try:
         run.summary_file.unlink(missing_ok=True)
-        with tracked(run, config):
+        with tracked(run, config), sending(run, config, terminal.tell):
             with _standby(run, config) as standby:
                 outcome = supervise(partial(trainer_launch, config=config), run, orders, view, RealWorld(standby))
             terminal.end()

@@ -16,6 +16,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
 from holdfast.core.seat import seat_of
 from holdfast.supervisor.detach import detach
+from holdfast.supervisor.elsewhere import fetched
 from holdfast.supervisor.follow import Follower
 from holdfast.supervisor.hold import held
 from holdfast.supervisor.prepare import open_run
@@ -46,7 +47,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Train to an end. Exit codes: 0 finished, 1 blocked, 2 config, 3 given up, 130 stopped by the user and resumable."""
     stop = StopSignals()
     terminal = Terminal(to_stderr=arguments.json, quiet=arguments.quiet)
-    config = load_config(arguments.config, arguments.overrides)
+    begun = arguments.run is not None and RunFolder(arguments.run).data_file.exists()  # it has its own copy of the rows
+    config = load_config(arguments.config, arguments.overrides, need_rows=not begun)
     sweep(SHARED_MEMORY)
     refuse_missing_trackers(config)
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
@@ -58,6 +60,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         if seat.number:
             stop.training = True
             return Follower(RunFolder(path), seat, stop.asked_for, terminal.say).to_end(), {}
+    fetched(path, config, terminal.tell)
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
         outlive_terminal(terminal)

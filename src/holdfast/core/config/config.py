@@ -80,6 +80,9 @@ class Save(Section):
         False,
         description="put each snapshot on disk (snapshot_dir, else the run folder): a power cut then costs one step",
     )
+    to: str | None = Field(
+        None, description="a second place for checkpoints, sent beside training: a shared folder or an fsspec address (s3://bucket/name)"
+    )
 
     @model_validator(mode="after")
     def _bounds(self) -> Save:

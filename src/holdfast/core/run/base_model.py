@@ -6,6 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import ModelFacts, hub_name, read_model, weight_files
 from holdfast.core.locks import hold
@@ -49,6 +50,19 @@ def changed(run: RunFolder, model: ModelFacts) -> str | None:
         return None
     told = [f"{name} is {'missing' if name not in now else 'new' if name not in files else 'another'}" for name in differing]
     return f"{model.folder} is not the base model that this run began with: {', '.join(told[:4])}"
+
+
+def take_model_elsewhere(run: RunFolder, config: Config, folder: str) -> Config:
+    """The run's config, with `folder` in the place of its model where that holds the same files: on another machine they lie elsewhere."""
+    plan = read_plan(run.plan_file)
+    if folder == config.model or not Path(folder).is_dir() or plan is None or plan.base is None:
+        return config
+    if identity(read_model(folder)).files != plan.base.files:
+        return config
+    run.event("model_elsewhere", before=config.model, now=folder)
+    config = config.model_copy(update={"model": folder})
+    run.write_config(config)
+    return config
 
 
 HINT = "put the files back as they were; for a run with these, choose another folder with --run DIR"

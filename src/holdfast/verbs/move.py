@@ -1,0 +1,89 @@
+"""`holdfast move RUN --to ADDRESS`: bring a run to another place, or from there to this machine; machines are compared first."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.core.files import Json
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.memory_file import memory_places
+from holdfast.supervisor.elsewhere import judged, take_from
+from holdfast.supervisor.finish import keep_newest
+from holdfast.supervisor.hold import held
+from holdfast.supervisor.recorded_machine import recorded
+from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import shown
+from holdfast.world.standing import lives
+from holdfast.world.state_away import Sender, states_at
+from holdfast.world.targets import target_of
+
+EXAMPLE = "holdfast move runs/first --to /mnt/shared/first"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="RUN", help="a run folder; or the address where a run was moved to")
+    parser.add_argument("--to", required=True, metavar="ADDRESS", help="a folder or an fsspec address; or, to fetch, a new run folder here")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="the other machine, as `holdfast doctor --json` printed it there")
+    parser.add_argument("--json", action="store_true", help="print what was moved as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit codes: 0 moved; 1 the run cannot go on there, or its place cannot be reached; 2 usage."""
+    terminal = Terminal(to_stderr=arguments.json, quiet=False)
+    local = Path(arguments.source).expanduser()
+    try:
+        if (local / "config.yaml").is_file() or ((local / "run.json").is_file() and not (local / "states").is_dir()):
+            return DONE, _send(RunFolder(local.resolve()).existing(), arguments, terminal)
+        return DONE, _fetch(arguments, terminal)
+    except OSError as error:
+        text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        raise Stop(BLOCKED, text, "look at the connection, the credentials and the room there, then run the same command again") from None
+
+
+def _send(run: RunFolder, arguments: argparse.Namespace, terminal: Terminal) -> Json:
+    """Make the newest state durable and send it. The folder stays as it is."""
+    if lives(run):
+        name = shown(run.path)
+        raise Stop(BLOCKED, f"{name} is running", f"stop it first: holdfast stop {name}; or let it send by itself: save.to={arguments.to}")
+    target = target_of(arguments.to)
+    config = run.config()
+    differing, findings = judged(run, recorded(arguments.machine)) if arguments.machine else ([], [])
+    with held(run.path):
+        keep_newest(run, memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots), config, terminal.tell)
+        sent = Sender(run, target).send(config.save.keep)
+    if sent is None:
+        raise Stop(BLOCKED, f"{shown(run.path)} has no checkpoint that verifies, so there is nothing to move", "train it further first")
+    for line in differing:
+        terminal.tell(f"that machine differs: {line}")
+    run.event("moved", step=sent.step, to=target.address, bytes=sent.bytes, machine=differing)
+    there = f"holdfast move {shlex.quote(target.address)} --to runs/{run.path.name}"
+    size = f"{sent.files} files, {sent.bytes:,} bytes, {sent.new_bytes:,} of them new"
+    terminal.say(f"sent the state after step {sent.step}: {size}, to {target.address}")
+    terminal.say(f"on the other machine: {there}")
+    facts = {"from": str(run.path), "to": target.address, "step": sent.step, "files": sent.files, "bytes": sent.bytes}
+    return facts | {
+        "new_bytes": sent.new_bytes,
+        "seconds": round(sent.seconds, 3),
+        "differences": differing,
+        "findings": findings,
+        "next": there,
+    }
+
+
+def _fetch(arguments: argparse.Namespace, terminal: Terminal) -> Json:
+    source = target_of(arguments.source)
+    if not states_at(source):
+        text = f"{arguments.source} is no run folder, and no place that a run was moved to"
+        raise Stop(USAGE, text, "give RUN, the folder of a run; or the address that `holdfast move RUN --to ADDRESS` was given")
+    path = Path(arguments.to).expanduser().resolve()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Stop(USAGE, f"{path} is there already", "give a new folder: --to runs/NAME")
+    found = take_from(source, path, terminal.tell)
+    name = shown(path)
+    again = f"holdfast train {name}/config.yaml --run {name}"
+    model = RunFolder(path).config().model
+    terminal.say(f"go on with: {again}" + (f" model=FOLDER where {model} lies elsewhere here" if "/" in model else ""))
+    return {"from": source.address, "to": str(path), **found, "next": again}
