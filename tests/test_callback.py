@@ -59,14 +59,23 @@ def inside(place: Path) -> list[str]:
     return [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def noted(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (place / "run/attempts/001/samples.jsonl").read_text().splitlines()]
+
+
 def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_bits(
     tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from support.small_trainer import digest
+    from support.small_trainer import Rows, digest
 
-    monkeypatch.setattr("holdfast.inside.account._SHARE", float("inf"))  # a pulse each step, however slow the disk is
     whole = digest(train(callback=False, output_dir=str(tmp_path / "plain")).model)
+    read: list[int] = []
+    monkeypatch.setattr(Rows, "__getitem__", lambda self, at, get=Rows.__getitem__: (read.append(at), get(self, at))[1])
     train("raise:8:*")
+    told = noted(tmp_path)
+    assert told[-2:] == [{"done": 7}, {"step": 8, "samples": told[-1]["samples"]}], "the step in flight"
+    before = [row["samples"] for row in told if "step" in row]
+    assert [at for rows in before for at in rows] == read[: 8 * 4], "the rows that were read, in their order"
     pulse = json.loads((tmp_path / "run/attempts/001/pulse.json").read_text())
     assert (pulse["step"], pulse["steps"]) == (7, STEPS)
     assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=4) == "checkpoint-7"
@@ -74,6 +83,7 @@ def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_b
     prove(made, "trainer", theirs)
     assert {file.name for file in made.iterdir()} == {file.name for file in theirs.iterdir()}
     assert digest(train(resume=made).model) == whole
+    assert next(row for row in noted(tmp_path)[-6:] if "step" in row) == told[-1], "it begins with the same rows"
     assert "resume_proven" in inside(tmp_path)
     assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=STEPS) == "", "no newer state"
 

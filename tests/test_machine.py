@@ -10,6 +10,7 @@ import pytest
 from holdfast.book.examine import examine
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.world import torch_build as torchbuild
+from holdfast.world.gpu_memory import gpu_memory, in_use
 from holdfast.world.machine import read_machine, read_packages
 from holdfast.world.place import Place
 from holdfast.world.system import usable_threads
@@ -211,6 +212,28 @@ def test_what_the_tools_tell_is_added(tmp_path: Path) -> None:
     assert [(gpu["arch"], gpu["memory_bytes"], gpu["pci"]) for gpu in facts["gpus"]] == [("sm_89", 24564 << 20, "0000:01:00.0")]
     assert facts["tools"]["nvidia-smi"] == "ok"
     assert facts["cuda"]["driver"] == "550.54.14"
+
+
+def test_who_holds_the_cards_memory_is_told(tmp_path: Path) -> None:
+    place = Place(tmp_path, {"PATH": str(tmp_path / "bin")})
+    assert gpu_memory(place) is None
+    answers = 'case "$1" in *memory.total*) echo "21000, 24564"; echo "[N/A], [N/A]";; *) echo "1, 512"; echo "4242, 20000";; esac'
+    tool(tmp_path / "bin", "nvidia-smi", f"PATH=/usr/bin:/bin; {answers}")
+    assert gpu_memory(place) is None, "a tool without a driver is not asked"
+    write(tmp_path, {
+        "/dev/nvidiactl": "",
+        "/sys/class/drm/card0/device/mem_info_vram_used": "1073741824",
+        "/sys/class/drm/card0/device/mem_info_vram_total": "21458059264",
+        "/sys/class/drm/card0-DP-1/status": "connected",
+        "/sys/class/kfd/kfd/proc/4343/vram_51140": "1073741824",
+    })  # fmt: skip
+    found = gpu_memory(place)
+    assert found is not None
+    assert [card["vendor"] for card in found["cards"]] == ["amd", "nvidia"]
+    assert [(one["pid"], one["bytes"] >> 20) for one in found["processes"]] == [(4242, 20000), (4343, 1024), (1, 512)]
+    assert in_use(found).startswith("21.5 of 44.0 GiB of the cards' memory are in use, by process 4242 (")
+    tool(tmp_path / "bin", "nvidia-smi", "PATH=/usr/bin:/bin; exec sleep 60")
+    assert [card["vendor"] for card in (gpu_memory(place, deadline_s=0.2) or {})["cards"]] == ["amd"]
 
 
 def test_a_card_that_no_driver_has_taken(tmp_path: Path) -> None:

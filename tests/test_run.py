@@ -15,7 +15,9 @@ import pytest
 from conftest import events, holdfast, start, wait_until
 from holdfast.core.files import write_json
 from holdfast.core.identity import identify
+from holdfast.core.run.command import Command
 from holdfast.supervisor.command.attempts import end
+from holdfast.supervisor.command.signs import Signs
 from holdfast.ui.echo import Echo
 from holdfast.world.process import Attempt
 
@@ -118,6 +120,24 @@ def test_what_fails_again_and_again_without_progress_is_given_up_with_a_post_mor
     found = json.loads(holdfast("diagnose", tmp_path / "run", "--json").stdout)
     assert found["cause"] == cause
     assert json.loads(holdfast("status", tmp_path / "run", "--json").stdout)["runs"][0]["state"] == "gave_up"
+
+
+def test_a_failing_step_names_its_rows(tmp_path: Path) -> None:
+    """As the callback notes them: a step that has begun, and was not done."""
+    note = """(echo '{"done": 8}'; echo '{"step": 9, "samples": [3, 17]}') > $HOLDFAST_ATTEMPT/samples.jsonl; exit 9"""
+    summary = run(tmp_path, "--retries", 0, words=["sh", "-c", note], code=3)
+    assert (summary["incidents"][0]["step"], summary["incidents"][0]["samples"]) == (9, [3, 17])
+    assert "in flight: step 9, of rows 3, 17 of its data set" in summary["told"]
+
+
+def test_what_a_callback_tells_is_a_sign_of_life_without_a_step(tmp_path: Path) -> None:
+    """An evaluation of an hour prints nothing; the callback beats at each of its batches."""
+    signs, seen = Signs(Command(("true",), str(tmp_path)), tmp_path, 0.0), []
+    for time in (1.0, 1.0, 2.0):
+        write_json(tmp_path / "pulse.json", {"step": 4, "time": time})
+        look = signs.look(None)
+        seen.append((look.stepped, look.printed))
+    assert seen == [(True, True), (False, False), (False, True)]
 
 
 def test_with_leave_what_the_book_knows_is_tried_and_what_helped_is_kept(tmp_path: Path) -> None:

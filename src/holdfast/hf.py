@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -24,6 +25,7 @@ from holdfast.inside.account import RESUME, SNAPSHOT, Account
 from holdfast.inside.gate import IN_A_ROW, Gate
 from holdfast.inside.packed import Packer
 from holdfast.inside.proof import differing
+from holdfast.inside.rows import Rows
 from holdfast.inside.snapshot import CannotSnapshot, Snapshots
 
 EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 69, 130
@@ -56,6 +58,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.trainer, self.aside = trainer, False
         self.account, self.gate = Account(), Gate(drops)
         self.snapshots: Snapshots | None = None
+        self.rows: Rows | None = None
         self.stopping = False
         self.loss: float | None = None
 
@@ -66,7 +69,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self.aside = True
 
     @_guarded
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **more: Any) -> None:
         self.alone = int(getattr(args, "world_size", 1)) == 1
         place = Path(args.output_dir).resolve()
         there = {entry.name: _changed(entry) for entry in place.glob("checkpoint-*")} if state.global_step == 0 else {}
@@ -85,6 +88,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.alone:
             self._take_sigterm()
             self._begin_snapshots(args, model, more.get("processing_class"))
+            self._begin_rows(args, state, train_dataloader)
 
     def _prove_resume(self, args: Any, state: Any, model: Any) -> None:
         """End the process where it did not load what the checkpoint holds."""
@@ -125,14 +129,42 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             return
         self.snapshots = snapshots
 
+    def _begin_rows(self, args: Any, state: Any, loader: Any) -> None:
+        self.rows = None
+        if self.account.folder is None:
+            return
+        with contextlib.suppress(ValueError, TypeError, OSError):  # no sampler, an endless data set, a full disk
+            self.rows = Rows(loader, int(args.gradient_accumulation_steps), self.account.folder)
+            in_epoch = -(-self.rows.batches // self.rows.accumulation)
+            self.resumed = 0 if args.ignore_data_skip else int(state.global_step) % in_epoch
+
+    @_guarded
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if self.rows is not None:
+            self.rows.begin_epoch(self.resumed)
+            self.resumed = 0
+
+    @_guarded
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if self.rows is not None:
+            self._note(self.rows.begin, int(state.global_step) + 1)
+
+    def _note(self, write: Callable[[int], None], step: int) -> None:
+        """Note which rows a step has, or that it is done; a disk that takes no more, or rows with strange names, end the notes alone."""
+        try:
+            write(step)
+        except (OSError, TypeError, ValueError):
+            self.rows = None
+
     @_guarded
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
         if model is None or not self.gates or self.gate.passes(model.parameters()):
             return
         step, row = int(state.global_step) + 1, self.gate.in_a_row
-        self._tell(
-            "gradients_dropped", f"step {step}: the gradients are not finite; dropped, the weights are as they were", step=step, count=1
-        )
+        samples = self.rows.now if self.rows is not None else []
+        of = f" (rows {', '.join(map(str, samples[:8]))}{', ...' if len(samples) > 8 else ''})" if samples else ""
+        text = f"step {step}{of}: the gradients are not finite; dropped, the weights are as they were"
+        self._tell("gradients_dropped", text, step=step, count=1, samples=samples)
         if row >= self.gate.limit:
             reason = f"the gradients of {row} steps in a row were not finite, up to step {step}"
             self.account.ends(cause="nonfinite_numerics", reason=reason)
@@ -140,6 +172,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        if self.rows is not None:
+            self._note(self.rows.end, int(state.global_step))
         self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
         if self.snapshots is not None:
             try:
@@ -180,6 +214,9 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         kept = self.snapshots.packer if self.snapshots is not None else None
         if kept is not None and kept.taken:
             self.account.pulse(snapshots=kept.taken, snapshot_s=kept.cost_s, step_s=kept.step_s)
+        if self.rows is not None:
+            self.rows.close()
+            self.rows = None
         self.account.pulse(at_once=True, phase="done", step=int(state.global_step), steps=int(state.max_steps))
 
     def _end_stopped(self, state: Any) -> None:

@@ -39,6 +39,8 @@ class Faulty(Trainer):
     ours = Ours()
 
     def training_step(self, model: Any, inputs: Any, *more: Any) -> Any:
+        if due(self.ours, "raise", self.state.global_step + 1):
+            raise RuntimeError("an error of the program's own")
         loss = super().training_step(model, inputs, *more)
         if due(self.ours, "nan", self.state.global_step + 1):
             for one in model.parameters():
@@ -62,8 +64,6 @@ class Faults(TrainerCallback):
         step = state.global_step + 1
         if due(self.ours, "kill", step):
             os.kill(os.getpid(), signal.SIGKILL)
-        if due(self.ours, "raise", step):
-            raise RuntimeError("an error of the program's own")
         if due(self.ours, "hang", step):
             time.sleep(600)
         if due(self.ours, "term", step):

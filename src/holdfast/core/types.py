@@ -131,6 +131,7 @@ class Wreck:
     swap_free_bytes: int | None = None
     oom_kills: int | None = None
     kernel_messages: tuple[str, ...] | None = None
+    gpu_memory: Json | None = None  # after the end, as world/gpu_memory.py tells it
     machine: Json | None = None  # kernel, torch and devices, in short
 
     @property

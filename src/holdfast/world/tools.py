@@ -32,7 +32,7 @@ def ask_tools(place: Place, deadline_s: float = DEADLINE_S) -> tuple[dict[str, s
     states: dict[str, str] = {}
     told: Json = {}
     with ThreadPoolExecutor(len(questions)) as pool:
-        asked = {name: pool.submit(_ask, place, name, arguments, deadline_s) for name, (arguments, _) in questions.items()}
+        asked = {name: pool.submit(ask_tool, place, name, arguments, deadline_s) for name, (arguments, _) in questions.items()}
     for name, answer in asked.items():
         states[name], text = answer.result()
         understood = questions[name][1](text) if states[name] == "ok" else []
@@ -64,7 +64,8 @@ def ask_libraries(deadline_s: float = DEADLINE_S) -> dict[str, str]:
     return found
 
 
-def _ask(place: Place, name: str, arguments: list[str], deadline_s: float) -> tuple[str, str]:
+def ask_tool(place: Place, name: str, arguments: list[str], deadline_s: float) -> tuple[str, str]:
+    """(its state as `ask_tools` tells it, what it printed)."""
     program = place.tool(name)
     if program is None:
         return "missing", ""

@@ -13,6 +13,7 @@ from holdfast.core.files import Json, append_line, read_json, read_lines, write_
 from holdfast.core.run.attempt import closed_attempts, orders_of
 from holdfast.core.run.command import Command
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.units import listed
 from holdfast.mind.command_summary import summarise_command
 from holdfast.mind.explain import answer
 from holdfast.mind.fitting import elsewhere, fitted
@@ -23,12 +24,13 @@ from holdfast.ui.echo import Echo
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 from holdfast.world.checkpoints.kept import sweep_snapshots
+from holdfast.world.gpu_memory import in_use
 from holdfast.world.gpus import read_gpus
 from holdfast.world.place import Place
 from holdfast.world.process import Attempt
 from holdfast.world.system import read_system
 
-_LAST_LINES, _REMEDIES = 12, 3
+_LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
 
 
 def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, wishes: Wishes) -> tuple[int, Json]:
@@ -133,6 +135,11 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
     else:
         lines.append("cause: unknown")
     if wreck is not None:
+        if wreck.samples:
+            rows = listed([str(row) for row in wreck.samples], _ROWS)
+            lines.append(f"in flight: step {wreck.step}, of rows {rows} of its data set (counted from 0)")
+        if wreck.gpu_memory:
+            lines.append(f"after its end: {in_use(wreck.gpu_memory)}")
         lines += [f"kernel: {text}" for text in (wreck.kernel_messages or ())[-2:]]
         lines += [f"| {line[:300]}" for line in [line for line in wreck.lines if line.strip()][-_LAST_LINES:]]
         lines.append(f"its output: {run.attempt(wreck.attempt) / 'output.log'}")

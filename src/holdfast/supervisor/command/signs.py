@@ -25,7 +25,7 @@ _NUMBER = re.compile(rb"(\d{1,12})\D*$")
 
 @dataclass(frozen=True)
 class Seen:
-    """step, total: as far as known; source: who told. stepped, printed, worked: since the last look."""
+    """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look."""
 
     step: int | None
     total: int | None
@@ -47,6 +47,7 @@ class Signs:
         self.step: int | None = None
         self._at = 0
         self._tail = b""
+        self._beat: object = None  # of the callback: when it published last
         self._work: tuple[float, float, int] | None = None  # when, seconds computed, bytes read
         self._seldom = self._progress_mark = 0.0
         self._slow: tuple[int | None, int | None, str | None] = (None, None, None)
@@ -56,14 +57,15 @@ class Signs:
         return read_json(self.attempt / "pulse.json")
 
     def look(self, pid: int | None) -> Seen:
-        printed = self._read_output()
+        printed, beat = self._read_output(), self._beat
         step, total, source = self._told()
         stepped = step is not None and step != self.step
         self.step = step if step is not None else self.step
-        return Seen(self.step, total, source, stepped, printed or self._file_grew(), self._worked(pid))
+        return Seen(self.step, total, source, stepped, printed or self._file_grew() or self._beat != beat, self._worked(pid))
 
     def _told(self) -> tuple[int | None, int | None, str | None]:
         pulse = self.pulse()
+        self._beat = pulse.get("time") if pulse is not None else None
         if pulse is not None and isinstance(pulse.get("step"), int):
             return pulse["step"], pulse.get("steps"), "callback"
         now = time.monotonic()

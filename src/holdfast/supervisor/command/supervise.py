@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.book import cards_of
 from holdfast.core.cards.launcher import LauncherCard
-from holdfast.core.files import append_line, read_json
+from holdfast.core.files import append_line, last_line, read_json
 from holdfast.core.run.attempt import Orders, closed_attempts, orders_of
 from holdfast.core.run.command import Command
 from holdfast.core.run.folder import RunFolder
@@ -30,7 +30,9 @@ from holdfast.supervisor.command.signs import Seen, Signs
 from holdfast.supervisor.command.states import States
 from holdfast.supervisor.records import record
 from holdfast.world.evidence import collect, free_bytes
+from holdfast.world.gpu_memory import gpu_memory
 from holdfast.world.log_file import read_log
+from holdfast.world.place import Place
 from holdfast.world.process import Attempt, adopt, living_pids
 
 _ROW_EVERY_S = 1.0
@@ -171,9 +173,12 @@ class CommandSupervisor:
         orders = orders_of(attempt.folder) or Orders({})
         began, step = int(orders.facts.get("resumed_step") or 0), self.seen.step if self.seen else None
         account = read_json(attempt.folder / "account.json") or {}
-        wreck = replace(wreck, step=step, committed_before=began, committed_after=max(began, step or 0), phase=account.get("phase"))
+        flight = last_line(attempt.folder / "samples.jsonl") or {}  # with a step that did not come to its end, or none
+        wreck = replace(wreck, step=flight.get("step", step), samples=tuple(flight.get("samples") or ()))
+        wreck = replace(wreck, committed_before=began, committed_after=max(began, step or 0), phase=account.get("phase"))
         if ending.kind == "finished":
             return wreck, Diagnosis("unknown", 0.0)
+        wreck = replace(wreck, gpu_memory=gpu_memory(Place()))
         if account.get("cause"):
             reason = str(account.get("reason", ""))
             return wreck, replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
