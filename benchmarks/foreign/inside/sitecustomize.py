@@ -1,0 +1,119 @@
+"""Put on PYTHONPATH by matrix.py: lets one fault happen in whatever Trainer the process makes, and writes down what it computes.
+
+FOREIGN_CASE names the folder of the case: steps.jsonl (each step computed), end.json (hash of the trained weights, whether they are
+finite), struck (there once the fault has happened). FOREIGN_FAULT is KIND:STEP, what happens before that step, once in a case.
+"""
+
+import hashlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+PLACE = os.environ.get("FOREIGN_CASE", "")
+KIND, _, AT = os.environ.get("FOREIGN_FAULT", "").partition(":")
+STEP_S = 1.0  # so long a step takes at least, as steps do
+WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != "transformers.trainer":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            break_in(module.Trainer)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def break_in(trainer):
+    from transformers import TrainerCallback
+
+    class Told(TrainerCallback):
+        def on_step_begin(self, args, state, control, **more):
+            time.sleep(STEP_S)
+            if due(state.global_step + 1) and KIND not in ("hang", "nan"):
+                strike(Path(args.output_dir))
+
+        def on_step_end(self, args, state, control, **more):
+            with open(f"{PLACE}/steps.jsonl", "a") as file:
+                file.write(json.dumps({"pid": os.getpid(), "step": state.global_step, "time": time.time()}) + "\n")
+
+        def on_train_end(self, args, state, control, model=None, **more):
+            trained = [(name, one) for name, one in sorted(model.named_parameters()) if one.requires_grad]
+            digest = hashlib.sha256()
+            for _, one in trained:
+                digest.update(one.detach().float().numpy().tobytes())
+            finite = all(bool(one.isfinite().all()) for _, one in trained)
+            told = {"step": state.global_step, "weights": digest.hexdigest(), "finite": finite}
+            Path(PLACE, "end.json").write_text(json.dumps(told))
+
+    begin, step, batches = trainer.__init__, trainer.training_step, trainer.get_batch_samples
+
+    def __init__(self, *arguments, **keywords):
+        begin(self, *arguments, **keywords)
+        self.add_callback(Told())
+
+    def training_step(self, model, *arguments, **keywords):
+        loss = step(self, model, *arguments, **keywords)
+        if KIND == "nan" and due(self.state.global_step + 1):
+            struck()
+            for one in model.parameters():
+                if one.grad is not None:
+                    one.grad.fill_(float("nan"))
+        return loss
+
+    def get_batch_samples(self, *arguments, **keywords):
+        if KIND == "hang" and due(self.state.global_step + 1):
+            struck()
+            time.sleep(3600)
+        return batches(self, *arguments, **keywords)
+
+    trainer.__init__, trainer.training_step, trainer.get_batch_samples = __init__, training_step, get_batch_samples
+
+
+def due(step):
+    return bool(KIND) and step == int(AT) and not Path(PLACE, "struck").exists()
+
+
+def struck():
+    Path(PLACE, "struck").touch()
+
+
+def strike(out):
+    """What is done to this process, or to what it has saved."""
+    struck()
+    if KIND in ("tear-weights", "tear-optimizer", "tear-state"):
+        newest = max(out.glob("checkpoint-*"), key=lambda one: int(one.name.rpartition("-")[2]))
+        names = {"tear-weights": WEIGHTS, "tear-optimizer": ("optimizer.pt",), "tear-state": ("trainer_state.json",)}[KIND]
+        file = next(newest / name for name in names if (newest / name).exists())
+        os.truncate(file, file.stat().st_size // 2)
+    if KIND == "disk":  # the output is on a small disk of its own; what fills it is another's, and goes away when somebody looks
+        with open(out / "somebody-elses", "wb") as file:
+            file.write(bytes(max(0, shutil.disk_usage(out).free - 12288)))
+    elif KIND == "memory":
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used, used))
+    elif KIND == "term":
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif KIND == "worker":
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if PLACE:
+    sys.meta_path.insert(0, Finder())
