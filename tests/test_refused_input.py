@@ -333,6 +333,29 @@ def test_settings_that_change_no_weight_may_change_while_a_run_is_not_finished(c
             open_run(folder, load_config(config_of(evaluate={"generate": 1})), False, quiet())
 
 
+def test_a_run_that_is_not_finished_may_be_evaluated_on_the_way_from_now_on(config_of: Write, tmp_path: Path) -> None:
+    path, asked = tmp_path / "run", {"every": 3, "patience": 2}
+
+    def opened(held_out: float = 0.25, **evaluate: int) -> Config:
+        with held(path) as (folder, _lock):
+            open_run(folder, load_config(config_of(evaluate=evaluate, data={"held_out": held_out})), False, quiet())
+            return folder.config()
+
+    opened()
+    with hold(path / "trainer.lock", wait=False), pytest.raises(Stop, match=r"starts: evaluate\.every: none -> 3") as refused:
+        opened(**asked)
+    assert refused.value.hint == f"holdfast stop {path}, then rerun the same command"
+    with pytest.raises(Stop, match=r"evaluate\.rows"):
+        opened(**asked, rows=1)
+    assert opened().evaluate.every is None, "a refused command changes nothing"
+    assert opened(**asked).evaluate.patience == 2
+    assert opened().evaluate.every is None
+    shutil.rmtree(path)
+    opened(held_out=0.0)
+    with pytest.raises(Stop, match="no row is held out"):
+        opened(held_out=0.0, **asked)
+
+
 def test_the_learning_rate_may_change_from_the_next_step_on(config_of: Write, tmp_path: Path) -> None:
     path = tmp_path / "run"
 

@@ -136,6 +136,14 @@ def steps_of(summary: Json) -> list[Json]:
     return lines(Path(summary["folder"]) / "steps.jsonl")
 
 
+def settings_of(summary: Json) -> Json:
+    """The settings a run ended with, by its timeline."""
+    found: Json = {}
+    for entry in lines(Path(summary["folder"]) / "timeline.jsonl"):
+        found |= entry["settings"]
+    return found
+
+
 def wait_until(true: Any, patience_s: float) -> bool:
     """Whether it came true in time."""
     deadline = time.monotonic() + patience_s

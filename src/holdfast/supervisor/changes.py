@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from holdfast.core.config.config import Config
+from holdfast.core.errors import USAGE, Stop
 from holdfast.core.files import read_json
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.memory_file import MemoryFile, memory_places
 from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
+from holdfast.supervisor.needs import refuse_no_held_out
 from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import shown
 
+_AT_A_START = (  # a trainer takes them up when it starts; not evaluate.rows, because losses of other rows cannot be compared
+    *("train.lr:", "evaluate.every:", "evaluate.patience:", "evaluate.min_delta:", "evaluate.keep_best:"),
+)
 _FREE = (
-    *("evaluate.generate:", "evaluate.max_new_tokens:"),
+    *("evaluate.generate:", "evaluate.max_new_tokens:", *_AT_A_START),
     *("save.every:", "save.min_every:", "save.max_every:", "save.keep:", "save.keep_every:", "save.to:"),
-)  # keys that change neither weights nor rows, nor where the state lies
-
+)  # keys that change no weight of the steps so far, no row, nor where the state lies
 
 _OF_LENGTH = ("train.steps:", "train.epochs:")
-_RATE = "train.lr:"
 
 
 def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal) -> Config:
@@ -25,24 +29,27 @@ def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal
 
     They are on record and told. The learning rate changes from the next step on, on the timeline; RUN/config.yaml keeps
     the first one, by which the steps so far are replayed. Nothing is taken up where another change will be refused.
+    Raises Stop where a trainer is alive that would not hear of a change, and where no row is held out to evaluate on.
     """
     now = old.model_copy(update={"train": old.train.model_copy(update={"lr": _asked_rate(run, old)})})
     changed = differences(now, new)
-    others = [change for change in changed if not change.startswith((*_FREE, _RATE, *_OF_LENGTH))]
-    changes = [change for change in changed if change.startswith((*_FREE, _RATE))]
+    others = [change for change in changed if not change.startswith((*_FREE, *_OF_LENGTH))]
+    changes = [change for change in changed if change.startswith(_FREE)]
     if not changes or others or (read_json(run.summary_file) or {}).get("status") == "finished":
         return now
+    unheard = [change for change in changes if change.startswith(_AT_A_START)]
+    if unheard and taken(run.trainer_lock):
+        text = f"{run.path}: a trainer is at work, which takes up such a change only when it starts: {'; '.join(unheard)}"
+        raise Stop(USAGE, text, f"holdfast stop {shown(run.path)}, then rerun the same command")
+    refuse_no_held_out(new, run.plan().rows.held_out)
     if now.train.lr != new.train.lr:
-        if taken(run.trainer_lock):
-            return now  # a trainer is alive, which would not hear of it
         step = _next_step(run, old)
         factor = settings_at(read_timeline(run.timeline_file), step).lr_factor * new.train.lr / now.train.lr  # a rollback's part stays
         reason = f"train.lr = {new.train.lr:g} from step {step} on, as asked"
         add_entry(run.timeline_file, Entry(step, {"lr_factor": factor}, reason))
         run.event("learning_rate_changed", lr=new.train.lr, before=now.train.lr, from_step=step)
-    evaluate = old.evaluate.model_copy(update={key: getattr(new.evaluate, key) for key in ("generate", "max_new_tokens")})
     places = {key: getattr(old.save, key) for key in ("snapshot_dir", "flush_snapshots")}
-    kept = {"evaluate": evaluate, "save": new.save.model_copy(update=places)}
+    kept = {"evaluate": new.evaluate, "save": new.save.model_copy(update=places)}
     run.write_config(old.model_copy(update=kept))
     run.event("config_changed", changes=changes)
     terminal.tell(f"from here on: {'; '.join(changes)}")

@@ -25,6 +25,13 @@ def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
         raise Stop(BLOCKED, f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", "pip install 'holdfast[quantised]'")
 
 
+def refuse_no_held_out(config: Config, rows: int) -> None:
+    """Raise Stop(1) where evaluations on the way are asked for and there are no held-out `rows`."""
+    if config.evaluate.every and not rows:
+        message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
+        raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
+
+
 def tell_limits(config: Config, terminal: Terminal) -> None:
     """Say who will not be able to serve what is about to be trained."""
     for line in limits(config):

@@ -18,6 +18,7 @@ from holdfast.core.run.plan import Plan, RowCounts, RunPlan
 from holdfast.core.types import Finding
 from holdfast.core.units import counted, listed
 from holdfast.mind.table_plan import plan_table
+from holdfast.supervisor.needs import refuse_no_held_out
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 
@@ -43,9 +44,7 @@ def plan_run(run: RunFolder, config: Config, machine: Json, terminal: Terminal) 
     """The plan of a new run, whose arrays then lie in its folder. Raises Stop(1)."""
     built, digest = check_table(run, config, terminal)
     parts, form = built.parts, built.form
-    if config.evaluate.every and not parts["held_out"]:
-        message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
-        raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
+    refuse_no_held_out(config, parts["held_out"])
     train = config.train
     steps, samples = run_length(parts["train"], train.effective_batch, train.epochs, train.steps)
     outputs = len(form.target.classes) or (len(config.columns.quantiles) if config.columns.loss == "quantile" else 1)

@@ -26,7 +26,7 @@ from holdfast.rows.judge.rules import rules_of
 from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
-from holdfast.supervisor.needs import refuse_what_is_missing
+from holdfast.supervisor.needs import refuse_no_held_out, refuse_what_is_missing
 from holdfast.supervisor.start import take_start
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
@@ -46,9 +46,7 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
     training, held_out = split(tokens, config.data, config.train.seed)
     if not len(training):
         raise Stop(BLOCKED, "no rows left to train on: only held-out rows passed the check", f"each reject: {run.rejects_file}")
-    if config.evaluate.every and not len(held_out):
-        message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
-        raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
+    refuse_no_held_out(config, len(held_out))
     per_epoch = _rows_per_epoch(config, len(training))
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
 from holdfast.core.config.config import Config
@@ -236,7 +237,13 @@ def differences(old: Config, new: Config) -> list[str]:
     """What another config would change in a run: "key: old -> new". `run`, `faults` and the number of ranks do not count."""
     beside: Json = {"run": True, "faults": True, "train": {"ranks", "ranks_min"}}
     before, after = (_flat(config.model_dump(mode="json", exclude=beside), "") for config in (old, new))
-    return [f"{key}: {before.get(key)!r} -> {after.get(key)!r}" for key in {**before, **after} if before.get(key) != after.get(key)]
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return [f"{key}: {_as_written(before.get(key))} -> {_as_written(after.get(key))}" for key in changed]
+
+
+def _as_written(value: object) -> str:
+    """As a config would have it."""
+    return "none" if value is None else orjson.dumps(value).decode()
 
 
 def _flat(tree: dict[str, Any], prefix: str) -> dict[str, Any]:

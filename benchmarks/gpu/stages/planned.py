@@ -1,0 +1,34 @@
+"""What `holdfast plan` says before there is a run, beside what the allocator of the card counted at the run's most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from stages.common import Json, Place, events
+
+SHAPES: dict[str, Json] = {
+    "plain": {},
+    "recomputed": {"train": {"checkpointed_layers": 1000}},
+    "nothing-frozen": {"adapter": {"type": "full", "dropout": 0.0}},
+}
+
+
+def run(place: Place) -> None:
+    shares, told = [], []
+    for name, sections in SHAPES.items():
+        config = place.config("qwen0.5b", place.rows("qwen0.5b", 64), **sections)
+        config["train"]["steps"] = 4
+        found = place.train(name, config)
+        file = Path(found["folder"]).with_suffix(".yaml")
+        done = place.holdfast("plan", file, "--json")
+        if found["status"] != "finished" or not done.stdout.strip():
+            told.append(f"{name}: the run {found['status']}, exit code {done.returncode} of the plan")
+            continue
+        counted = json.loads(done.stdout)["bytes"]
+        planned = sum(size for kind, size in counted.items() if kind not in ("context", "snapshot", "allocator", "workspace"))
+        shares.append(found["peak_bytes"] / planned)
+        own = events(found, "memory_compared")[-1]
+        told.append(f"{name}: {found['peak_bytes']:,} of {planned:,}; by the run's own plan {own['planned_bytes']:,}")
+    place.answer("under-plan", round(max(shares), 3) if shares else None, "; ".join(told))
+    place.answer("over-plan", round(min(shares), 3) if shares else None, "the shape the plan exaggerates most")

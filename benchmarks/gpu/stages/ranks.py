@@ -1,0 +1,28 @@
+"""Two ranks over NCCL or RCCL, where there are two cards of one kind: the bits of one rank, and a rank that is killed."""
+
+from __future__ import annotations
+
+import torch
+
+from stages.common import Place, events
+
+
+def run(place: Place) -> None:
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if cards < 2 and not place.smoke:
+        for question in ("finished", "same-bits", "killed", "named"):
+            place.answer(question, None, f"{cards} card here, two are needed")
+        return
+    train = {"shards": 8, "deterministic": True, "steps": 4, "threads": 1}
+    rows = place.rows("qwen0.5b", 64)
+    one, two = (
+        place.train(name, place.config("qwen0.5b", rows, train=train | {"ranks": ranks})) for name, ranks in (("one", 1), ("two", 2))
+    )
+    place.answer("finished", [one["status"], two["status"]], str(two.get("reason") or ""))
+    sha = one.get("artifact_sha256")
+    place.answer("same-bits", sha is not None and sha == two.get("artifact_sha256"))
+    kill = {"name": "kill", "when": {"attempt": 1, "step": 3, "phase": "backward", "rank": 1}, "effect": "kill"}
+    killed = place.train("killed", place.config("qwen0.5b", rows, train=train | {"ranks": 2}), [kill])
+    place.answer("killed", sha is not None and sha == killed.get("artifact_sha256"))
+    endings = [str(event["ending"]) for event in events(killed, "attempt_ended")]
+    place.answer("named", bool(endings) and "rank 1" in endings[0], "; ".join(endings))
