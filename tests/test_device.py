@@ -25,8 +25,11 @@ from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.ledgers import Past
 from holdfast.mind.next_move import REPEATS, of_death, of_gpu
 from holdfast.supervisor.launch import trainer_launch
+from holdfast.trainer import device
 from holdfast.trainer.jobs import torch_facts
+from holdfast.trainer.model.load import checkpoint_layers
 from holdfast.world.pauses import Pauses
+from support.architectures import ARCHITECTURES, task_of
 from support.known import known
 from support.world import Clock, new_run
 
@@ -136,6 +139,32 @@ def test_segments_may_grow_on_nvidias_cards_where_the_user_says_nothing_else(
     environment = trainer_launch(run).env
     assert environment.get("PYTORCH_CUDA_ALLOC_CONF") == grows
     assert environment.get("PYTORCH_NVML_BASED_CUDA_CHECK") == ("1" if "+cu" in version else None)
+
+
+def test_on_a_gpu_no_sum_is_rounded_on_the_way_and_cudnns_attention_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = torch.backends.cuda.matmul
+    monkeypatch.setattr(device, "planned_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    before = (torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled(), products.allow_bf16_reduced_precision_reduction)
+    try:
+        device.prepare_torch(settings_with(device="cuda", threads=1))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert not products.allow_bf16_reduced_precision_reduction and not products.allow_fp16_reduced_precision_reduction
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cuda.enable_cudnn_sdp(before[1])
+        products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = before[2]
+
+
+def test_layers_that_are_computed_again_keep_no_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(ARCHITECTURES["qwen2"]())
+    assert checkpoint_layers(task.base, 1) > 1
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "get_rng_state", lambda: asked.append(1))
+    with task.own_attention():
+        task.base.train()(input_ids=torch.arange(3, 9)[None], labels=torch.arange(3, 9)[None]).loss.backward()
+    assert not asked, "dropout is a hash: nothing to bring back"
 
 
 def test_it_is_looked_for_until_its_time_is_over() -> None:

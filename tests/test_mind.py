@@ -341,4 +341,4 @@ def test_a_summary_counts_what_the_journals_say() -> None:
     assert summary["quarantined"][0]["line"] == 3
     incident = summary["incidents"][0]
     assert (incident["lost_steps"], incident["seconds_to_recover"]) == (1, 9.235)
-    assert incident["evidence"] == "attempt 1: killed by SIGKILL; went on from the checkpoint of step 1, 1 step computed again"
+    assert incident["evidence"] == "attempt 1: killed by SIGKILL; went on from the checkpoint of step 1, 1 committed step computed again"

@@ -63,8 +63,8 @@ def test_the_page_loads_nothing_and_runs_nothing(run: Path) -> None:
 
 def test_the_page_tells_the_run(run: Path) -> None:
     text = (run / "report.html").read_text()
-    assert "Finished 6 steps through 1 incident, 0 steps computed twice." in text
-    assert re.search("attempt 1: killed by SIGKILL; went on from the snapshot of step [23], no step computed again", text)
+    assert "Finished 6 steps through 1 incident, 0 committed steps computed twice." in text
+    assert re.search("attempt 1: killed by SIGKILL; went on from the snapshot of step [23], no committed step computed again", text)
     assert text.count("<svg") == 6
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "PeftModel.from_pretrained" in text

@@ -115,7 +115,7 @@ def test_the_last_incident_is_told_as_in_the_summary(made: Path) -> None:
         "cause": "native_crash",
         "samples": [1],
         "remedy": "resume",
-        "evidence": "attempt 1: killed by SIGKILL; went on from the newest snapshot, no step computed again",
+        "evidence": "attempt 1: killed by SIGKILL; went on from the newest snapshot, no committed step computed again",
         "lost_steps": 0,
         "seconds_to_recover": 0.5,
         "attempt": 1,

@@ -113,7 +113,7 @@ def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {wreck['decision']['reason']}"
     if next_state is None:
         return story
-    again = "no step computed again" if not lost else f"{counted(lost, 'step')} computed again"
+    again = "no committed step computed again" if not lost else f"{counted(lost, 'committed step')} computed again"
     return f"{story}; went on from {next_state['state']}, {again}"
 
 

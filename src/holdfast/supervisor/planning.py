@@ -206,8 +206,9 @@ class Planner:
         if self.gpu:
             reasons.append("the context of a process on a card is an estimate; so are Liger's kernels, which are counted as torch's own")
         reasons += exactness(self.config, self.machine)
-        if len(training_devices(self.machine)) > 1:
-            reasons.append(f"{len(training_devices(self.machine))} cards are there; a run uses the first")
+        cards = len(training_devices(self.machine))
+        if cards > 1 and self.config.train.ranks == 1:
+            reasons.append(f"{cards} cards are there; a run uses the first, and with train.ranks: auto all of its kind")
         return reasons
 
 

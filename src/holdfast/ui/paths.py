@@ -43,7 +43,7 @@ def paths(facts: Json) -> dict[str, str]:
         "set for the trainer": ", ".join(f"{advice.name}={advice.value}" for advice in confirmed(facts)) or "nothing",
     }
     if len(gpus) > 1:
-        told["cards"] = f"the first of {len(gpus)}; the others are not used"
+        told["cards"] = f"the first of {len(gpus)}; train.ranks: auto trains on all of its kind"
     return told | {f"{name} shape, r=16, rows of {_TOKENS}": _fits(one) for name, one in plans.items()}
 
 

@@ -108,7 +108,7 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     early = early_end(summary)
     steps = counted(summary["steps"], "step")
     text = f"{early[0].upper()}{early[1:]}, {survived}" if early else f"Finished {steps} {survived}"
-    text += f", {counted(lost, 'step')} computed twice" if incidents else ""
+    text += f", {counted(lost, 'committed step')} computed twice" if incidents else ""
     if wrong := unhealthy(summary):
         text += f", but not healthy: {'; '.join(wrong)}"
     if origin := artifact_origin(summary):
