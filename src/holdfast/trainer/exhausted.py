@@ -29,7 +29,7 @@ class OutOfMemory(Exception):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """By type, or by the words that every vendor's allocator and libraries use."""
-    if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
+    if isinstance(error, (OutOfMemory, torch.cuda.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TEXTS)
 

@@ -6,15 +6,14 @@ what is waiting is begun when nothing is left of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from holdfast.trainer.device import release
-from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.portions import first_of, in_portions
 
 _BATCH = 64
 
@@ -30,31 +29,15 @@ class Answer(NamedTuple):
     ended: bool
 
 
-def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequence[int], longest: int, asked: Callable[[int], None] | None = None
-) -> list[Answer]:
-    """One answer a prompt, in their order, of at most `longest` tokens; `asked` is told how many prompts are done with."""
+def greedy(model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
+    """One answer a prompt, in their order, of at most `longest` tokens."""
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    found: list[Answer | None] = [None] * len(prompts)
-    together = _BATCH
-    while order:
-        chosen = order[:together]
-        try:
-            answers = _batch(model, [prompts[at] for at in chosen], pad, ends, longest)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or len(chosen) == 1:
-                raise
-            answers = None
-        if answers is None:  # outside the except, whose error holds what was in the way
-            release()
-            together = len(chosen) // 2
-            continue
-        for at, answer in zip(chosen, answers, strict=True):
-            found[at] = answer
-        if asked:
-            asked(len(chosen))
-        order = order[together:]
-    return [answer for answer in found if answer is not None]
+    found: dict[int, Answer] = {}
+    for some, answers in in_portions(
+        order, _BATCH, first_of, lambda some: _batch(model, [prompts[at] for at in some.numbers], pad, ends, longest)
+    ):
+        found |= zip(some.numbers, answers, strict=True)
+    return [found[at] for at in range(len(prompts))]
 
 
 @torch.inference_mode()

@@ -159,7 +159,7 @@ class _Stage:
         except _Unreachable as unreachable:
             return _failed(str(unreachable))
         except (OutOfMemory, Refusal, *_OF_PYTHON) as error:
-            if isinstance(error, OutOfMemory) or is_out_of_memory(error):
+            if is_out_of_memory(error):
                 words = str(error).splitlines() or [type(error).__name__]
                 return _failed(f"out of memory: {words[0][:500]}")
             self.leaving = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

@@ -9,8 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from holdfast.trainer.device import release
-from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.portions import first_of, in_portions
 from holdfast.trainer.task import Asked
 
 _BATCH = 16
@@ -25,23 +24,13 @@ def answers(
 ) -> list[str]:
     """One answer per prompt (token numbers), without special tokens and surrounding blanks, in the order of the prompts."""
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    found, together = [""] * len(prompts), _BATCH
-    while order:
-        chosen = order[:together]
-        try:
-            answered = _generate(model, [prompts[at] for at in chosen], pad, eos, longest, asked)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or len(chosen) == 1:
-                raise
-            answered = None
-        if answered is None:  # outside the except, whose error holds what was in the way
-            release()
-            together = len(chosen) // 2
-            continue
-        for at, ids in zip(chosen, answered, strict=True):
+    found = [""] * len(prompts)
+    for some, answered in in_portions(
+        order, _BATCH, first_of, lambda some: _generate(model, [prompts[at] for at in some.numbers], pad, eos, longest, asked)
+    ):
+        for at, ids in zip(some.numbers, answered, strict=True):
             found[at] = tokenizer.decode(ids, skip_special_tokens=True).strip()
-        asked(len(chosen))
-        order = order[together:]
+        asked(len(some.numbers))
     return found
 
 

@@ -22,9 +22,10 @@ from holdfast.rows.tokens.chat_template import pieces
 from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
+from holdfast.trainer.exhausted import tag_out_of_memory
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.portions import in_portions
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.answer import answers, ignore
 from holdfast.trainer.tasks.sft.compared import sums
@@ -152,28 +153,19 @@ def _measured(
     model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
 ) -> Iterator[tuple[TextBatch, Tensor]]:
     """(batch, its labels' cross-entropies) until all rows had their turn; in smaller batches where one does not fit."""
-    budget = settings.micro_batch_tokens
     inner, prefix = _inner(model)
     loss = LabelLoss(inner, settings.own_head, prefix)
-    waiting = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
-    while waiting:
-        left = set(now := waiting.pop(0))
-        try:
-            for batch in grouped_batches(tokens, now, budget, device):
-                with torch.inference_mode(), tag_out_of_memory(batch):
-                    losses = loss.each(batch)[0]
-                yield batch, losses
-                left -= set(batch.numbers)
-                asked(len(batch.numbers))
-        except OutOfMemory as full:
-            assert full.batch is not None
-            if len(full.batch.numbers) == 1:
-                raise
-            budget = full.batch.half
-            full.with_traceback(None).__context__ = None
-        if left:
-            release()
-            waiting.insert(0, [row for row in now if row in left])
+
+    def laid_out(left: list[int], budget: int) -> list[TextBatch]:
+        return grouped_batches(tokens, left[:_ROWS_AT_ONCE], budget, device)
+
+    def losses(batch: TextBatch) -> Tensor:
+        with torch.inference_mode(), tag_out_of_memory(batch):
+            return loss.each(batch)[0]
+
+    for batch, found in in_portions(rows, settings.micro_batch_tokens, laid_out, losses):
+        yield batch, found
+        asked(len(batch.numbers))
 
 
 def _inner(model: Any) -> tuple[Any, Tensor | None]:
