@@ -80,7 +80,7 @@ def layer_of(b: float) -> tuple[Any, Tensor]:
     layer = model.base_model.model[0]
     nn.init.normal_(layer.lora_A["default"].weight, std=0.05)
     layer.lora_B["default"].weight.data = b * torch.randn(512, 8).sign()
-    use_lean_lora(model, mixed=True)
+    use_lean_lora(model, torch.bfloat16)
     return layer, torch.randn(4096, 256).bfloat16()
 
 

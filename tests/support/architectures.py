@@ -90,7 +90,7 @@ def task_of(
         nn.init.normal_(parameter, std=0.1) if "lora_" in name else None
     task.context = StepContext(3)
     make_stateless(task.model, task.context)
-    use_lean_lora(task.model, mixed)
+    use_lean_lora(task.model, torch.bfloat16 if mixed else None)
     task.losses = LabelLoss(base, own_head)
     task.base, task.tokens, task.device, task.packing = base, tokens_of(), torch.device("cpu"), packing
     task.dtype = torch.bfloat16 if mixed else torch.float32

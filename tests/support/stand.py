@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,8 +13,10 @@ from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.images import TensorImage
+from holdfast.trainer.loss_scale import LossScale
 from holdfast.trainer.optimizers import optimizer_of
-from holdfast.trainer.step import Gradients, compute_gradients, update
+from holdfast.trainer.setup import Bench
+from holdfast.trainer.step import Announce, Gradients
 from holdfast.trainer.tasks.sft.task import Sft
 from support.architectures import ARCHITECTURES, tokens_of
 
@@ -46,7 +49,12 @@ class Stand:
     ) -> None:
         if folder is not None:
             folder.mkdir(exist_ok=True)
-        tree = {"model": str(model), "data": {"files": "x", "held_out": 0.0}, "train": {"lr": 1e-2}, "adapter": {"r": 4}}
+        tree = {
+            "model": str(model),
+            "data": {"files": "x", "held_out": 0.0},
+            "train": {"lr": 1e-2, "schedule": "constant", "warmup": 0.0},
+            "adapter": {"r": 4},
+        }
         for name, values in sections.items():
             tree[name] = tree.get(name, {}) | values  # type: ignore[operator]
         self.config = Config.model_validate(tree)
@@ -57,17 +65,22 @@ class Stand:
         self.rows = list(range(len(self.task.tokens)))
         self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.upkeep.rates)
         self.artifact = TensorImage(self.task.artifact, {"format": "pt"})
-        self.state = TensorImage(self.optimizer.state() | self.task.state())
+        scale = LossScale() if self.settings.dtype == "fp16" else None
+        self.state = TensorImage(self.optimizer.state() | self.task.state() | (scale.state() if scale else {}))
+        self.job: Any = SimpleNamespace(config=self.config)
+        parts = (self.job, self.settings, self.task, self.optimizer, self.artifact, self.state, self.task.device, 0.0)
+        self.bench = Bench(*parts, scale=scale)
 
-    def compute(self, step: int, budget: int | None = None, rows: list[int] | None = None) -> Gradients:
-        said = budget or self.settings.micro_batch_tokens
-        return compute_gradients(self.task, self.optimizer, step, rows or self.rows, said, lambda *_: 1.0)
+    def compute(
+        self, step: int, budget: int | None = None, rows: list[int] | None = None, announce: Announce = lambda *_: 1.0
+    ) -> Gradients:
+        settings = self.settings.model_copy(update={"micro_batch_tokens": budget} if budget else {})
+        self.job.settings = lambda _: settings
+        return self.bench.compute(step, rows or self.rows, announce)
 
-    def step(self, step: int) -> float:
-        computed = self.compute(step)
-        self.task.upkeep.before()
-        update(self.optimizer, computed, self.config.train.lr, 1.0)
-        self.task.upkeep.after(step, self.settings.steps)
+    def step(self, step: int, announce: Announce = lambda *_: 1.0) -> float:
+        computed = self.compute(step, announce=announce)
+        self.bench.apply(step, computed)
         return computed.loss
 
     def saved(self) -> tuple[bytes, bytes]:

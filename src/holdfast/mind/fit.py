@@ -174,7 +174,7 @@ def _told(sweep: Sweep, room: Room, before: Shape, base: Demand, changes: list[_
     if shape.tokens == before.tokens:
         slower = demand.flops / base.flops
         if shape.dtype != before.dtype:
-            faster = halves_speed if shape.dtype == "bf16" else 1 / halves_speed if halves_speed else None
+            faster = halves_speed if shape.dtype != "fp32" else 1 / halves_speed if halves_speed else None
             slower = slower / faster if faster else None
     fits = None if room.capacity is None else room.fits(demand)
     words = " ".join(name for name, _ in changes)

@@ -22,7 +22,7 @@ STATE_BYTES = {"adamw": 8, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "
 Attends = Literal["at once", "apart", "plainly"]
 
 # Bytes a layer keeps for backward on a CPU, per token and unit of these two sizes: counted on Qwen2, a third added to the first.
-_HIDDEN_KEPT, _MIDDLE_KEPT = {"fp32": 48, "bf16": 40}, {"fp32": 16, "bf16": 8}
+_HIDDEN_KEPT, _MIDDLE_KEPT = {"fp32": 48, "bf16": 40, "fp16": 40}, {"fp32": 16, "bf16": 8, "fp16": 8}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def footprint(
     draws them anew.
     """
     hidden, middle, heads = _sizes(model)
-    halves, mixed = model.stored in ("BF16", "F16"), precision == "bf16"
+    halves, mixed = model.stored in ("BF16", "F16"), precision != "fp32"
     total = model.parameters()
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout and masks_kept else 0

@@ -20,10 +20,11 @@ def trainable_parameters(config: Config, model: ModelFacts) -> int:
         return model.parameters()
     if adapter.type == "layers":
         return sum(math.prod(model.shapes[name]) for name in chosen_weights(adapter.layers, model))
+    hidden = model.number("hidden_size", "n_embd", default=768)
     if adapter.type == "prompt":
-        return adapter.virtual_tokens * model.number("hidden_size", "n_embd", default=768)
+        return adapter.virtual_tokens * hidden
     saved = [shape for name, shape in model.shapes.items() if any(f".{one}." in f".{name}." for one in adapter.modules_to_save)]
-    whole = sum(map(math.prod, saved))
+    whole = sum(map(math.prod, saved)) + (hidden if config.train.objective == "reward" else 0)
     if adapter.type == "ia3":
         names = list(_IA3) if adapter.targets == "all-linear" else adapter.targets
         shapes = {name: shape for name, shape in model.matrices().items() if _is_named(name, names)}

@@ -84,6 +84,9 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     model = _model_of(path, run)
     folder = model or (path / "adapter" if (path / "config.yaml").is_file() else path)
     config = {} if model else _adapter_config(folder, run)
+    if config.get("task_type") == "SEQ_CLS":
+        text = f"{folder} scores answers (train.objective reward) and gives none: there is nothing to serve, export or compare"
+        raise Stop(BLOCKED, text, "load it with AutoModelForSequenceClassification and PEFT; docs/adapters.md shows how")
     given = run.config().model if run else config.get("base_model_name_or_path")
     named = base or given
     if not isinstance(named, str) or not named:

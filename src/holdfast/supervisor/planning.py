@@ -122,7 +122,7 @@ class Planner:
         return Shape(self.row, self._rows(), self._dtype(), self.config.train.checkpointed_layers or 0)
 
     def _dtype(self) -> Dtype:
-        return "bf16" if self.precision == "bf16" else "fp32"
+        return self.precision
 
     def _rows(self) -> int:
         lengths = {"max": self.row, "step": self.row * self.config.train.effective_batch}
@@ -188,7 +188,7 @@ class Planner:
             accumulation=max(1, -(-batch // max(1, budget // self.row))),
             checkpointed_layers=shape.again,
             precision=shape.dtype,
-            frozen="half" if shape.dtype == "bf16" or self.model.stored in ("BF16", "F16") else "fp32",
+            frozen="half" if shape.dtype != "fp32" or self.model.stored in ("BF16", "F16") else "fp32",
             host_bytes=kinds.total() if self.gpu is None else 2 * WORKSPACE_BYTES + file_bytes(4 * trainable, 8 * trainable),
             disk_bytes=(save.keep + 2) * 12 * trainable + 4 * trainable,
             reasons=tuple(self._reasons(choice, loading)),

@@ -226,6 +226,7 @@ def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) ->
         "tokens": computed.tokens if computed else 0,
         "labels": computed.labels if computed else 0,
         **_accuracy(bench, computed),
+        **({"loss_scale": computed.scale, "skipped": computed.skipped} if computed and bench.scale else {}),
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes(bench.device),
         "samples": bench.samples(step),

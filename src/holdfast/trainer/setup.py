@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +16,7 @@ from holdfast.core.run.memory_file import Snapshot
 from holdfast.trainer.device import free_bytes, prepare_torch, wait_for_memory
 from holdfast.trainer.images import TensorImage
 from holdfast.trainer.job import Job
+from holdfast.trainer.loss_scale import LossScale
 from holdfast.trainer.optimizer import Block
 from holdfast.trainer.optimizers import optimizer_of
 from holdfast.trainer.rank import ALONE, Rank
@@ -37,6 +39,7 @@ class Bench:
     device: torch.device
     begun: float  # the largest weight of the artifact before the first step
     rank: Rank = ALONE
+    scale: LossScale | None = None  # of gradients that are computed in fp16
 
     def restore(self, snapshot: Snapshot) -> None:
         self.artifact.read(snapshot.artifact)
@@ -50,22 +53,39 @@ class Bench:
         return [number for number in numbers if number not in hole]
 
     def compute(self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing) -> Gradients:
-        """Compute the gradients of `samples` at `step`, in training and in every replay. Raises OutOfMemory."""
+        """Compute the gradients of `samples` at `step`, in training and in every replay. Raises OutOfMemory.
+
+        Those that overflow with a scaled loss are computed again without: what is not finite then is not the scale's doing.
+        """
         settings, rank = self.job.settings(step), self.rank
         budget, shards = settings.micro_batch_tokens, settings.shards
-        return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile, rank, shards)
+
+        def of(scale: float) -> Gradients:
+            return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile, rank, shards, scale)
+
+        if not self.scale:
+            return of(1.0)
+        computed = of(self.scale.value.item())
+        if math.isfinite(computed.grad_norm) or not math.isfinite(computed.loss):
+            return computed
+        plain = of(1.0)
+        return replace(plain, scale=computed.scale, skipped=math.isfinite(plain.grad_norm))
 
     def compute_alone(self, step: int, samples: list[int], announce: Announce) -> Gradients:
         """Compute `samples` undivided, on this rank alone. Raises OutOfMemory."""
         return compute_gradients(self.task, self.optimizer, step, samples, self.job.settings(step).micro_batch_tokens, announce)
 
     def apply(self, step: int, computed: Gradients) -> bool:
-        """Move the weights by what was computed at `step`, if that is finite. Whether they moved."""
-        if computed.finite:
+        """Move the weights by what was computed at `step`, if that is finite. Whether it is; one that is skipped is, and moves nothing."""
+        if not computed.finite:
+            return False
+        if not computed.skipped:
             self.task.upkeep.before()
             update(self.optimizer, computed, self.learning_rate(step), self.job.config.train.max_grad_norm)
-            self.task.upkeep.after(step, self.job.settings(step).steps)
-        return computed.finite
+        self.task.upkeep.after(step, self.job.settings(step).steps)
+        if self.scale:
+            self.scale.follow(computed.skipped)
+        return True
 
     def prepare(self, step: int) -> None:
         """Lay the samples of `step` out while a card is busy with the step before; without one it would only be another order."""
@@ -97,6 +117,8 @@ def build(job: Job, settings: Settings) -> Bench:
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     optimizer = optimizer_of(task.artifact, job.config.train, task.upkeep.rates)
     artifact = TensorImage(task.artifact, {"format": "pt"})
+    begins_scaled = job.config.train.precision == "fp16"  # its states have a scale, also where a remedy brought the run to fp32
+    scale = LossScale() if begins_scaled or settings.dtype == "fp16" else None
     if begun := job.plan.start_adapter:
         put_in(artifact, job.run.start_adapter, begun)
     return Bench(
@@ -105,9 +127,10 @@ def build(job: Job, settings: Settings) -> Bench:
         task,
         optimizer,
         artifact,
-        TensorImage(optimizer.state() | task.state()),
+        TensorImage(optimizer.state() | task.state() | (scale.state() if scale and begins_scaled else {})),
         device,
         float(optimizer.weights.detach().abs().max()),
+        scale=scale if settings.dtype == "fp16" else None,
     )
 
 

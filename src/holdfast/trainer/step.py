@@ -27,7 +27,8 @@ class Gradients:
     """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite.
 
     right: labels whose logit was the largest, or pairs whose better answer is ahead. measured: what else was summed over labels.
-    seconds: of each rank, until its own gradients were there.
+    seconds: of each rank, until its own gradients were there. scale: what the loss was multiplied by on the way; skipped: the gradients
+    overflowed with it and are those without it, and the weights do not move.
     """
 
     loss: float
@@ -37,6 +38,8 @@ class Gradients:
     right: int
     measured: dict[str, float] = field(default_factory=dict)
     seconds: tuple[float, ...] = ()
+    scale: float = 1.0
+    skipped: bool = False
 
     @property
     def finite(self) -> bool:
@@ -58,13 +61,14 @@ def compute_gradients(
     meanwhile: Callable[[], None] = nothing,
     rank: Rank = ALONE,
     shards: int = 1,
+    scale: float = 1.0,
 ) -> Gradients:
     """Accumulate the gradient of the mean loss over all labels of `samples` into the parameters' `.grad`.
 
     Masks and order follow from (seed, step, samples) alone; `budget` (tokens per micro-batch) changes only rounding. Raises OutOfMemory,
     on all ranks alike, and PeerLost. shards: parts of the step whose gradients are added in one binary tree, whichever ranks compute them;
-    1: a part for each rank, added as the backend does. `meanwhile` is called when all has been asked of the device, before the step waits
-    for it.
+    1: a part for each rank, added as the backend does. scale: a power of two that the gradients have on the way alone. `meanwhile` is
+    called when all has been asked of the device, before the step waits for it.
     """
     in_tree = shards > 1
     own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size))
@@ -76,7 +80,7 @@ def compute_gradients(
     def work() -> tuple[Tensor, float]:
         began = time.perf_counter()
         keep_company(rank, passes, lambda: _pass_by(task, step))
-        found = _in_tree(task, optimizer, step, laid, labels, announce)
+        found = _in_tree(task, optimizer, step, laid, labels / scale, announce)
         batches = [batch for part in laid for batch in part]
         if batches:
             with tag_out_of_memory(batches[-1]):
@@ -87,13 +91,15 @@ def compute_gradients(
 
     (sums, _), every = rank.agreed(work, lambda done: {"seconds": done[1]})
     rank.sum_([optimizer.gradient, sums], in_tree)
+    if scale != 1.0:
+        optimizer.gradient.mul_(1.0 / scale)
     task.upkeep.gradients()
     total, measured = sums.tensor_split([1])
     norm = torch.linalg.vector_norm(optimizer.gradient)
     values = torch.cat([total / labels, norm.double().reshape(1), measured])
     loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
     more = dict(zip(task.measures[1:], others, strict=True))
-    return Gradients(loss_value, norm_value, tokens, labels, int(right_value), more, tuple(one["seconds"] for one in every))
+    return Gradients(loss_value, norm_value, tokens, labels, int(right_value), more, tuple(one["seconds"] for one in every), scale)
 
 
 def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
@@ -114,8 +120,10 @@ def _pass_by(task: AnyTask, step: int) -> None:
         task.loss_sum(task.small_batch(), step)[0].backward()  # type: ignore[no-untyped-call]
 
 
-def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], labels: int, announce: Announce) -> Tensor:
+def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], labels: float, announce: Announce) -> Tensor:
     """Leave the parts' gradients, added in a binary tree, in the optimizer; losses and measures, added alike: [1 + measures].
+
+    labels: what losses are divided by.
 
     Of n parts it holds the sums of at most log2(n) finished subtrees at a time.
     """
@@ -136,7 +144,7 @@ def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence
     return sums
 
 
-def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, labels: int, announce: Announce) -> Tensor:
+def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, labels: float, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss and what was measured beside it, [1 + measures]. Raises OutOfMemory."""
     with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)

@@ -135,7 +135,7 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords) -> list[tuple[str
         (f"{summary['steps']:,}", f"steps, {counted(summary['samples_seen'], 'sample')}"),
         (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
     ]
-    if loss["eval_tuned"] is not None:
+    if change_of_loss(loss):
         tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", f"held-out loss, {words.base} and {words.tuned}"))
     if summary["wall_seconds"]:
         tiles.append((_duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))

@@ -168,6 +168,11 @@ class Config(Section):
         if wanted in ("dpo", "kto") and kind in OWN_WEIGHTS:
             text = f"train.objective {wanted} holds the model against the one without its adapter, and adapter.type {kind} has none"
             raise ValueError(f"{text}; take orpo or simpo, which need no reference, or an adapter")
+        if wanted == "reward" and (kind in (*OWN_WEIGHTS, "prompt") or self.adapter.start):
+            text = "adapter.start has none" if self.adapter.start else f"adapter.type {kind} has no place for one"
+            raise ValueError(
+                f"train.objective reward trains a scalar head beside a fresh adapter, and {text}; take lora or another adapter"
+            )
         if wanted != "sft" and self.data.train_on != "assistant":
             raise ValueError(f"data.train_on {self.data.train_on} is for train.objective sft; {wanted} looks at the last answer")
         return self
@@ -181,6 +186,8 @@ class Config(Section):
             return f"{how} needs whole weights; it goes with adapter.type lora and rslora"
         if train.frozen in ("nf4", "fp4", "int8"):
             return f"train.frozen is {train.frozen}; take auto or half"
+        if train.precision == "fp16":
+            return "train.precision is fp16; it goes with fp32 and bf16"
         if train.objective != "sft":
             return f"train.objective is {train.objective}; it goes with sft"
         if self.task == "tabular":

@@ -41,7 +41,7 @@ _ELSEWHERE = {  # names of the Trainer's arguments, of PEFT, Axolotl and LLaMA-F
 }
 OURS = {theirs: ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
 _NO_KEY = {  # why some have none of ours
-    "train.objective: sft, dpo, orpo, simpo or kto": "stage sft rlhf rl",
+    "train.objective: sft, dpo, orpo, simpo, kto or reward": "stage sft rlhf rl",
     "`holdfast train` trains; evaluate.every evaluates on the way": ("do_train do_eval do_predict do_test predict_with_generate"),
     "the chat template is the model's own": "template chat_template conversation default_system",
     "adapter.type names the kind": ("finetuning_type peft_type peft lora use_lora use_peft lora_config qlora"),

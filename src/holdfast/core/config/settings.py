@@ -18,7 +18,7 @@ OfStep = Annotated[T, "step"]  # looked up anew in each step
 _OF_MEMORY = "learned where memory runs out"
 
 Attention = Literal["eager", "sdpa"]
-Dtype = Literal["fp32", "bf16"]
+Dtype = Literal["fp32", "bf16", "fp16"]
 Frozen = Literal["auto", "fp32", "half", "nf4", "fp4", "int8"]
 PartialSettings: TypeAlias = dict[str, Any]  # some settings by name: what an entry of the timeline, a remedy or a trial changes
 

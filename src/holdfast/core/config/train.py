@@ -16,7 +16,7 @@ class Preference(Section):
 
     beta: float | None = Field(None, gt=0, description="how far the model may go from the reference: 0.1; simpo: scale of the margin, 2")
     loss: Literal["sigmoid", "ipo", "hinge"] = Field("sigmoid", description="dpo: what becomes of a pair's margin")
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="dpo, simpo: share of the pairs that may be the wrong way round")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="dpo, simpo, reward: share of the pairs that may be the wrong way round")
     length_normalised: bool = Field(False, description="dpo: margins per token")
     sft_weight: float = Field(0.0, ge=0, description="dpo, simpo: share of the better answer's own loss per token that is added")
     margin: float = Field(0.5, ge=0, description="simpo: by how much the better answer is to be ahead (gamma)")
@@ -27,8 +27,10 @@ class Preference(Section):
 class Train(Section):
     """How it is trained."""
 
-    objective: Literal["sft", "dpo", "orpo", "simpo", "kto"] = Field(
-        "sft", description="what is learned: answers (sft), which of two answers is better (dpo, orpo, simpo), which answers are good (kto)"
+    objective: Literal["sft", "dpo", "orpo", "simpo", "kto", "reward"] = Field(
+        "sft",
+        description="what is learned: answers (sft), which of two answers is better (dpo, orpo, simpo), which answers are good (kto), "
+        "a number for an answer, of which the better one of two has more (reward)",
     )
 
     epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
@@ -46,9 +48,10 @@ class Train(Section):
     beta2: float = Field(0.999, ge=0, lt=1, description="share of the mean squared gradient that a step keeps; lion: of its moment")
     epsilon: float = Field(1e-8, gt=0, description="added to the root of AdamW's mean squared gradient before dividing by it")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models",
+        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models; "
+        "fp16: with a loss scale, for cards that multiply no bf16",
     )
     frozen: Frozen = Field(
         "auto",

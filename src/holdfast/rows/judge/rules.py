@@ -18,7 +18,7 @@ from holdfast.rows.judge.names import FIELDS
 
 NO_LIMIT = sys.maxsize
 Wanted = Literal["answers", "pairs", "marks"]
-WANTED: dict[str, Wanted] = {"dpo": "pairs", "orpo": "pairs", "simpo": "pairs", "kto": "marks"}
+WANTED: dict[str, Wanted] = {"dpo": "pairs", "orpo": "pairs", "simpo": "pairs", "reward": "pairs", "kto": "marks"}
 _VERSION = 7  # of everything that turns a row into tokens: reader, formats, template, cut
 
 

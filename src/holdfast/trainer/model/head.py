@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
-from holdfast.trainer.model.mixed import HALF, padded
+from holdfast.trainer.model.mixed import HALF, HALF_TYPES, padded
+
+_NARROW = tuple(HALF_TYPES.values())
 
 
 class OutputHead:
@@ -42,7 +44,7 @@ class OutputHead:
         """(cross-entropies in fp32, whether the label has the largest logit), of each label. hidden: [labels, size]; labels: [labels]."""
         layer = self.layer
         if type(layer) is nn.Linear and not layer.weight.requires_grad:
-            wide = hidden.dtype == HALF and layer.weight.dtype == torch.float32  # a model whose matrices were trained
+            wide = hidden.dtype in _NARROW and layer.weight.dtype == torch.float32  # a model whose matrices were trained
             found: tuple[Tensor, Tensor] = _FrozenHeadLoss.apply(  # type: ignore[no-untyped-call]
                 hidden.float() if wide else hidden, labels, layer.weight, layer.bias, self.scale, self.cap
             )
@@ -56,8 +58,9 @@ class OutputHead:
     def logits(self, hidden: Tensor) -> Tensor:
         """[positions, size] -> [positions, vocabulary] in fp32, all at once."""
         layer = self.layer
-        if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and hidden.dtype == HALF:
-            product = F.linear(hidden, layer.weight.to(HALF), None if layer.bias is None else layer.bias.to(HALF))
+        if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and hidden.dtype in _NARROW:
+            half = hidden.dtype
+            product = F.linear(hidden, layer.weight.to(half), None if layer.bias is None else layer.bias.to(half))
         else:
             product = layer(hidden)
         logits = product.float() * self.scale
@@ -81,7 +84,9 @@ class _FrozenHeadLoss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None
     ) -> tuple[Tensor, Tensor]:
         rows = max(1, min(len(labels), LOGITS_AT_ONCE // weight.shape[0]))
-        grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        exact = torch.float32 if hidden.dtype == torch.float16 else hidden.dtype  # not scaled yet: in fp16 the small ones would be lost
+        grad = torch.empty_like(hidden, dtype=exact) if ctx.needs_input_grad[0] else None
+        ctx.kind = hidden.dtype
         losses = hidden.new_empty(len(labels), dtype=torch.float32)
         right = torch.empty(len(labels), dtype=torch.bool, device=hidden.device)
         for start in range(0, len(labels), rows):
@@ -111,13 +116,13 @@ class _FrozenHeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, outer: Tensor, _right: None) -> Any:
         (grad,) = ctx.saved_tensors
-        return grad * outer.to(grad.dtype)[:, None], None, None, None, None, None
+        return (grad * outer.to(grad.dtype)[:, None]).to(ctx.kind), None, None, None, None, None
 
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden weight' in fp32; a weight stored narrower than the arithmetic is widened block by block."""
     if weight.dtype == hidden.dtype:
-        narrow = hidden.dtype == HALF
+        narrow = hidden.dtype in _NARROW
         return F.linear(padded(hidden) if narrow else hidden, weight)[: len(hidden)].float()
     logits = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32)
     for start in range(0, len(weight), WIDENED_ROWS):

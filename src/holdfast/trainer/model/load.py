@@ -21,13 +21,13 @@ from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
-from holdfast.trainer.model.mixed import mix_precision
+from holdfast.trainer.model.mixed import HALF_TYPES, mix_precision
 from holdfast.trainer.model.quantised import QUANTISED, hold_quantised
 from holdfast.trainer.on_card import on_card
 from holdfast.trainer.refuse import Refusal
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32} | HALF_TYPES
 _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
@@ -42,8 +42,9 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     logging.disable_progress_bar()
     facts = read_model(config.model)
     _refuse_quantised(facts)
-    dtype = torch.bfloat16 if settings.dtype == "bf16" and facts.stored in HALVES else torch.float32
-    halves = None if settings.dtype == "bf16" else HALVES.get(facts.stored or "")
+    half = HALF_TYPES.get(settings.dtype)
+    dtype = half if half and facts.stored in HALVES else torch.float32
+    halves = None if half else HALVES.get(facts.stored or "")
     loaded = halves if halves and (mapped or on_card(device)) and settings.frozen != "fp32" else dtype
     notes = []
     try:
@@ -61,9 +62,9 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     if left:
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
-    if settings.dtype == "bf16":
+    if half:
         exact = config.adapter.type in OWN_WEIGHTS and facts.stored not in HALVES  # what is trained must not be rounded
-        mix_precision(model, device.type, halve=settings.frozen != "fp32" and not exact)
+        mix_precision(model, device.type, half, halve=settings.frozen != "fp32" and not exact)
     elif halves:
         if loaded != dtype:
             widen_constants(model)

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from holdfast.trainer.model.dropout import StatelessDropout
 from holdfast.trainer.model.frozen import held_linear, widened
-from holdfast.trainer.model.mixed import HALF, Joined, JoinedLinear, joined
+from holdfast.trainer.model.mixed import Joined, JoinedLinear, joined
 
 
-def use_lean_lora(model: nn.Module, mixed: bool = False, cut: bool = False) -> int:
+def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool = False) -> int:
     """Replace the forward pass of every plain LoRA linear layer; how many. Variants (DoRA, several adapters) keep PEFT's own.
 
-    mixed: the products are in bf16 (mixed.py). cut: the frozen weights are in pieces between products.
+    half: the 16 bits that products are in, where they are (mixed.py). cut: the frozen weights are in pieces between products.
     """
     plain = plain_layers(model)
     for module in plain:
-        module.forward = partial(_forward, module, joined(module, cut) if mixed else None)
+        module.forward = partial(_forward, module, joined(module, half, cut) if half else None, half)
     return len(plain)
 
 
@@ -48,7 +48,7 @@ def _is_plain(module: Any) -> bool:
     )
 
 
-def _forward(module: Any, matrix: Joined | None, x: Tensor) -> Tensor:
+def _forward(module: Any, matrix: Joined | None, half: torch.dtype | None, x: Tensor) -> Tensor:
     base = module.base_layer
     if module.disable_adapters or module.merged:
         return held_linear(base, x)
@@ -58,8 +58,8 @@ def _forward(module: Any, matrix: Joined | None, x: Tensor) -> Tensor:
     scale = module.scaling[name] / (1.0 if keep is None else dropout.share)
     weights = (module.lora_A[name].weight, module.lora_B[name].weight)
     if matrix is not None:
-        half: Tensor = JoinedLinear.apply(x.to(HALF), matrix, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
-        return half
+        once: Tensor = JoinedLinear.apply(x.to(half), matrix, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
+        return once
     out: Tensor = _LoraLinear.apply(x, base.weight, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
     return out
 

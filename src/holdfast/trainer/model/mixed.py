@@ -1,6 +1,7 @@
-"""bf16 mixed precision: products and what lies between them in bf16; residual stream, norms, softmax, loss and trained weights in fp32.
+"""Mixed precision: products and what lies between them in 16 bits; residual stream, norms, softmax, loss and trained weights in fp32.
 
-What torch.autocast does, but the frozen matrices are bf16 once and for all rather than cast in every product.
+What torch.autocast does, but the frozen matrices have 16 bits once and for all rather than cast in every product. bf16, or fp16 with the
+loss scaled (`trainer/loss_scale.py`).
 """
 
 from __future__ import annotations
@@ -17,28 +18,29 @@ from holdfast.trainer.model.frozen import widened
 from holdfast.trainer.on_card import on_card
 
 HALF = torch.bfloat16
+HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the name of the setting dtype
 
 
-def mix_precision(model: Any, device: str, halve: bool = True) -> None:
-    """Bring a model's matrices to bf16 and all else to fp32, and let its decoder compute accordingly. `device`: torch's type of it.
+def mix_precision(model: Any, device: str, half: torch.dtype = HALF, halve: bool = True) -> None:
+    """Bring a model's matrices to 16 bits and all else to fp32, and let its decoder compute accordingly. `device`: torch's type of it.
 
     halve: False where matrices that are to be trained would be rounded: each product then narrows a copy.
     """
     for module in model.modules():
         own = list(module.named_parameters(recurse=False))
-        wanted = HALF if halve and any(parameter.ndim > 1 for _, parameter in own) else torch.float32
+        wanted = half if halve and any(parameter.ndim > 1 for _, parameter in own) else torch.float32
         for _, parameter in own:
             parameter.requires_grad_(False)
             parameter.data = parameter.data.to(wanted)
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(_widened)
         elif "Norm" in type(module).__name__:
-            module.register_forward_hook(_narrowed)
+            module.register_forward_hook(partial(_narrowed, half))
     output = model.get_output_embeddings()
     if output is not None:
         output.register_forward_pre_hook(_as_its_weight)
     inner: Any = getattr(model, model.base_model_prefix, None) or model
-    inner.forward = torch.autocast(device, HALF)(inner.forward)
+    inner.forward = torch.autocast(device, half)(inner.forward)
 
 
 def _as_its_weight(module: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -52,37 +54,37 @@ def _widened(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
     return out.float()
 
 
-def _narrowed(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
+def _narrowed(half: torch.dtype, _module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
     """A norm's output is what products take; narrowed here, it is once, and kept once for backward."""
-    return out.to(HALF)
+    return out.to(half)
 
 
 Joined: TypeAlias = Callable[[], Tensor]
 
 
-def joined(module: Any, cut: bool = False) -> Joined:
+def joined(module: Any, half: torch.dtype, cut: bool = False) -> Joined:
     """Gives [[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose A and B are to be filled in.
 
     Its first block is the frozen weight from now on; one that is held in fewer bits, or cut, is put into another matrix each time.
     """
     weight, (a,), (b,) = module.base_layer.weight, module.lora_A.values(), module.lora_B.values()
     features, out, rank = a.weight.shape[1], b.weight.shape[0], a.weight.shape[0]
-    if cut or weight.dtype != HALF:
-        return partial(_fresh, module.base_layer, out, features, rank)
+    if cut or weight.dtype != half:
+        return partial(_fresh, module.base_layer, half, out, features, rank)
     matrix: Tensor = weight.new_zeros(out + rank, features + rank)
     matrix[:out, :features] = weight
     weight.data = matrix[:out, :features]
     return lambda: matrix
 
 
-def _fresh(base: Any, out: int, features: int, rank: int) -> Tensor:
-    matrix = torch.zeros(out + rank, features + rank, dtype=HALF, device=base.weight.device)
-    matrix[:out, :features] = widened(base.weight, HALF)
+def _fresh(base: Any, half: torch.dtype, out: int, features: int, rank: int) -> Tensor:
+    matrix = torch.zeros(out + rank, features + rank, dtype=half, device=base.weight.device)
+    matrix[:out, :features] = widened(base.weight, half)
     return matrix
 
 
 class JoinedLinear(torch.autograd.Function):
-    """y = x W' + b + s ((x keep) A') B' as in lora.py, each element rounded to bf16 once. whole: what `joined` made.
+    """y = x W' + b + s ((x keep) A') B' as in lora.py, each element rounded to 16 bits once. whole: what `joined` made.
 
     Were the adapter's part added to a product that was rounded before, what a young adapter says would be lost: it is below half a unit of
     bf16's last place. So [x, s h] meets [W, B] in one product, and on the way back [dy, s dh] meets [W; A].

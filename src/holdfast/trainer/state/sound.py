@@ -15,6 +15,7 @@ from torch import Tensor
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.trainer.images import ABSURD
+from holdfast.trainer.loss_scale import LossScale
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.state.restore import Found, find_state
 
@@ -29,7 +30,7 @@ def damage(bench: Bench, step: int) -> str | None:
     if weights is not None:
         return weights
     clipped = bench.job.config.train.max_grad_norm * _ROUNDING
-    limits = bench.optimizer.limits(clipped) | {"step": (float(step), 0.0)}
+    limits = bench.optimizer.limits(clipped) | {"step": (float(step), 0.0)} | {"loss_scale": LossScale.LIMITS}
     kinds = {name: name.partition("/")[0] for name in bench.state.tensors}
     found = (_worst({name: tensor}, *limits.get(kinds[name], (ABSURD, -ABSURD))) for name, tensor in bench.state.tensors.items())
     return next((one for one in found if one is not None), None)

@@ -113,7 +113,7 @@ def _inside(name: str, args: Any, threads: int) -> int:
     """Bytes that an operation takes for itself."""
     if name.startswith(("aten.mm.", "aten.addmm.", "aten.addmm_.")):
         a, b = args[-2:] if name.startswith("aten.addmm") else args[:2]
-        if a.dtype is torch.bfloat16:
+        if a.dtype.itemsize == 2:
             return product_scratch(a.shape[0], a.shape[1], b.shape[1], threads)
     return 0
 

@@ -20,6 +20,7 @@ from holdfast.core.files import Json
 from holdfast.core.run.artifact import Artifact
 from holdfast.trainer.model.trained.budget import RankBudget
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
+from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.upkeep import Upkeep
 
@@ -35,6 +36,8 @@ class PeftAdapter:
         adapter = config.adapter
         if adapter.type == "dora":
             _refuse_cut_rows(base)
+        if config.train.objective == "reward":
+            add_scalar_head(base, config.train.seed)
         self.model = add_adapter(base, config, steps)
         widen_trained(self.model)
         rates = {}
@@ -67,6 +70,8 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
     wanted = _peft_config(adapter, model, steps)
+    if config.train.objective == "reward":
+        wanted.task_type = "SEQ_CLS"  # with which PEFT trains and saves the head, too
     try:
         wrapped: nn.Module = get_peft_model(model, wanted, autocast_adapter_dtype=True)
     except ValueError as error:

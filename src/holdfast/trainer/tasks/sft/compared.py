@@ -45,7 +45,7 @@ class ComparedLoss:
         drift = self._drift(group) if self.objective.needs_drift else None
         task.enter(batch, step)
         with task.keeping():
-            logps = sums(task.losses.each(batch)[0], batch)
+            logps = task.losses.scores(batch) if self.objective.scores else sums(task.losses.each(batch)[0], batch)
         counts = torch.tensor(batch.counts, device=logps.device)
         return self.objective.of(Scored(logps, reference, counts, torch.tensor(batch.good, device=logps.device), drift))
 

@@ -25,12 +25,14 @@ from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import tag_out_of_memory
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.model.mixed import HALF_TYPES
 from holdfast.trainer.portions import in_portions
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.answer import answers, ignore
 from holdfast.trainer.tasks.sft.compared import sums
 from holdfast.trainer.tasks.sft.objective import Objective, Scored, objective_of
 from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches
+from holdfast.trainer.tasks.sft.rewarded import rewarded
 from holdfast.trainer.tasks.sft.text_model import LabelLoss
 
 _SAMPLES_KEPT = 12
@@ -57,8 +59,8 @@ class Sides:
             return
         base, _ = load_base(config, settings, self.device)
         self.tuned = PeftModel.from_pretrained(base, str(run.adapter)).eval()
-        if settings.dtype == "bf16":
-            use_lean_lora(self.tuned, mixed=True)  # what a product rounds away is no part of the adapter's worth
+        if half := HALF_TYPES.get(settings.dtype):
+            use_lean_lora(self.tuned, half)  # what a product rounds away is no part of the adapter's worth
 
     @contextmanager
     def base(self) -> Iterator[Any]:
@@ -79,7 +81,9 @@ class Sides:
 
 
 def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
-    """Held-out loss per label token, exact matches and sample answers of the base and the tuned model."""
+    """Held-out loss per label token, exact matches and sample answers of base and tuned model; of a scalar head, how it orders pairs."""
+    if config.train.objective == "reward":
+        return rewarded(run, config, settings, asked)
     sides = Sides(run, config, settings)
     tokens = load_tokens(run.data_file)
     held_out = split(tokens, config.data, config.train.seed)[1].tolist()
@@ -146,7 +150,7 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
     loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, drift))
     before, _ = objective.of(Scored(reference, reference, counts, good, drift))
     shares = {"pair_accuracy": float(measured[0]) / len(tuned), "margin": float(measured[1]) / len(tuned)}
-    return {"eval_base": float(before) / len(base), "eval_tuned": float(loss) / len(tuned), **shares}
+    return {"eval_base": float(before) / len(base), "eval_tuned": float(loss) / len(tuned), **shares, "metrics": shares}
 
 
 def _measured(

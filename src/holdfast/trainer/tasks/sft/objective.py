@@ -1,4 +1,4 @@
-"""Losses over one batch of sequences: of answers alone, or of answers held against each other. Each is a sum that can be differentiated.
+"""Losses over one batch of sequences, of answers held against each other. Each is a sum that can be differentiated.
 
 The log-probability of a sequence is that of its answer's tokens. `reference`: the same under the model without its adapter.
 """
@@ -28,8 +28,12 @@ class Scored:
 
 
 class Objective(Protocol):
-    """A loss. measures: what is summed over samples beside it, first whether it was right. needs_...: what it compares with."""
+    """A loss. measures: what is summed over samples beside it, first whether it was right. needs_...: what it compares with.
 
+    scores: whether it looks at numbers that a scalar head gives sequences, in place of their log-probabilities.
+    """
+
+    scores: bool
     measures: tuple[str, ...]
     needs_reference: bool
     needs_drift: bool
@@ -45,6 +49,7 @@ class Pairs:
     measures: tuple[str, ...] = ("right", "margin")
     needs_reference = False
     needs_drift = False
+    scores = False
 
     def __init__(self, preference: Preference, beta: float) -> None:
         self.preference = preference
@@ -105,12 +110,23 @@ class SimPo(Pairs):
         return losses - wanted.sft_weight * better / long if wanted.sft_weight else losses, margins
 
 
+class Reward(Pairs):
+    """Bradley and Terry's model of pairs (Ouyang et al. 2022, arXiv 2203.02155): the better answer's score above the worse one's."""
+
+    scores = True
+
+    def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
+        margins = better - worse
+        return self.smoothed(margins), margins
+
+
 class Kto:
     """Ethayarajh et al. 2024 (arXiv 2402.01306): good answers above, bad ones below what the model has drifted elsewhere."""
 
     measures: tuple[str, ...] = ("right", "margin")
     needs_reference = True
     needs_drift = True
+    scores = False
 
     def __init__(self, preference: Preference) -> None:
         self.preference = preference
@@ -140,4 +156,6 @@ def objective_of(config: Config) -> Objective | None:
         return Orpo(preference, 0.1)
     if wanted == "simpo":
         return SimPo(preference, 2.0)
+    if wanted == "reward":
+        return Reward(preference, 1.0)
     return Kto(preference) if wanted == "kto" else None

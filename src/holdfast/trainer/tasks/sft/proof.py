@@ -28,9 +28,13 @@ Ids: TypeAlias = npt.NDArray[np.int32]
 
 _LENGTH = 40
 _LONGEST = 1056  # windows up to about a thousand tokens are crossed by the proof
-_SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2}  # of the logits' norm: another order of additions
-_UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the largest logit: the same additions
-_SAME_GRADIENT = {torch.float32: 1e-2, torch.bfloat16: 0.3}  # of a weight's gradient; a wrong one is off by about its norm
+_SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # of the logits' norm: another order of additions
+_UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: the same additions
+_SAME_GRADIENT = {
+    torch.float32: 1e-2,
+    torch.bfloat16: 0.3,
+    torch.float16: 0.1,
+}  # of a weight's gradient; a wrong one is off by about its norm
 _HEARD = 1e-3  # of the largest gradient: those below it are mostly rounding
 _TOGETHER = 0.1  # of the norm: layers that were compared one by one, put together; a wrong place moves it by all of it
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix

@@ -21,6 +21,7 @@ from holdfast.trainer.model.head import OutputHead, each_loss
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
+from holdfast.trainer.model.mixed import HALF_TYPES
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.model.quantised import Held
 from holdfast.trainer.model.sharded import mesh_of, shard_layers
@@ -51,11 +52,11 @@ class TextModel:
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
         self.artifact, self.form = trained.tensors, trained.form
-        mixed = settings.dtype == "bf16"
-        fused = settings.fused and on_card(device) and mesh is None  # a remedy may have brought a card's run to the CPU
-        self.fused = Fused(self.model, self.context, mixed) if fused else None
+        half = HALF_TYPES.get(settings.dtype)
+        able = on_card(device) and settings.dtype != "fp16" and mesh is None  # a remedy may have brought a card's run to the CPU
+        self.fused = Fused(self.model, self.context, half is not None) if settings.fused and able else None
         if self.fused is None:
-            use_lean_lora(self.model, mixed, cut=mesh is not None)
+            use_lean_lora(self.model, half, cut=mesh is not None)
         self.held_bytes = shard_layers(base, self.artifact.values(), mesh, device) if mesh is not None else None
         self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix)
         self.packing: bool = settings.packing
@@ -152,6 +153,12 @@ class LabelLoss:
         states: Tensor = self.decoder(**self._inputs(batch), use_cache=False).last_hidden_state
         return self._own(states).flatten(0, 1)
 
+    def scores(self, batch: TextBatch) -> Tensor:
+        """What the scalar head gives each sequence, read where transformers reads it: [sequences], fp32."""
+        read = last_tokens(batch, self.model.config.get_text_config().pad_token_id)
+        found: Tensor = self.model.score(self.hidden(batch).index_select(0, read).float())
+        return found[:, 0]
+
     @contextmanager
     def without_prefix(self) -> Iterator[None]:
         """Inside, samples stand alone."""
@@ -170,6 +177,18 @@ class LabelLoss:
         ahead = self.prefix.to(embedded.dtype).expand(len(embedded), -1, -1)
         there = torch.cat([batch.positions.new_ones(ahead.shape[:2]), (batch.positions >= 0).long()], 1)
         return {"inputs_embeds": torch.cat([ahead, embedded], 1), "attention_mask": there}
+
+
+def last_tokens(batch: TextBatch, pad: int | None) -> Tensor:
+    """Where each sequence has its last token that is not the padding's, counted through all rows: [sequences]."""
+    width = batch.ids.shape[1]
+    spans = torch.tensor(batch.spans, device=batch.ids.device)
+    ends = spans.cumsum(0) - 1 if batch.packed else torch.arange(len(spans), device=spans.device) * width + spans - 1
+    if pad is None:
+        return ends
+    ids = batch.ids.flatten()
+    places = torch.arange(len(ids), device=ids.device).where(ids != pad, 0)
+    return places.cummax(0).values.index_select(0, ends)
 
 
 def inputs(batch: TextBatch) -> dict[str, Tensor]:

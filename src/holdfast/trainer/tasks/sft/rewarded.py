@@ -1,0 +1,64 @@
+"""Load a finished scalar head the way anybody would, with transformers' class for it and PEFT, and see how it orders held-out pairs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
+
+from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
+from holdfast.core.facts.model_folder import read_model
+from holdfast.core.files import Json
+from holdfast.core.run.base_model import refuse_changed
+from holdfast.core.run.folder import RunFolder
+from holdfast.rows.tokens.token_set import load_tokens, sequences, split
+from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.task import Asked
+
+
+def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
+    """The content of evaluation.json: loss of the held-out pairs, how many are ordered rightly, by how much. The base has no such head."""
+    refuse_changed(run, config.model)
+    model = load_rewarder(config, settings, run)
+    tokens = load_tokens(run.data_file)
+    held_out = split(tokens, config.data, config.train.seed)[1].tolist()
+    result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
+    if not held_out:
+        return result
+    margins = []
+    for row in held_out:
+        better, worse = (_score(model, ids) for (ids, _), _ in sequences(*tokens.row(row)))
+        margins.append(better - worse)
+        asked(1)
+    apart = torch.tensor(margins, dtype=torch.float64)
+    shares = {"pair_accuracy": float((apart > 0).double().mean()), "margin": float(apart.mean())}
+    says = f"{shares['pair_accuracy']:.1%} of {len(held_out):,} pairs in their order (by chance 50 %), mean margin {shares['margin']:.3g}"
+    return result | {"eval_tuned": float(-F.logsigmoid(apart).mean()), **shares, "metrics": shares, "says": says}
+
+
+def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
+    """The model that gives answers a number, by transformers and PEFT alone; as it is stored where the run computed in fewer bits."""
+    device = prepare_torch(settings)
+    exact = settings.dtype == "fp32" and settings.frozen in ("auto", "fp32", "half")
+    base: Any = AutoModelForSequenceClassification.from_pretrained(
+        read_model(config.model).folder,
+        num_labels=1,
+        dtype=torch.float32 if exact else "auto",
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+    )
+    return PeftModel.from_pretrained(base, str(run.adapter)).eval().to(device)
+
+
+@torch.inference_mode()
+def _score(model: Any, ids: npt.NDArray[np.int32]) -> float:
+    """The number of one sequence, alone: not every model has a token to pad with."""
+    numbers = torch.from_numpy(ids.astype(np.int64))[None].to(next(model.parameters()).device)
+    return float(model(input_ids=numbers).logits[0, 0])
