@@ -33,6 +33,12 @@ def limits(config: Config) -> list[str]:
     if adapter.modules_to_save:
         names = ", ".join(adapter.modules_to_save)
         found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); merged into the model it runs everywhere")
+    if adapter.trainable_token_indices:
+        found.append(
+            "vLLM, llama.cpp and Ollama take no adapter with trained embeddings of tokens; merged into the model they run everywhere"
+        )
+    if adapter.target_parameters:
+        found.append("llama.cpp and Ollama take no adapter of target_parameters; merged into the model it runs everywhere")
     return found
 
 

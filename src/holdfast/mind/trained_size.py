@@ -25,6 +25,7 @@ def trainable_parameters(config: Config, model: ModelFacts) -> int:
         return adapter.virtual_tokens * hidden
     saved = [shape for name, shape in model.shapes.items() if any(f".{one}." in f".{name}." for one in adapter.modules_to_save)]
     whole = sum(map(math.prod, saved)) + (hidden if config.train.objective == "reward" else 0)
+    whole += len(adapter.trainable_token_indices) * hidden + adapter.r * sum(_sides(model, one) for one in adapter.target_parameters)
     if adapter.type == "ia3":
         names = list(_IA3) if adapter.targets == "all-linear" else adapter.targets
         shapes = {name: shape for name, shape in model.matrices().items() if _is_named(name, names)}
@@ -34,6 +35,12 @@ def trainable_parameters(config: Config, model: ModelFacts) -> int:
     more = sum(shape[0] for shape in shapes_of) if adapter.type == "dora" else 0  # its magnitudes
     more += adapter.r * len(shapes_of) if adapter.type == "adalora" else 0  # its singular values
     return whole + more + sum(twice * adapter.r * sum(shape) for shape in shapes_of)
+
+
+def _sides(model: ModelFacts, parameter: str) -> int:
+    """Rows and columns of the weights of a module that a parameter is of, added; a file may have those of each expert apart."""
+    of_module = [shape for name, shape in model.shapes.items() if f".{parameter.rpartition('.')[0]}." in f".{name}" and len(shape) > 1]
+    return sum(math.prod(shape[:-2]) * sum(shape[-2:]) for shape in of_module)
 
 
 def chosen_weights(layers: int | str | list[str] | None, model: ModelFacts) -> list[str]:

@@ -16,6 +16,8 @@ _EXAMPLES = 2
 _LANGUAGES = 12  # in one line
 _WIDTH = 120  # of what is quoted of a row
 _DETAIL = 500
+_ONE_SIDED = 0.7  # of the pairs
+_LEANING = ": a model learns that length, whatever else the answers say"
 
 
 def show(answer: Json) -> None:
@@ -60,6 +62,10 @@ def facts(answer: Json) -> list[str]:
         lines.append(f"batches of 8 rows as they stand would be {answer['outlook']['padding']:.0%} padding; packed ones, the default, none")
     if len(answer["scripts"]) > 1:
         lines.append("scripts: " + ", ".join(f"{script} {count:,}" for script, count in answer["scripts"].items()))
+    if longer := answer["longer_answers"]:
+        pairs = sum(longer.values())
+        words = f"in {longer['better']:,} of {counted(pairs, 'pair')} the better answer is the longer one, in {longer['worse']:,} the worse"
+        lines.append(f"{words}{_LEANING if max(longer['better'], longer['worse']) >= _ONE_SIDED * pairs else ''}")
     if answer["languages"]:
         lines.append("languages: " + ", ".join(f"{language} {count:,}" for language, count in [*answer["languages"].items()][:_LANGUAGES]))
     if answer["stray_languages"]:

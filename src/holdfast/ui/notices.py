@@ -19,6 +19,7 @@ _WORDS = {
     "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "a setting of the model was changed",
+    "length_bias": "one of the two answers is mostly the longer one (longer: share of the pairs whose better answer is): length is learned",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",
     "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",

@@ -15,7 +15,7 @@ from holdfast.core.facts.model_folder import EMBEDDED
 from holdfast.core.files import Json
 from holdfast.rows.crew.workers import Copies, Crew, Make, Workers
 from holdfast.rows.files.form import form_of
-from holdfast.rows.judge.rules import NO_LIMIT, Rules, named
+from holdfast.rows.judge.rules import NO_LIMIT, WANTED, Rules, learns_of, named
 from holdfast.rows.survey.findings import Findings
 from holdfast.rows.tokens.codec import Codec, load_codec, plain_codec
 from holdfast.world.system import usable_threads
@@ -31,6 +31,7 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--too-long", choices=("cut", "reject", "split"), default="cut", help="what becomes of longer rows (default: cut)")
     layouts = ("auto", "alpaca", "prompt-completion", "chat", "question-answer", "text")
     check.add_argument("--format", default="auto", choices=layouts, help="layout of a row (default: auto, by the fields of each row)")
+    check.add_argument("--objective", default="sft", choices=("sft", *WANTED), help="what the rows are to be learned with (default: sft)")
     check.add_argument("--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply")
     check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become mended)")
     check.add_argument("--languages", action="store_true", help="tell the language of each row (about as slow as counting its tokens)")
@@ -56,7 +57,10 @@ def rules_of(arguments: argparse.Namespace) -> Rules:
         raise Stop(USAGE, "--languages needs the package py3langid", "pip install 'holdfast[languages]'")
     limit = NO_LIMIT if arguments.max_tokens is None else arguments.max_tokens
     names = named(((ours, theirs) for ours, theirs in fields), "--field")
-    return Rules(arguments.format, limit, names, arguments.too_long, arguments.redact, arguments.languages)
+    wanted = WANTED.get(arguments.objective, "answers")
+    if wanted != "answers" and arguments.too_long == "split":
+        raise Stop(USAGE, f"--too-long split is for --objective sft; {arguments.objective} looks at whole answers", "take cut or reject")
+    return Rules(arguments.format, limit, names, arguments.too_long, arguments.redact, arguments.languages, wanted, learns_of(wanted))
 
 
 def codec_of(arguments: argparse.Namespace) -> Codec:

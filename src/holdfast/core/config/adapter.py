@@ -17,6 +17,8 @@ _OF_KINDS: dict[str, tuple[str, ...]] = {
     "init": LORA_KINDS,
     "target_r": ("adalora",),
     "modules_to_save": (*LORA_KINDS, "adalora", "ia3"),
+    "trainable_token_indices": LORA_KINDS,
+    "target_parameters": ("lora", "rslora"),
 }
 
 
@@ -45,6 +47,12 @@ class Adapter(Section):
     modules_to_save: list[str] = Field(
         default_factory=list, description="modules trained whole beside the adapter and saved with it, for example lm_head"
     )
+    trainable_token_indices: list[Annotated[int, Field(ge=0)] | str] = Field(
+        default_factory=list, description="tokens whose embeddings are trained, too: their texts or numbers, for example [<|im_start|>]"
+    )
+    target_parameters: list[str] = Field(
+        default_factory=list, description="LoRA on weights that are no layers of their own, as those of experts: [mlp.experts.down_proj]"
+    )
     layers: Annotated[int, Field(ge=1)] | str | list[str] | None = Field(
         None, description="layers: how many of the last ones, a list of names, or a pattern that a weight's whole name has to match"
     )
@@ -57,6 +65,8 @@ class Adapter(Section):
             "init": self.init != "default",
             "target_r": self.target_r is not None,
             "modules_to_save": bool(self.modules_to_save),
+            "trainable_token_indices": bool(self.trainable_token_indices),
+            "target_parameters": bool(self.target_parameters),
         }
         for name, kinds in _OF_KINDS.items():
             if given[name] and self.type not in kinds:
@@ -67,6 +77,10 @@ class Adapter(Section):
             raise ValueError(why)
         if self.target_r is not None and self.target_r > self.r:
             raise ValueError(f"target_r is {self.target_r}, and r, the rank to begin with, is {self.r}")
+        if self.target_parameters and (self.dropout or self.init != "default"):
+            raise ValueError("target_parameters go without dropout and with init default: PEFT adds their product to the weight itself")
+        if self.start and (self.trainable_token_indices or self.target_parameters):
+            raise ValueError("start goes on from an adapter without trainable_token_indices and target_parameters")
         if self.init == "orthogonal" and self.r % 2:
             raise ValueError(f"init orthogonal needs an even r, it is {self.r}")
         return self

@@ -75,7 +75,7 @@ _NO_KEY = {  # why some have none of ours
     "evaluate.keep_best": "load_best_model_at_end metric_for_best_model greater_is_better",
     "train.objective (dpo, orpo, simpo, kto) and the keys of `preference`": "pref_beta pref_loss dpo kto",
     "there is no such objective": "ppo_epochs reward_model ref_model",
-    "there is no such setting": "neftune_noise_alpha noisy_embedding_alpha label_smoothing_factor",
+    "there is no such setting": "label_smoothing_factor",
 }
 NO_KEY = {theirs: why for why, names in _NO_KEY.items() for theirs in names.split()}
 

@@ -58,6 +58,9 @@ class Train(Section):
         description="how weights that are not trained are held; auto: as in their file; half: in 16 bits; nf4, fp4, int8: by bitsandbytes",
     )
     double_quant: bool = Field(False, description="nf4, fp4: the scales of blocks are quantised, too")
+    neftune: float | None = Field(
+        None, gt=0, description="NEFTune: noise on embeddings while training, of this size (alpha; 5 is usual); none when not given"
+    )
     attention: Attention = Field("sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference")
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
     liger: bool | None = Field(

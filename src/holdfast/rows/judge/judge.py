@@ -199,7 +199,7 @@ def _texts(example: Example) -> tuple[str, str, str]:
     if example.layout not in CONVERSATIONS:
         prompt, answer = [turn.content for turn in example.messages] or (example.given, example.learned)
         return example.layout, prompt, answer
-    answer = "\n".join([turn.content for turn in example.messages if turn.role == "assistant"])
+    answer = "\n".join([turn.said for turn in example.messages if turn.role == "assistant"])
     prompt = "\n".join([turn.content for turn in example.messages if turn.role != "assistant"])
     return example.layout, prompt, answer
 

@@ -28,6 +28,7 @@ PAIRS = (
 TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
 REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
 MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
+THINKING = ("reasoning_content", "reasoning", "thinking")  # of a turn: what was thought before the answer
 FIELDS = frozenset(
     {name for pair in PAIRS for name in pair[1:] if name} | {"text", "messages", "conversations", "system", "tools"}
 )  # all that a row is read from

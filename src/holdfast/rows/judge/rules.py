@@ -18,8 +18,9 @@ from holdfast.rows.judge.names import FIELDS
 
 NO_LIMIT = sys.maxsize
 Wanted = Literal["answers", "pairs", "marks"]
+Learns = Literal["assistant", "last", "all"]
 WANTED: dict[str, Wanted] = {"dpo": "pairs", "orpo": "pairs", "simpo": "pairs", "reward": "pairs", "kto": "marks"}
-_VERSION = 7  # of everything that turns a row into tokens: reader, formats, template, cut
+_VERSION = 8  # of everything that turns a row into tokens: reader, formats, template, cut
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,16 @@ class Rules:
     redact: bool = False
     languages: bool = False
     wanted: Wanted = "answers"
-    learns: Literal["assistant", "last", "all"] = "assistant"
+    learns: Learns = "assistant"
 
     def changes(self, card: DataCheck) -> bool:
         """Whether rows in which this check finds something are rejected or mended, and not only noted."""
         return card.verdict != "note" or (self.redact and card.mend is not None)
+
+
+def learns_of(wanted: Wanted, asked: Learns = "assistant") -> Learns:
+    """What of a row is learned: of answers that are held against each other the last one."""
+    return asked if wanted == "answers" else "last"
 
 
 def rules_of(config: Config, limit: int) -> Rules:
@@ -50,7 +56,7 @@ def rules_of(config: Config, limit: int) -> Rules:
     data, train = config.data, config.train
     fields = named(data.fields.items(), "data.fields")
     wanted: Wanted = WANTED.get(train.objective, "answers")
-    learns = "last" if wanted != "answers" else data.train_on
+    learns = learns_of(wanted, data.train_on)
     too_long = "cut" if wanted != "answers" and data.too_long == "split" else data.too_long
     return Rules(data.format, limit, fields, too_long, data.redact, wanted=wanted, learns=learns)
 

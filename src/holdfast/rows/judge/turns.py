@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.rows.judge.names import in_our_case
+from holdfast.rows.judge.names import THINKING, in_our_case
 
 _SHAREGPT_ROLES = {
     "human": "user",
@@ -34,11 +34,19 @@ class BadRow(Exception):
 
 
 class Message(NamedTuple):
-    """One turn. `calls`: the tool calls it makes, each {"type": "function", "function": {"name", "arguments"}}."""
+    """One turn. `calls`: the tool calls it makes, each {"type": "function", "function": {"name", "arguments"}}; `thinking`: what the
+    assistant thought before it, apart from the content.
+    """
 
     role: str
     content: str
     calls: tuple[Any, ...] = ()
+    thinking: str = ""
+
+    @property
+    def said(self) -> str:
+        """All text of it."""
+        return f"{self.thinking}\n{self.content}" if self.thinking else self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +96,11 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
     if isinstance(role, str) and role not in _ALL_ROLES and in_our_case(role) in _ALL_ROLES:
         role = in_our_case(role)
     calls = _calls(turn.get("tool_calls"), number)
+    thinking = next((text for name in THINKING if isinstance(text := turn.get(name), str) and text.strip()), "")
     if isinstance(content, list):
-        content = _joined(content, number)
+        thoughts = [part["thinking"] for part in content if isinstance(part, dict) and isinstance(part.get("thinking"), str)]
+        thinking = thinking or "\n".join(thoughts)
+        content = _joined([part for part in content if not isinstance(part, dict) or "thinking" not in part], number)
     if content is None and calls:
         content = ""
     if not isinstance(role, str) or not isinstance(content, str):
@@ -101,7 +112,7 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
         role = _SHAREGPT_ROLES[role]
     if role == "call":
         return Message("assistant", "", _calls(_loaded(content), number)) if _loaded(content) is not None else Message("assistant", content)
-    return Message(_ROLES.get(role, role), content, calls)
+    return Message(_ROLES.get(role, role), content, calls, thinking if role == "assistant" else "")
 
 
 def _joined(parts: list[Any], number: int) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from holdfast.rows.judge.names import MARKS, fields_read
+from holdfast.rows.judge.names import MARKS, THINKING, fields_read
 
 _MOST_NAMES = 200  # that are counted; rows with more have no columns
-_TURN = {"role", "content", "from", "value", "tool_calls", "tool_call_id", "name", "id"}
+_TURN = {"role", "content", "from", "value", "tool_calls", "tool_call_id", "name", "id", *THINKING}
 _MEANING = re.compile(
     r"(?i)(?<![a-z])(?:weight|rating|score|reward|quality|label|grade|rank|star|vote|upvote|downvote|like|dislike|thumb|feedback|prefer|chosen"
     r"|reject|correct|incorrect|wrong|accept|good|bad|valid|invalid|verif|approv|annotat|split|fold|mask|loss|train|learn|ignore|exclude|skip"

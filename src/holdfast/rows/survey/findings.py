@@ -66,6 +66,7 @@ class Findings:
     scripts: Counter[str] = field(default_factory=Counter)
     languages: Counter[str] = field(default_factory=Counter)
     categories: Counter[str] = field(default_factory=Counter)
+    longer: Counter[str] = field(default_factory=Counter)
     lengths: Lengths = field(default_factory=Lengths)
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
@@ -77,6 +78,7 @@ class Findings:
         self.layouts.setdefault(file, Counter()).update(survey.layouts)
         self.scripts.update(survey.scripts)
         self.languages.update(survey.languages)
+        self.longer.update(survey.longer)
         for category, count in survey.categories.items():
             self.categories[category if category in self.categories or len(self.categories) < _MOST_CATEGORIES else OTHERS] += count
         for name in ("mended", "notes"):
@@ -145,6 +147,7 @@ class Findings:
             "languages": dict(self.languages.most_common()),
             "stray_languages": few,
             "categories": dict(self.categories.most_common()),
+            "longer_answers": {which: self.longer[which] for which in ("better", "worse", "same")} if self.longer else {},
             "mixed_files": [file for file, found in self.layouts.items() if len(found) > 1],
             "histogram": self.lengths.histogram(),
             "outlook": self.lengths.outlook(),

@@ -22,7 +22,7 @@ from holdfast.rows.files.read import json_of, line_of
 from holdfast.rows.judge.judge import Judged
 from holdfast.rows.judge.notes import note
 from holdfast.rows.judge.rules import Rules
-from holdfast.rows.judge.turns import BadRow
+from holdfast.rows.judge.turns import BadRow, Example
 from holdfast.rows.survey.languages import languages_of
 from holdfast.rows.survey.scripts import scripts_of
 from holdfast.rows.tokens.arrays import Array, pack, unpack
@@ -34,7 +34,7 @@ from holdfast.rows.tokens.too_long import Changes, Sizes, fitted_sizes
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
 _NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "prompts", "comparable", "signatures")
-_COUNTS = ("layouts", "scripts", "languages", "categories")
+_COUNTS = ("layouts", "scripts", "languages", "categories", "longer")
 _CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
 _LONGEST_CATEGORY = 60  # characters; longer ones are texts
 _ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
@@ -65,6 +65,7 @@ class Survey:
     scripts: Counter[str]
     languages: Counter[str]
     categories: Counter[str]
+    longer: Counter[str]  # of pairs: which of the two answers has more characters
 
     def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
         """The entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
@@ -117,6 +118,7 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         scripts=scripts_of([row.text for row in rows if not row.is_ascii], len(rows)),
         languages=Counter(languages),
         categories=Counter(filter(None, [_category(row.value) for row in rows])),
+        longer=Counter([_longer(row.example) for row in rows if row.layout == "preference"]),
     )
 
 
@@ -166,6 +168,11 @@ def _notes(rows: list[Judged], sizes: list[int], rules: Rules, codec: Codec, fou
 
 def _quote(row: Judged, reason: str, detail: str) -> Json:
     return {"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode())
+
+
+def _longer(pair: Example) -> str:
+    better, worse = (len(turns[-1].said) for turns in (pair.messages, pair.worse))
+    return "better" if better > worse else "worse" if worse > better else "same"
 
 
 def _category(value: Any) -> str:

@@ -22,6 +22,7 @@ from holdfast.rows.tokens.skeleton import Piece, Skeleton, Unclear, followable, 
 _MOST_SHAPES = 1000
 _SHOWN = 300  # characters of what a template says
 _PAIR = ("user", "assistant")
+_THOUGHT = "<think>\n{}\n</think>\n\n"  # as DeepSeek-R1 and Qwen3 write it
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def pair_pieces(prompt: str, answer: str, template: ChatTemplate) -> list[Piece]
 def _by_shape(example: Example, template: ChatTemplate) -> list[Piece] | None:
     """The pieces by the skeleton of the conversation's shape, where there is one that holds for it."""
     messages = example.messages
-    if template.shapes is None or example.tools or any(message.calls for message in messages):
+    if template.shapes is None or example.tools or any(message.calls or message.thinking for message in messages):
         return None
     shape = _shape(tuple([message.role for message in messages]), template)
     return shape.fill([message.content for message in messages]) if shape else None
@@ -133,10 +134,7 @@ def _chat(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatT
 
 def _render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool) -> str:
     assert template.compiled is not None
-    turns: list[Json] = [
-        {"role": message.role, "content": message.content} | ({"tool_calls": [*message.calls]} if message.calls else {})
-        for message in messages
-    ]
+    turns: list[Json] = [_turn(message, template) for message in messages]
     try:
         return bounded_text(
             template.compiled.generate(
@@ -154,6 +152,31 @@ def _render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[
         raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
 
 
+def without_place(example: Example, template: ChatTemplate) -> list[str]:
+    """What of an example the template has no place for, and what becomes of it, in words."""
+    source, found = template.source or "", []
+    if any(message.thinking for message in example.messages) and not _knows_thinking(template):
+        found.append("the chat template has no place for reasoning: it is written as <think>...</think> before the answer")
+    if template.compiled and any(message.calls for message in example.messages) and "tool_call" not in source:
+        found.append("the chat template has no place for tool calls: they are left out of what is trained")
+    if template.compiled and example.tools and "tools" not in source:
+        found.append("the chat template has no place for tools: the model is not told which there are")
+    return found
+
+
+def _knows_thinking(template: ChatTemplate) -> bool:
+    return "reasoning_content" in (template.source or "")
+
+
+def _turn(message: Message, template: ChatTemplate) -> Json:
+    turn: Json = {"role": message.role, "content": message.content}
+    if message.thinking and _knows_thinking(template):
+        turn["reasoning_content"] = message.thinking
+    elif message.thinking:
+        turn["content"] = _THOUGHT.format(message.thinking.strip()) + message.content
+    return turn | ({"tool_calls": [*message.calls]} if message.calls else {})
+
+
 def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
     found: list[Piece] = []
     names = {"system": "### System:\n", "user": "### Instruction:\n", "tool": "### Result:\n"}
@@ -161,7 +184,8 @@ def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
     for message in messages:
         if message.role == "assistant":
             called = "".join(f"{to_json(call['function'])}\n" for call in message.calls)
-            found += [(given + "### Response:\n", False), (message.content + called + eos, True)]
+            thought = _THOUGHT.format(message.thinking.strip()) if message.thinking else ""
+            found += [(given + "### Response:\n", False), (thought + message.content + called + eos, True)]
             given = "\n\n"
         else:
             given += f"{names.get(message.role, f'### {message.role}:')}{message.content}\n\n"

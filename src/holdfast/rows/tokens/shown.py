@@ -10,7 +10,7 @@ from holdfast.rows.judge.notes import note
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.judge.unused import Unused
-from holdfast.rows.tokens.chat_template import worse_pieces
+from holdfast.rows.tokens.chat_template import without_place, worse_pieces
 from holdfast.rows.tokens.codec import Codec
 from holdfast.rows.tokens.shard import Block, readable
 from holdfast.rows.tokens.skeleton import Piece
@@ -41,6 +41,7 @@ def show_row(row: Unparsed, rules: Rules, codec: Codec) -> ShownRow:
     notes = [f"{reason}: {detail}" for reason, detail in judged.mended]
     if codec.template.compiled is None and judged.example.messages:
         notes.append("the model has no chat template: turns are written in a plain form")
+    notes += without_place(judged.example, codec.template)
     if len(tokens) > rules.max_tokens:
         fate = {"cut": "the end is cut off", "reject": "the row is rejected", "split": "it is trained on as several rows"}[rules.too_long]
         notes.append(f"{len(tokens):,} tokens, {rules.max_tokens:,} may be trained on: {fate}")

@@ -110,6 +110,15 @@ class StatelessDropout(nn.Module):
         return f"p={self.p}"
 
 
+def words_of_positions(context: StepContext, name: str, width: int, features: int) -> Tensor:
+    """A 32-bit word for each feature of the last `width` positions of the micro-batch's rows: int32 [rows, width, features]."""
+    assert context.rows is not None
+    first, second = _words(context.seed, context.step, name)
+    rows = context.rows[:, -width:]
+    column = _mix(torch.arange(features, dtype=torch.int32, device=rows.device).mul_(_GOLDEN).add_(second))
+    return _mix_(_mix(rows ^ first).unsqueeze(-1) ^ column)
+
+
 def _words(seed: int, step: int, name: str) -> tuple[int, int]:
     """Two signed 32-bit numbers from (seed, step, module)."""
     digest = hashlib.blake2b(f"{seed} {step} {name}".encode(), digest_size=8).digest()

@@ -21,6 +21,7 @@ from holdfast.core.run.artifact import Artifact
 from holdfast.trainer.model.trained.budget import RankBudget
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
+from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.upkeep import Upkeep
 
@@ -40,6 +41,7 @@ class PeftAdapter:
             add_scalar_head(base, config.train.seed)
         self.model = add_adapter(base, config, steps)
         widen_trained(self.model)
+        use_lean_tokens(self.model)
         rates = {}
         if adapter.lr_ratio is not None:
             rates = {name: adapter.lr_ratio for name in artifact_tensors(self.model) if ".lora_B." in name or "lora_embedding_B" in name}
@@ -70,6 +72,9 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
     wanted = _peft_config(adapter, model, steps)
+    _refuse_unknown_parameters(model, adapter)
+    if adapter.trainable_token_indices:
+        wanted.trainable_token_indices = token_numbers(config, model)
     if config.train.objective == "reward":
         wanted.task_type = "SEQ_CLS"  # with which PEFT trains and saves the head, too
     try:
@@ -84,6 +89,15 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
     _refuse_unsaved(wrapped, adapter)
     return wrapped.train()
+
+
+def _refuse_unknown_parameters(model: nn.Module, adapter: Adapter) -> None:
+    """Raise Refusal for names in target_parameters that no weight has: PEFT passes them over with a warning."""
+    weights = dict(model.named_parameters())
+    if missing := [one for one in adapter.target_parameters if not any(f".{name}".endswith(f".{one}") for name in weights)]:
+        text = f"adapter.target_parameters names {', '.join(missing)}, and this model has no weight of that name"
+        stacked = sorted({".".join(name.split(".")[-3:]) for name, weight in weights.items() if weight.dim() > 2})
+        raise Refusal("launch_misconfigured", text, f"its stacked weights: {', '.join(stacked)[:_SHORT] or 'none'}")
 
 
 def _refuse_unsaved(model: nn.Module, adapter: Adapter) -> None:
@@ -138,6 +152,7 @@ def _peft_config(adapter: Adapter, model: Any, steps: int) -> PeftConfig:
         use_rslora=kind == "rslora",
         use_dora=kind == "dora",
         init_lora_weights=_INIT[adapter.init],
+        target_parameters=list(adapter.target_parameters) or None,
     )
 
 

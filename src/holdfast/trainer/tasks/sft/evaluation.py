@@ -30,6 +30,7 @@ from holdfast.trainer.portions import in_portions
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.answer import answers, ignore
 from holdfast.trainer.tasks.sft.compared import sums
+from holdfast.trainer.tasks.sft.divergence import kl_to_reference
 from holdfast.trainer.tasks.sft.objective import Objective, Scored, objective_of
 from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches
 from holdfast.trainer.tasks.sft.rewarded import rewarded
@@ -103,10 +104,11 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
         ) if prompts else []
 
     tuned, said = of(sides.tuned)
+    apart = None if objective is None or not sides.is_adapter else _divergence(sides, tokens, held_out, asked)
     sides.give_up_tuned()
     with sides.base() as model:
         base, said_before = of(model)
-    result |= {"eval_base": base, "eval_tuned": tuned} if objective is None else _held_against(objective, tuned, base)
+    result |= {"eval_base": base, "eval_tuned": tuned} if objective is None else _held_against(objective, tuned, base, apart)
     return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
 
 
@@ -139,8 +141,17 @@ class Answers(NamedTuple):
     good: tuple[bool, ...]
 
 
-def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers]) -> Json:
-    """The objective's mean loss of both, and of the tuned model pair accuracy and margin. Drift, a step's, counts as 0."""
+def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> float | None:
+    inner, prefix = _inner(sides.tuned)
+    losses = LabelLoss(inner, sides.settings.own_head, prefix)
+    return kl_to_reference(sides.tuned, losses, tokens, rows, sides.settings, sides.device, asked)
+
+
+def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers], apart: float | None) -> Json:
+    """The objective's mean loss of both, and of the tuned model pair accuracy and margin. Drift, a step's, counts as 0.
+
+    apart: the tuned model's divergence from the base, where that is known.
+    """
 
     def flat(rows: list[Answers], name: str) -> Tensor:
         return torch.tensor([value for row in rows for value in getattr(row, name)])
@@ -150,7 +161,8 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
     loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, drift))
     before, _ = objective.of(Scored(reference, reference, counts, good, drift))
     shares = {"pair_accuracy": float(measured[0]) / len(tuned), "margin": float(measured[1]) / len(tuned)}
-    return {"eval_base": float(before) / len(base), "eval_tuned": float(loss) / len(tuned), **shares, "metrics": shares}
+    metrics = shares | {"kl_to_reference": apart}
+    return {"eval_base": float(before) / len(base), "eval_tuned": float(loss) / len(tuned), **shares, "metrics": metrics}
 
 
 def _measured(

@@ -13,6 +13,7 @@ from holdfast.core.config.settings import PartialSettings, Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.run.folder import RunFolder
+from holdfast.rows.tokens.length_bias import length_bias
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.model.load import checkpoint_layers
@@ -63,6 +64,8 @@ class Sft(TextModel):
         """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""
         if fresh and (differing := disagreement(read_model(self.config.model).folder, self.tokens)):
             yield "tokenizers_disagree", differing
+        if fresh and (leaning := length_bias(self.tokens)):
+            yield "length_bias", leaning
         for note in self.notes:
             yield "setting_changed", {"what": note}
 

@@ -22,6 +22,7 @@ from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.mixed import HALF_TYPES
+from holdfast.trainer.model.neftune import EmbeddingNoise
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.model.quantised import Held
 from holdfast.trainer.model.sharded import mesh_of, shard_layers
@@ -58,6 +59,7 @@ class TextModel:
         if self.fused is None:
             use_lean_lora(self.model, half, cut=mesh is not None)
         self.held_bytes = shard_layers(base, self.artifact.values(), mesh, device) if mesh is not None else None
+        self.noise = EmbeddingNoise(base, config.train.neftune, self.context) if config.train.neftune else None
         self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix)
         self.packing: bool = settings.packing
         self.own_kind: str = base.config._attn_implementation
@@ -117,6 +119,8 @@ class TextModel:
         """Tell dropout, attention and kernels which model, samples and positions the next forward pass is about."""
         Liger.use(self.liger)
         samples, positions = batch.samples, batch.positions
+        if self.noise is not None:
+            self.noise.enter(positions, batch.spans if batch.packed else None)
         if (prefix := self.losses.prefix) is not None:
             ahead = torch.arange(-len(prefix), 0, device=positions.device).expand(len(positions), -1)
             samples, positions = torch.cat([samples[:, :1].expand_as(ahead), samples], 1), torch.cat([ahead, positions], 1)
