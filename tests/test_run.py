@@ -74,6 +74,12 @@ def test_a_trainer_script_that_dies_goes_on_from_its_newest_whole_checkpoint(
     assert (tmp_path / "out/checkpoint-8/trainer_state.json").exists()
 
 
+def test_weights_that_are_not_finite_are_no_good_end_whatever_the_exit_code(tmp_path: Path) -> None:
+    summary = run(tmp_path, words=trainer("blind:8:1"))
+    assert "ended with exit code 0, but its newest checkpoint is not whole: checkpoint-8: " in summary["told"]
+    assert summary["status"] == "finished" and "checkpoint-8" in summary["doubt"] and (tmp_path / "out/checkpoint-8").exists()
+
+
 def test_a_hang_is_ended_by_the_pace_that_was_learned(tmp_path: Path) -> None:
     summary = run(tmp_path, "--hang-s", 1, words=trainer("hang:5:1"))
     assert summary["incidents"][0]["cause"] == "hang" and resumed(tmp_path)[1] == "out/checkpoint-4"

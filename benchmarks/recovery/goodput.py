@@ -5,8 +5,8 @@
 In a window of seconds the training process is killed at moments drawn once (exponential, mean `--mtbf`, by seed). What a kill costs is the
 time from the last step before it to the first step that is further than any before, less one step (the median of the twenty around it, so
 that other work on the machine does not count); goodput is the rest of the window over the window. The first start, up to the first step,
-does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop or by
-torchrun --max-restarts.
+does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop, by
+torchrun --max-restarts, or by `holdfast run`, without (run) and with the callback (callback).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 import yaml
 
 PEER = Path(__file__).with_name("peer_trainer.py")
+RUNS = {"holdfast": "run", "run": "held", "callback": "held"}  # their run folders
 COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "s lost a kill")
 
 
@@ -96,9 +97,9 @@ def lost_s(times: list[float], gap: int, end: float) -> float:
 
 
 def end(child: subprocess.Popen[bytes], name: str, folder: Path) -> None:
-    """End a contender with all its processes; holdfast's trainer is in a session of its own and saves its step first."""
-    if name == "holdfast":
-        subprocess.run([sys.executable, "-m", "holdfast", "stop", str(folder / "run")], stdout=subprocess.DEVNULL, check=False)
+    """End a contender with all its processes; what holdfast watches is in a session of its own and is asked to stop."""
+    if name in RUNS:
+        subprocess.run([sys.executable, "-m", "holdfast", "stop", str(folder / RUNS[name])], stdout=subprocess.DEVNULL, check=False)
     else:
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
@@ -124,7 +125,10 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     peer = f"{sys.executable} {PEER} {folder}/orders.json"
     torchrun = shutil.which("torchrun") or str(Path(sys.executable).with_name("torchrun"))
+    held = f"exec {sys.executable} -m holdfast run --run {folder}/held --checkpoints {folder}/out"
     command = {
+        "run": f"{held} -- {peer}",
+        "callback": f"{held} --callback -- {peer}",
         "holdfast": f"exec {sys.executable} -m holdfast train {folder}/c.yaml --run {folder}/run",
         "loop": f"until {peer}; do :; done",
         "torchrun": f"exec {torchrun} --standalone --nproc-per-node 1 --max-restarts 1000 {PEER} {folder}/orders.json",

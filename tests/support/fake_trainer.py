@@ -57,6 +57,8 @@ def happen(kind: str, step: int) -> None:
     elif kind == "torn":
         os.truncate(folder / "adapter_model.safetensors", 30)
         os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "blind":  # it goes on with them
+        tensors(folder / "adapter_model.safetensors", float("nan"))
     elif kind == "nan":
         tensors(folder / "adapter_model.safetensors", float("nan"))
         os.kill(os.getpid(), signal.SIGKILL)

@@ -69,11 +69,13 @@ def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Term
     move = outcome.move
     code = outcome.ending.code if outcome.ending else None
     summary = _write_summary(
-        run, command, {"done": "finished", "stopped": "interrupted", "give_up": "gave_up"}[move.kind], move.reason, code
+        run, command, {"done": "finished", "stopped": "interrupted", "give_up": "gave_up"}[move.kind], move.reason, code, outcome.doubt
     )
     if move.kind == "done":
         run.event("finished", step=summary["steps"])
-        terminal.say(_well(summary))
+        if outcome.doubt:
+            run.event("checkpoint_doubted", reason=outcome.doubt)
+        (terminal.tell if outcome.doubt else terminal.say)(_well(summary, outcome.doubt))
         return DONE, summary
     if move.kind == "stopped":
         run.event("interrupted", step=summary["steps"])
@@ -88,16 +90,17 @@ def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Term
     raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in post_mortem[2:])]), "", summary)
 
 
-def _well(summary: Json) -> str:
+def _well(summary: Json, doubt: str) -> str:
     """The last word on a command that ended well, with what is not known of it."""
     steps = f"{summary['steps']:,} steps" if summary["steps"] else "no progress was seen, so whether it did its work is not known"
     again = f", {summary['steps_computed_twice']} computed twice" if summary["steps_computed_twice"] else ""
     attempts = f"{summary['attempts']} attempts" if summary["attempts"] > 1 else "1 attempt"
     share = f", {summary['goodput']:.0%} of the time in steps that count" if summary["goodput"] is not None else ""
-    return f"ended well: {steps}{again}, {attempts}{share}"
+    told = f"{steps}{again}, {attempts}{share}"
+    return f"ended with exit code 0, but its newest checkpoint is not whole: {doubt} ({told})" if doubt else f"ended well: {told}"
 
 
-def _write_summary(run: RunFolder, command: Command, status: str, reason: str, code: int | None) -> Json:
+def _write_summary(run: RunFolder, command: Command, status: str, reason: str, code: int | None, doubt: str) -> Json:
     numbers = run.attempts()
     summary = summarise_command(
         status=status,
@@ -110,6 +113,7 @@ def _write_summary(run: RunFolder, command: Command, status: str, reason: str, c
         launches={number: found.facts for number in numbers if (found := orders_of(run.attempt(number)))},
         endings={number: read_json(run.attempt(number) / "ending.json") or {} for number in numbers},
     )
+    summary["doubt"] = doubt or None
     write_json(run.summary_file, summary)
     return summary
 

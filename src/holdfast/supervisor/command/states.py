@@ -12,7 +12,7 @@ from holdfast.core.run.command import Command, write_command
 from holdfast.core.run.folder import RunFolder
 from holdfast.ui.words import short
 from holdfast.world.checkpoints.kept import make_checkpoint, snapshot_of
-from holdfast.world.checkpoints.newest import Found, candidates, newest_whole
+from holdfast.world.checkpoints.newest import Found, candidates, doubt, newest_whole
 from holdfast.world.process import Attempt
 
 
@@ -66,6 +66,10 @@ class States:
             self.run.event("checkpoint_set_aside", now=str(path), reason=why)
             self.tell(f"{short(path)} is not whole: {why}" + ("; renamed, the one before it is used" if moved else "; it is not used"))
         return found
+
+    def doubt(self) -> str:
+        """What speaks against the newest checkpoint of a command that has ended well; empty where nothing does, or there is none."""
+        return doubt(self.command.place, self.whole, self.command.there) if self.command.place is not None else ""
 
     def keep(self, attempt: Attempt) -> None:
         """Make a checkpoint of what the callback of an ended attempt kept in memory, where that is newer than the newest whole one."""

@@ -51,12 +51,13 @@ class CommandView:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command's run ended: what was decided last, and on what grounds."""
+    """How a command's run ended: what was decided last, and on what grounds. doubt: what speaks against what a good end has left."""
 
     move: NextTry
     ending: Ending | None = None
     wreck: Wreck | None = None
     diagnosis: Diagnosis | None = None
+    doubt: str = ""
 
 
 def supervise_command(run: RunFolder, command: Command, view: CommandView) -> Outcome:
@@ -72,7 +73,7 @@ def supervise_command(run: RunFolder, command: Command, view: CommandView) -> Ou
         move = supervisor.decide(attempt, wreck, diagnosis)
         supervisor.record(wreck, diagnosis, move)
         if move.kind != "again":
-            return Outcome(move, ending, wreck, diagnosis)
+            return Outcome(move, ending, wreck, diagnosis, supervisor.states.doubt() if move.kind == "done" else "")
         view.tell(f"attempt {attempt.number}: {move.reason}")
         pause_s = move.pause_s
 

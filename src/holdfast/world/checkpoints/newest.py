@@ -69,6 +69,17 @@ def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
     return Found(None, None, tuple(aside))
 
 
+def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
+    """Why the newest checkpoint that is not one of `there` is not whole; empty where it is, or there is none. Renames nothing."""
+    own = [entry for _, entry in candidates(place, whole) if there.get(entry.name) != _changed(entry)]
+    try:
+        if own:
+            prove(own[0], whole, own[1] if len(own) > 1 else None)
+    except NotWhole as error:
+        return f"{own[0].name}: {error}"
+    return ""
+
+
 def _set_aside(entry: Path) -> Path:
     """Another name beside it; where that cannot be given (a read-only disk) it keeps its own."""
     for number in range(1, 1000):
