@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shlex
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,23 @@ def test_what_is_wrong_with_a_checkpoint_is_seen_without_loading_it(tmp_path: Pa
     with pytest.raises(NotWhole, match=says.replace("(", r"\(")):
         prove(folder, "trainer")
     assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("hidden", [".", "trainer_state.json", "optimizer.pt", "adapter_model.safetensors"])
+def test_a_checkpoint_that_may_not_be_read_is_not_whole(hidden: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        folder = checkpoint(Path(place))
+        (folder / hidden).chmod(0)
+        me = os.geteuid()
+        if not me:
+            os.seteuid(65534)  # root may read anything
+        try:
+            with pytest.raises(NotWhole, match="cannot be read: Permission denied"):
+                prove(folder, "trainer")
+        finally:
+            os.seteuid(me)
+            (folder / hidden).chmod(0o755)
 
 
 def test_a_file_of_states_that_its_elder_has_must_not_be_missing(tmp_path: Path) -> None:

@@ -17,6 +17,13 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 def prove(place: Path, whole: str, elder: Path | None = None) -> None:
     """Raises NotWhole with the reason. whole: "trainer" or "files"; elder: an older checkpoint, whose kinds of files it has to have."""
+    try:
+        _prove_all(place, whole, elder)
+    except OSError as error:
+        raise NotWhole(f"it cannot be read: {error.strerror}") from None
+
+
+def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
     if not place.is_dir():
         _prove_file(place)
         return
