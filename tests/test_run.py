@@ -16,8 +16,10 @@ from conftest import events, holdfast, start, wait_until
 from holdfast.core.files import write_json
 from holdfast.core.identity import identify
 from holdfast.core.run.command import Command
+from holdfast.mind.command_summary import summarise_command
 from holdfast.supervisor.command.attempts import end
 from holdfast.supervisor.command.signs import Signs
+from holdfast.supervisor.command.supervise import row_due
 from holdfast.ui.echo import Echo
 from holdfast.world.process import Attempt
 
@@ -207,6 +209,21 @@ def test_a_run_is_followed_and_stopped_from_another_terminal(tmp_path: Path) -> 
     out, _ = looker.communicate(timeout=60)
     assert not left_by(tmp_path)
     assert looker.returncode == 130, out
+
+
+@pytest.mark.parametrize(
+    ("now", "last", "due"), [(1000.5, 1000.0, False), (1001.5, 1000.0, True), (100.0, 1000.0, True), (9e9, 1000.0, True), (10.0, 0.0, True)]
+)
+def test_a_clock_that_jumps_stops_no_account_of_steps(now: float, last: float, due: bool) -> None:
+    assert row_due(now, last, began=0.0) == due
+
+
+def test_a_clock_that_was_put_back_makes_no_negative_goodput() -> None:
+    rows = [{"attempt": 1, "step": step, "time": 5000.0 - step, "total": 3, "source": "output", "loss": None} for step in (1, 3)]
+    facts = {"launches": {1: {"started": 5000.0, "session": "a"}}, "endings": {1: {"ended": 1400.0}}}
+    command = {"argv": ["x"], "launcher": None}
+    told = summarise_command(status="finished", reason="", command=command, code=0, progress=rows, events=[], wrecks=[], **facts)
+    assert (told["wall_seconds"], told["goodput"], told["steps"]) == (None, None, 3)
 
 
 def test_what_is_ended_is_what_the_attempt_has_started(tmp_path: Path) -> None:

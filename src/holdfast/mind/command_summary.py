@@ -101,5 +101,5 @@ def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | N
             following = numbers[at + 1]
             kept = min(kept, began_at(seen.get(following, []), launches[following]))
         share = (kept - rows[0]["step"]) / (rows[-1]["step"] - rows[0]["step"])
-        seconds += max(0.0, share) * (rows[-1]["time"] - rows[0]["time"])
+        seconds += max(0.0, share) * max(0.0, rows[-1]["time"] - rows[0]["time"])
     return seconds if told else None

@@ -141,5 +141,5 @@ def wall_seconds(launches: dict[int, Json], endings: dict[int, Json], signs: dic
             ended = following.get("started")
         elif ended is None:
             ended = (signs or {}).get(number)
-        total += (ended - began) if ended is not None else 0.0
+        total += max(0.0, ended - began) if ended is not None else 0.0  # below 0: the clock was put back meanwhile
     return total or None

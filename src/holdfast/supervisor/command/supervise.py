@@ -159,8 +159,7 @@ class CommandSupervisor:
     def _note(self, attempt: Attempt, seen: Seen, signs: Signs, at_once: bool = False) -> None:
         """A row of progress.jsonl where there is a new step; one a second is enough."""
         now = time.time()
-        every_s = min(_ROW_EVERY_S, (now - signs.since) / 100)  # a short run has more of them
-        if seen.step is None or not (seen.stepped or at_once) or (now - self._row < every_s and not at_once):
+        if seen.step is None or not (at_once or (seen.stepped and row_due(now, self._row, signs.since))):
             return
         self._row = now
         pulse = signs.pulse() or {}
@@ -265,6 +264,11 @@ class CommandSupervisor:
         else:
             told = Stop()
         record(self.run, wreck, diagnosis, told, None)
+
+
+def row_due(now: float, last: float, began: float) -> bool:
+    """Whether it is time for another row: one a second, more of them in a short run. A clock that was put back makes none wait for it."""
+    return not 0 <= now - last < min(_ROW_EVERY_S, (now - began) / 100)
 
 
 def _terminal_size() -> list[int] | None:
