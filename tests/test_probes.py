@@ -109,8 +109,13 @@ def test_the_probes_of_memory_speed_optimizer_and_ranks_see_what_is_there_and_wh
     found = answer(
         "import orjson, torch\nfrom holdfast.trainer.jobs.probes import collective, fused, memory, speed\ncpu = torch.device('cpu')\n"
         "seen = {'sum': collective.sum_over_ranks('gloo', 2)}\n"
-        "collective._sum_is_right = lambda backend, rank, ranks, store: rank != 1\n"
-        "seen['broken'] = collective.sum_over_ranks('gloo', 2)\n"
+        "import os, time\n"
+        "def broken(backend, rank, ranks, store):\n"
+        "    time.sleep(60 if rank == 2 else 0)\n"
+        "    os.abort() if rank == 3 else None\n"
+        "    return rank != 1\n"
+        "collective._sum_is_right = broken\n"
+        "seen['broken'] = {str(rank): how for rank, how in collective.sum_over_ranks('gloo', 4, 2).items()}\n"
         "seen |= {'taken': memory.take(cpu, 5 << 20, 1 << 20), 'speed': speed.probe(cpu), 'fused': fused.probe(cpu)}\n"
         "torch.optim.AdamW = lambda weights, lr, fused: torch.optim.SGD(weights, lr * (1 + fused))\n"
         "seen['other'] = fused.probe(cpu)\n"
@@ -119,7 +124,8 @@ def test_the_probes_of_memory_speed_optimizer_and_ranks_see_what_is_there_and_wh
     assert found["taken"] == [5 << 20, True]
     assert found["speed"]["copy_bytes_per_second"] > 1 << 20 and found["speed"]["flops_per_second"]["float32"] > 1 << 20
     assert found["fused"]["outcome"] == "ok" and found["fused"]["error"] < 1e-5
-    assert (found["sum"], found["broken"]) == ([], [1])
+    assert found["sum"] == {}
+    assert found["broken"] == {"1": "gets a wrong sum", "2": "hangs (ended after 2 s)", "3": "is killed by SIGABRT"}
     assert found["other"]["outcome"] == "wrong"
 
 

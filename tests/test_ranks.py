@@ -393,6 +393,29 @@ SEATS = [
         },
         Seat("Slurm", 5, 8, 1, "gpu07", 20_095),
     ),
+    (
+        {
+            "SKYPILOT_NODE_RANK": "1",
+            "SKYPILOT_NUM_NODES": "2",
+            "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+            "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n",
+        },
+        Seat("SkyPilot", 1, 2, 0, "10.0.0.4", 8008),
+    ),
+    (
+        {
+            "SKYPILOT_NODE_RANK": "0",
+            "SKYPILOT_NUM_NODES": "2",
+            "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+            "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5",
+        },
+        "one process on each of 2 nodes with 8 GPUs",
+    ),
+    ({"PET_NNODES": "2", "PET_NODE_RANK": "0"}, "torchrun, which reads these variables, did not start it"),
+    (
+        {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "3", "HOLDFAST_RAY": "1", "SLURM_JOB_ID": "3"},
+        Seat("Ray", 1, 2, 0, "10.0.0.4", 3),
+    ),
     ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not"),
     ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK is 'x', not a number"),
     ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK is 2, WORLD_SIZE 2: ranks count from 0"),

@@ -1,4 +1,4 @@
-"""The place that another launcher gave this process in a group: torchrun, accelerate, Kubernetes, Ray or Slurm. Reads variables only."""
+"""The place that another launcher gave this process in a group: torchrun, Slurm, Ray, Kubernetes and others. Reads variables only."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def seat_of(environment: Mapping[str, str]) -> Seat | None:
         return _of_variables(environment)
     if int(_number(environment, "SLURM_STEP_NUM_TASKS", "1")) > 1:
         return _of_slurm(environment)
+    if int(_number(environment, "SKYPILOT_NUM_NODES", "1")) > 1:
+        return _of_skypilot(environment)
+    if (nodes := environment.get("PET_NNODES", "1")) not in ("", "1"):
+        text = f"PET_NNODES is {nodes}: this process stands for a node, and torchrun, which reads these variables, did not start it"
+        raise Stop(USAGE, text, "start it by torchrun: torchrun -m -- holdfast train CONFIG --run DIR")
     return None
 
 
@@ -49,7 +54,13 @@ def _of_variables(environment: Mapping[str, str]) -> Seat:
     if not 0 <= number < size:
         raise Stop(USAGE, f"RANK is {number}, WORLD_SIZE {size}: ranks count from 0", "look at what starts these processes")
     local = int(_number(environment, "LOCAL_RANK", "0"))
-    known = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_JOB_ID": "Slurm", "KUBERNETES_SERVICE_HOST": "Kubernetes"}
+    known = {
+        "HOLDFAST_RAY": "Ray",
+        "ACCELERATE_MIXED_PRECISION": "accelerate",
+        "TORCHELASTIC_RUN_ID": "torchrun",
+        "SLURM_JOB_ID": "Slurm",
+        "KUBERNETES_SERVICE_HOST": "Kubernetes",
+    }
     launcher = next((name for variable, name in known.items() if variable in environment), "a launcher")
     return Seat(launcher, number, size, local, environment["MASTER_ADDR"], port)
 
@@ -62,6 +73,23 @@ def _of_slurm(environment: Mapping[str, str]) -> Seat:
     address = environment.get("MASTER_ADDR") or first_host(environment.get("SLURM_STEP_NODELIST", ""))
     port = int(_number(environment, "MASTER_PORT", str(first + (job * 31 + step) % count)))
     return Seat("Slurm", number, size, local, address, port)
+
+
+def _of_skypilot(environment: Mapping[str, str]) -> Seat:
+    """SkyPilot starts a task once on each node: the one rank of a node with one GPU. Raises Stop(2) where there are more."""
+    number, size, cards = (
+        int(_number(environment, name)) for name in ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "SKYPILOT_NUM_GPUS_PER_NODE")
+    )
+    if cards > 1:
+        text = f"SkyPilot started one process on each of {size} nodes with {cards} GPUs"
+        many = "torchrun --nnodes=$SKYPILOT_NUM_NODES --node-rank=$SKYPILOT_NODE_RANK --nproc-per-node=$SKYPILOT_NUM_GPUS_PER_NODE"
+        first = '--master-addr=$(echo "$SKYPILOT_NODE_IPS" | head -n1) --master-port=8008'
+        raise Stop(USAGE, text, f"start a rank on each: {many} {first} -m -- holdfast train CONFIG --run DIR")
+    hosts = environment.get("SKYPILOT_NODE_IPS", "").split()
+    if not hosts and "MASTER_ADDR" not in environment:
+        raise Stop(USAGE, "SkyPilot names no addresses of its nodes (SKYPILOT_NODE_IPS)", "set MASTER_ADDR to the first one")
+    port = int(_number(environment, "MASTER_PORT", "8008"))
+    return Seat("SkyPilot", number, size, 0, environment.get("MASTER_ADDR") or hosts[0], port)
 
 
 def first_host(nodes: str) -> str:
