@@ -24,7 +24,8 @@ from conftest import events, holdfast, kill, lines, processes_of, settings_with,
 from holdfast.core.config.train import Train
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile, memory_places
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.memory_places import memory_places
 from holdfast.core.types import Diagnosis, Ending, Verdict, Wreck
 from holdfast.lab.investigate import investigate
 from holdfast.lab.replay import TrialChange

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import main
-from holdfast.core.run.memory_file import MemoryFile, memory_places, sweep
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.memory_places import memory_places, sweep
 
 
 def take(memory: MemoryFile, step: int, pin: bool = False) -> int:

@@ -17,7 +17,8 @@ from holdfast.core.errors import Stop
 from holdfast.core.files import append_line, read_json, replacing
 from holdfast.core.locks import hold, taken
 from holdfast.core.run.folder import TRUSTED, RunFolder
-from holdfast.core.run.memory_file import MemoryFile, sweep
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.memory_places import sweep
 from holdfast.core.run.timeline import Entry, add_entry
 from holdfast.supervisor.launch import trainer_launch
 from holdfast.world.bundle_parts import read_parts

@@ -21,7 +21,7 @@ from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.killed import killed_by
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import memory_places
+from holdfast.core.run.memory_places import memory_places
 from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DEVICE_GONE
 from holdfast.core.wait import wait_for_end

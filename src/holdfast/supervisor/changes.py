@@ -7,7 +7,8 @@ from holdfast.core.errors import USAGE, Stop
 from holdfast.core.files import read_json
 from holdfast.core.locks import taken
 from holdfast.core.run.folder import RunFolder, differences
-from holdfast.core.run.memory_file import MemoryFile, memory_places
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.memory_places import memory_places
 from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.supervisor.needs import refuse_no_held_out
 from holdfast.ui.terminal import Terminal

@@ -15,7 +15,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.core.files import Json, is_full, read_json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import memory_places, sweep
+from holdfast.core.run.memory_places import memory_places, sweep
 from holdfast.core.seat import seat_of
 from holdfast.mind.explain import answer
 from holdfast.mind.standby import standby_mode

@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
+from holdfast.core.run.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervisor.launch import child_environment, trainer_launch
 from holdfast.world.child import trainer_command
 

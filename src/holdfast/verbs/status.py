@@ -12,7 +12,7 @@ from holdfast.core.errors import DONE
 from holdfast.core.files import Json
 from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import SHARED_MEMORY, abandoned
+from holdfast.core.run.memory_places import SHARED_MEMORY, abandoned
 from holdfast.core.units import counted
 from holdfast.supervisor.runs import RUNS, entry, is_run, no_run, runs_in
 from holdfast.ui.words import shown

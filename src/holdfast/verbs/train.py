@@ -13,7 +13,7 @@ from holdfast.core.config.load import load_config, load_faults
 from holdfast.core.errors import DONE
 from holdfast.core.files import Json, read_json, write_bytes
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
+from holdfast.core.run.memory_places import SHARED_MEMORY, sweep
 from holdfast.core.seat import seat_of
 from holdfast.supervisor.detach import detach
 from holdfast.supervisor.elsewhere import fetched

@@ -13,7 +13,7 @@ from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop, reading
 from holdfast.core.files import Json
 from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
+from holdfast.core.run.memory_places import SHARED_MEMORY, sweep
 from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.lab.replay import START_S, TrialChange, replay
 from holdfast.supervisor.launch import child_environment, trainer_launch

@@ -14,7 +14,7 @@ from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import SHARED_MEMORY, sweep
+from holdfast.core.run.memory_places import SHARED_MEMORY, sweep
 from holdfast.mind.walk import together
 from holdfast.supervisor.hold import held
 from holdfast.supervisor.prepare import open_run

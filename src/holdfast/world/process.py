@@ -15,7 +15,8 @@ from holdfast.core.locks import hold
 from holdfast.core.run.attempt import is_closed, orders_of, write_orders
 from holdfast.core.run.evaluations import is_over
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile, of_rank
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.memory_places import of_rank
 from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DISK_FULL, EXIT_PEER_LOST, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end

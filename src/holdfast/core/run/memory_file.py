@@ -7,7 +7,6 @@ durable stay untouched while the next is written. A slot counts when its header 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import mmap
 import os
@@ -23,10 +22,9 @@ import orjson
 
 from holdfast.core.files import Json
 from holdfast.core.run.bell import ring
+from holdfast.core.run.pulse_page import MADE_AT, MADE_BYTES, PAGE, PulsePage
 from holdfast.core.safe_open import open_own
 
-PAGE = 4096
-SHARED_MEMORY = Path("/dev/shm")
 META_BYTES = 1 << 18
 SLOTS = 3
 _MAGIC = b"HOLDFAST"
@@ -35,13 +33,6 @@ _FILE = struct.Struct("<8sIIQQ")  # magic, version, slots, artifact bytes, state
 _OWNER_BYTES = PAGE - _FILE.size - 1
 _SLOT = struct.Struct("<QQQIII")  # sequence (odd: being written), generation, step, payload checksum, meta bytes, header checksum
 _PIN_AT = 128
-_PULSE = struct.Struct("<QI")  # sequence, bytes
-_COUNT_AT = 2 * PAGE - 8  # micro-batches of the run so far
-_SAVED_AT = 2 * PAGE - 16  # seconds the writer's last save took
-_UNWRITTEN_AT = 2 * PAGE - 24  # committed steps whose row the disk has not taken yet
-_MADE_BYTES = 200  # by whom it was made: what names the file systems that the run folder is seen in
-_MADE_AT = _UNWRITTEN_AT - _MADE_BYTES
-_WORDS_BYTES = 24 + _MADE_BYTES
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ def _up(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
-class MemoryFile:
+class MemoryFile(PulsePage):
     """One mmapped file. One process writes slots and pulse; any number read; the checkpoint writer clears pins."""
 
     def __init__(self, path: Path, memory: mmap.mmap, artifact_bytes: int, state_bytes: int) -> None:
@@ -94,7 +85,7 @@ class MemoryFile:
         try:
             _allocate(descriptor, file_bytes(artifact_bytes, state_bytes))
             os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + os.fsencode(owner)[:_OWNER_BYTES], 0)
-            os.pwrite(descriptor, _surroundings(), _MADE_AT)
+            os.pwrite(descriptor, _surroundings(), MADE_AT)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -237,55 +228,6 @@ class MemoryFile:
                 self.unpin(index)
                 self.begin(index)
 
-    # -- pulse
-
-    def beat(self, facts: Json) -> None:
-        """Publish what the writer is doing now."""
-        packed = orjson.dumps(facts)[: PAGE - _PULSE.size - _WORDS_BYTES]
-        sequence = struct.unpack_from("<Q", self.memory, PAGE)[0] | 1
-        self.memory[PAGE : PAGE + 8] = struct.pack("<Q", sequence)
-        self.memory[PAGE + _PULSE.size : PAGE + _PULSE.size + len(packed)] = packed
-        self.memory[PAGE : PAGE + _PULSE.size] = _PULSE.pack(sequence + 1, len(packed))
-
-    def pulse(self) -> Json | None:
-        """What the writer published last, or None when nothing was or it was just being replaced."""
-        before = self.memory[PAGE : PAGE + _PULSE.size]
-        sequence, size = _PULSE.unpack(before)
-        packed = self.memory[PAGE + _PULSE.size : PAGE + _PULSE.size + size]
-        if sequence == 0 or sequence % 2 or self.memory[PAGE : PAGE + _PULSE.size] != before:
-            return None
-        try:
-            value: Json = orjson.loads(packed)
-        except orjson.JSONDecodeError:
-            return None
-        return value
-
-    def count_micro_batch(self) -> int:
-        """Count one more micro-batch of the run, over all attempts and trials; the new number."""
-        count: int = struct.unpack_from("<Q", self.memory, _COUNT_AT)[0] + 1
-        self.memory[_COUNT_AT : _COUNT_AT + 8] = struct.pack("<Q", count)
-        return count
-
-    @property
-    def unwritten(self) -> int:
-        """Committed steps whose row the disk has not taken yet; their rows are in the newest snapshot."""
-        value: int = struct.unpack_from("<Q", self.memory, _UNWRITTEN_AT)[0]
-        return value
-
-    @unwritten.setter
-    def unwritten(self, steps: int) -> None:
-        self.memory[_UNWRITTEN_AT : _UNWRITTEN_AT + 8] = struct.pack("<Q", steps)
-
-    @property
-    def saved_s(self) -> float | None:
-        """Seconds the last durable checkpoint took to write; None before the first."""
-        value: float = struct.unpack_from("<d", self.memory, _SAVED_AT)[0]
-        return value or None
-
-    @saved_s.setter
-    def saved_s(self, seconds: float) -> None:
-        self.memory[_SAVED_AT : _SAVED_AT + 8] = struct.pack("<d", seconds)
-
     def flush(self, index: int) -> None:
         """Wait until a slot is on the disk, where the file lies on one."""
         self.memory.flush(self._at(index), self._slot_bytes)
@@ -325,29 +267,17 @@ def file_bytes(artifact_bytes: int, state_bytes: int) -> int:
     return 2 * PAGE + SLOTS * slot_bytes(artifact_bytes, state_bytes)
 
 
-def abandoned(folder: Path) -> dict[Path, int]:
-    """Memory files of this user whose run folder is gone, with their bytes: of runs that were deleted unfinished.
-
-    A folder is gone where the one it lay in is there, as seen from where the file was made: containers that share /dev/shm see none of
-    each other's folders, and a disk that is not mounted is not empty.
-    """
-    found = {}
-    for file in folder.glob("holdfast-*.rank*"):
-        try:
-            with os.fdopen(open_own(file, os.O_RDONLY), "rb") as handle:
-                pages, size = handle.read(2 * PAGE), os.fstat(handle.fileno()).st_size
-        except OSError:  # another user's, or gone meanwhile
-            continue
-        owner = Path(os.fsdecode(pages[_FILE.size : PAGE].rstrip(b"\0")))
-        ours = pages[_MADE_AT : _MADE_AT + _MADE_BYTES].rstrip(b"\0") == _surroundings()
-        if pages.startswith(_MAGIC) and ours and is_gone(owner):
-            found[file] = size
-    return found
-
-
-def is_gone(owner: Path) -> bool:
-    """Whether a run folder was there: the folder that it lay in still is."""
-    return owner.is_absolute() and owner.parent.is_dir() and not owner.exists()
+def owner_of(file: Path) -> tuple[Path, int] | None:
+    """(the run folder that a memory file of this user was made for, its bytes); None where that was not seen as it is seen from here."""
+    try:
+        with os.fdopen(open_own(file, os.O_RDONLY), "rb") as handle:
+            pages, size = handle.read(2 * PAGE), os.fstat(handle.fileno()).st_size
+    except OSError:  # another user's, or gone meanwhile
+        return None
+    seen = pages[MADE_AT : MADE_AT + MADE_BYTES].rstrip(b"\0")
+    if not pages.startswith(_MAGIC) or seen != _surroundings():
+        return None
+    return Path(os.fsdecode(pages[_FILE.size : PAGE].rstrip(b"\0"))), size
 
 
 @functools.cache
@@ -358,30 +288,4 @@ def _surroundings() -> bytes:
     except OSError:  # macOS
         space = Path("-")
     root = Path("/").stat()
-    return f"{space} {platform.node()} {root.st_dev}:{root.st_ino}".encode()[:_MADE_BYTES]
-
-
-def sweep(folder: Path) -> list[Path]:
-    """Remove what `abandoned` finds; what was removed."""
-    removed = []
-    for file in abandoned(folder):
-        with contextlib.suppress(OSError):
-            file.unlink()
-            removed.append(file)
-    return removed
-
-
-def of_rank(place: Path, rank: int) -> Path:
-    """The memory file of another rank than the first, beside that one's."""
-    return place.with_suffix(f".rank{rank}")
-
-
-def memory_places(run: Path, run_id: str, chosen: str | None, on_disk: bool) -> list[Path]:
-    """Files in which a run's snapshot may lie, the preferred first: the folder of the config, /dev/shm, the run folder itself.
-
-    `on_disk`: it must outlive a reboot, so not /dev/shm. A moved or copied run folder has other names here, so two runs never share a
-    snapshot.
-    """
-    name = f"holdfast-{run_id[:12]}-{zlib.crc32(str(run).encode()):08x}.rank0"
-    folders = [Path(chosen)] if chosen else [SHARED_MEMORY] if SHARED_MEMORY.is_dir() and not on_disk else []
-    return [folder / name for folder in [*folders, run / "snapshot"]]
+    return f"{space} {platform.node()} {root.st_dev}:{root.st_ino}".encode()[:MADE_BYTES]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.core.files import Json
-from holdfast.core.run.memory_file import MemoryFile, of_rank
+from holdfast.core.run.memory_file import MemoryFile
+from holdfast.core.run.memory_places import of_rank
 from holdfast.trainer.job import Job
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from holdfast.core.files import Json, append_line, is_full, read_json, write_json
 from holdfast.core.locks import hold
 from holdfast.core.run.checkpoint import save_checkpoint
-from holdfast.core.run.memory_file import META_BYTES, SHARED_MEMORY, SLOTS, MemoryFile, file_bytes
+from holdfast.core.run.memory_file import META_BYTES, SLOTS, MemoryFile, file_bytes
+from holdfast.core.run.memory_places import SHARED_MEMORY
 from holdfast.core.run.pace import snapshot_interval
 from holdfast.trainer.images import ABSURD
 from holdfast.trainer.setup import Bench

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import SHARED_MEMORY, is_gone
+from holdfast.core.run.memory_places import SHARED_MEMORY, is_gone
 from holdfast.core.safe_open import open_own
 
 _HELPER = Path(__file__).parents[2] / "inside" / "keep.py"
