@@ -198,7 +198,7 @@ def test_llama_cpps_own_converter_is_preferred(made: Any, tmp_path: Path, monkey
     [
         (["--quantise", "q9_0"], "no such quantisation"),
         (["--quantise", "q4_k_m"], "llama-quantize"),
-        (["--llama-cpp", "nowhere"], "no checkout of llama.cpp"),
+        (["--llama-cpp", "nowhere"], "not a checkout of llama.cpp"),
         (["--quantise", "q8_0,f16", "--out", "one.gguf"], "is one file"),
     ],
 )

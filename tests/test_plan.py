@@ -76,8 +76,8 @@ def test_a_model_without_weights_is_planned_to_the_byte(bare: Path) -> None:
     [
         (["--memory", "32"], "did you mean --memory 32GiB?"),
         (["--memory", "0"], "--memory 0 is 0 bytes"),
-        (["--memory=-1"], "--memory -1 is no size"),
-        (["--memory", "much"], "--memory much is no size"),
+        (["--memory=-1"], "--memory -1 is not a size"),
+        (["--memory", "much"], "--memory much is not a size"),
         (["--card", "RTX 4091"], "did you mean RTX 4090?"),
         (["--card", "A100"], "A100 is sold with 40 GB and 80 GB"),
         (["--card", "A100-60GB"], "A100 is sold with 40 GB and 80 GB, not with 60 GB"),
@@ -97,10 +97,10 @@ def test_what_cannot_be_planned_for_is_refused_in_a_sentence(bare: Path, argumen
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"hidden_size": None}, "hidden_size = None is no size of a model"),
-        ({"hidden_size": 10**12}, "hidden_size = 1000000000000 is no size of a model"),
-        ({"num_hidden_layers": -4}, "num_hidden_layers = -4 is no size of a model"),
-        ({"vocab_size": "many"}, "vocab_size = 'many' is no size of a model"),
+        ({"hidden_size": None}, "hidden_size = None is not a model size"),
+        ({"hidden_size": 10**12}, "hidden_size = 1000000000000 is not a model size"),
+        ({"num_hidden_layers": -4}, "num_hidden_layers = -4 is not a model size"),
+        ({"vocab_size": "many"}, "vocab_size = 'many' is not a model size"),
         ({"model_type": "warbler"}, "the step could not be traced"),
         pytest.param({"num_attention_heads": 5}, "the step could not be traced", marks=pytest.mark.long),
     ],

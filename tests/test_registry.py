@@ -77,7 +77,7 @@ def test_a_torn_line_is_cut_and_the_list_goes_on(tmp_path: Path) -> None:
     [
         (["promote", "ops"], "not understood"),
         (["delete", "ops"], "not understood"),
-        (["promote", "ops", "one"], "no version"),
+        (["promote", "ops", "one"], "not a version"),
         (["promote", "ops", "9"], "it has 1"),
         (["promote", "none", "1"], "there are ops"),
         (["rollback", "ops"], "no version of ops is in place"),

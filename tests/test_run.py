@@ -267,8 +267,8 @@ FORKS = (
     [
         (["no-such-program", "x"], 2, "there is no command 'no-such-program'"),
         ([], 2, "no command is given"),
-        (["--steps", "5"], 2, "--steps is no option of holdfast run"),
-        (["./plain.txt"], 2, "may not be executed"),
+        (["--steps", "5"], 2, "--steps is not an option of holdfast run"),
+        (["./plain.txt"], 2, "is not executable"),
         (["./wrong"], 1, "it could not be started"),
         (["true"], 0, "no progress was seen, so whether it did its work is not known"),
         ([sys.executable, "-c", FORKS], 3, "running in the background, which was ended"),

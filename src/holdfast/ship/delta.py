@@ -138,7 +138,7 @@ def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int,
     scale = alpha / (math.sqrt(len(down)) if config.get("use_rslora") else len(down))
     magnitude = found["lora_magnitude_vector"].rows().reshape(-1) if "lora_magnitude_vector" in found else None
     if flipped and magnitude is not None:
-        raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored turned round is not merged here", "export it --to adapter")
+        raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored transposed is not merged here", "export it --to adapter")
     return Change(scale, down, up, magnitude, flipped)
 
 

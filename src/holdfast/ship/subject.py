@@ -94,7 +94,7 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     try:
         facts = read_model(named)
     except Stop as stop:
-        text = f"the base model of {folder} cannot be had: {stop.message}"
+        text = f"the base model of {folder} is not available: {stop.message}"
         raise Stop(stop.code, text, f"{stop.hint}; or say where it is now with --base DIR") from None
     _refuse_changed(run, folder, facts)
     name = run.path.name if run else path.name
@@ -142,7 +142,7 @@ def _refuse_changed(run: RunFolder | None, folder: Path, facts: ModelFacts) -> N
         text = f"{file} is not what this run ended with (sha256 {wanted[:16]})"
         raise Stop(BLOCKED, text, "restore it, or export the folder it came from instead")
     if told := changed(run, facts):
-        raise Stop(BLOCKED, told, "give the base model of then with --base DIR: an adapter is worth nothing on another one")
+        raise Stop(BLOCKED, told, "give the base model it was trained on with --base DIR: on another one an adapter is of no use")
 
 
 def _sha256(files: list[Path]) -> str:

@@ -86,7 +86,7 @@ def _refuse_nonsense(model: ModelFacts) -> None:
             raise Stop(BLOCKED, text, "take config.json from the model's own download")
         for name, value in given.items():
             if type(value) is not int or not low <= value <= high:
-                raise Stop(BLOCKED, f"{file}: {name} = {value!r} is no size of a model", f"a whole number from {low} to {high:,} is meant")
+                raise Stop(BLOCKED, f"{file}: {name} = {value!r} is not a model size", f"a whole number from {low} to {high:,} is meant")
 
 
 class Planner:

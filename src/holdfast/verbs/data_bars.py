@@ -21,7 +21,7 @@ def add_arguments(bars: argparse.ArgumentParser) -> None:
     bars.add_argument("--vix", type=Path, metavar="FILE", help="daily VIX: date, close; without it the features of the VIX are left out")
     bars.add_argument("--out", type=Path, metavar="FILE", help="where the features go: .csv or .parquet")
     bars.add_argument("--keep", default="", metavar="NAME,NAME", help="columns of the bars to carry along behind the features")
-    bars.add_argument("--rejects", type=Path, metavar="FILE", help="where rows go that are no bars (default: OUT.rejects.jsonl)")
+    bars.add_argument("--rejects", type=Path, metavar="FILE", help="where rows that are not bars go (default: OUT.rejects.jsonl)")
     bars.add_argument("--zone", default="America/Chicago", help="time zone of the exchange (default: America/Chicago)")
     bars.add_argument("--session", default="17:00", metavar="HH:MM", help="local time at which a trading day begins (default: 17:00)")
     bars.add_argument("--bin", type=float, metavar="PRICE", help="width of a bin of the volume profile (default: of the first price)")
@@ -130,7 +130,7 @@ def _minutes(text: str) -> int:
     """Minutes after midnight of HH:MM. Raises Stop(2)."""
     hours, _, minutes = text.partition(":")
     if not (hours.isdecimal() and minutes.isdecimal() and int(hours) < 24 and int(minutes) < 60):
-        raise Stop(USAGE, f"--session {text}: no time of the day", "write it as 17:00")
+        raise Stop(USAGE, f"--session {text}: not a time of day", "write it as 17:00")
     return int(hours) * 60 + int(minutes)
 
 

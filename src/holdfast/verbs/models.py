@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     file = registry_file(os.environ)
     if action == "promote":
         if not given[1].isdigit():
-            raise Stop(USAGE, f"{given[1]} is no version: versions are whole numbers", "holdfast models lists them")
+            raise Stop(USAGE, f"{given[1]} is not a version: versions are whole numbers", "holdfast models lists them")
         promote(file, given[0], int(given[1]), arguments.force)
     elif action == "rollback":
         rollback(file, given[0])

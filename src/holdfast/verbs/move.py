@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import memory_places
+from holdfast.core.run.memory_places import memory_places
 from holdfast.supervisor.elsewhere import judged, take_from
 from holdfast.supervisor.finish import keep_newest
 from holdfast.supervisor.hold import held

@@ -24,7 +24,7 @@ _LEAST = 64 << 20  # bytes; less than that is a number without its unit
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="the run's YAML file; its model may be a config.json alone")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, as in train")
-    parser.add_argument("--memory", metavar="SIZE", help="plan for so much memory, for example 32GiB, in place of the device's")
+    parser.add_argument("--memory", metavar="SIZE", help="plan for this much memory, for example 32GiB, in place of the device's")
     parser.add_argument("--card", metavar="NAME", action="append", help="plan for a card that is not here, for example 'RTX 4090'")
     parser.add_argument("--machine", type=Path, metavar="FILE", help="plan for a recorded machine; nothing of this one is looked at")
     parser.add_argument("--why", type=Path, metavar="FILE.html", help="write a page that shows where each byte goes over a step")
@@ -66,7 +66,7 @@ def _size(text: str | None) -> int | None:
     try:
         size = int(parse_bytes(text))
     except ValueError:
-        raise Stop(USAGE, f"--memory {text} is no size", "write a number and a unit, for example --memory 32GiB or 24GB") from None
+        raise Stop(USAGE, f"--memory {text} is not a size", "write a number and a unit, for example --memory 32GiB or 24GB") from None
     if size < _LEAST:
         unit = text.strip()
         hint = f"did you mean --memory {unit}GiB?" if unit.isdigit() and int(unit) else "for example --memory 32GiB"

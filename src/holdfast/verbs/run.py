@@ -33,12 +33,12 @@ _SCRIPT = re.compile(r"([\w.-]+?)(?:\.py|\.sh)$")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="N", help="the run's folder under runs/ (default: the script's name)")
-    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder; an unfinished run of this command there is gone on with")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder; an unfinished run of this command there is resumed")
     parser.add_argument(
         "--progress", metavar="REGEX|FILE", help="how to tell its steps: an expression with a group in its output, or a file that grows"
     )
     parser.add_argument("--checkpoints", metavar="DIR", help="where it saves, if its command does not tell (--output_dir does)")
-    parser.add_argument("--retries", type=int, metavar="N", help="restart it at most so often (default: as long as it comes further)")
+    parser.add_argument("--retries", type=int, metavar="N", help="restart it at most N times (default: as long as it makes progress)")
     parser.add_argument(
         "--hang-s", type=float, default=Command.hang_s, metavar="S", help="seconds of silence that count as a hang, at least (600)"
     )
@@ -77,7 +77,7 @@ def _command(arguments: argparse.Namespace) -> Command:
         raise Stop(USAGE, "no command is given", "put it behind two dashes: holdfast run -- python train.py --output_dir out")
     if words[0].startswith("-"):
         raise Stop(
-            USAGE, f"{words[0]} is no option of holdfast run", "the command stands behind two dashes: holdfast run -- python train.py"
+            USAGE, f"{words[0]} is not an option of holdfast run", "the command stands behind two dashes: holdfast run -- python train.py"
         )
     _refuse_what_cannot_start(words[0])
     _check(arguments)
@@ -108,7 +108,7 @@ def _refuse_what_cannot_start(program: str) -> None:
     if found is None:
         file = Path(program)
         if "/" in program and file.is_file():
-            raise Stop(USAGE, f"{program} may not be executed", f"chmod +x {shown(file)}, or name its interpreter: python {shown(file)}")
+            raise Stop(USAGE, f"{program} is not executable", f"chmod +x {shown(file)}, or name its interpreter: python {shown(file)}")
         near = f"; ./{program} is there" if file.is_file() else ""
         raise Stop(USAGE, f"there is no command {program!r}{near}", f"try it alone: {program} --help")
 
@@ -145,7 +145,7 @@ def _path(arguments: argparse.Namespace, command: Command) -> Path:
         return Path(arguments.run).resolve()
     if arguments.name is not None:
         if "/" in arguments.name or arguments.name in ("", ".", ".."):
-            raise Stop(USAGE, f"--name {arguments.name!r} is no name of a folder", "a folder anywhere: --run DIR")
+            raise Stop(USAGE, f"--name {arguments.name!r} is not a name for a folder", "a folder anywhere: --run DIR")
         return (RUNS / str(arguments.name)).resolve()
     scripts = [found[1] for word in command.argv if (found := _SCRIPT.search(Path(word).name))]
     return free_name(RUNS, scripts[0] if scripts else Path(command.argv[0]).name or "command", command).resolve()

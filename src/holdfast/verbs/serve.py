@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", type=Path, metavar="RUN|ADAPTER", help="a finished run, one of its checkpoints, or a PEFT folder")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: one that is free)")
     parser.add_argument("--engine", choices=ENGINES, help="what generates (default: llama.cpp where it can, else transformers)")
-    parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and keeps which is preferred")
+    parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and records which one you prefer")
     parser.add_argument("--preferences", type=Path, metavar="FILE", help="where --ab keeps them (default: preferences.jsonl in the run)")
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
     parser.add_argument("--json", dest="ready_line", action="store_true", help="print one line of JSON with url and token when ready")

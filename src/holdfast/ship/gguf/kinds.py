@@ -50,7 +50,7 @@ def llama_cpp(given: Path | None) -> Path | None:
     folder = named.expanduser().absolute()
     if not (folder / "convert_hf_to_gguf.py").is_file():
         where = "--llama-cpp" if given else "LLAMA_CPP"
-        text = f"{where} {folder} has no convert_hf_to_gguf.py: it is no checkout of llama.cpp"
+        text = f"{where} {folder} has no convert_hf_to_gguf.py: it is not a checkout of llama.cpp"
         raise Stop(USAGE, text, "git clone https://github.com/ggml-org/llama.cpp, and give that folder; or leave it out")
     return folder
 

@@ -59,7 +59,7 @@ def read_prompts(file: Path) -> list[Prompt]:
     if mistakes:
         more = [f"  and {len(mistakes) - _SHOWN} more"] if len(mistakes) > _SHOWN else []
         listed = "\n".join([*mistakes[:_SHOWN], *more])
-        raise Stop(USAGE, f"{file} has {len(mistakes)} mistakes:\n{listed}", "mend these lines; nothing was measured")
+        raise Stop(USAGE, f"{file} has {len(mistakes)} mistakes:\n{listed}", "fix these lines; nothing was measured")
     if not prompts:
         raise Stop(USAGE, f"{file} has no prompt", "one JSON object a line, as in docs/verbs/verify.md")
     return prompts

@@ -122,7 +122,7 @@ def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, fl
         return "same", f"the loss differs by less than {MARGIN} nats a token ({low:+.4f} to {high:+.4f})"
     if not corrected:
         return "cannot_tell", "fewer than 3 independent rows"
-    return "cannot_tell", "no test is sure, and the difference may be larger than is of no account"
+    return "cannot_tell", "no test is certain, and the difference may be too large to ignore"
 
 
 def _needed(difference: Difference, passed: dict[str, Json]) -> int | None:

@@ -109,7 +109,7 @@ def end(attempt: Attempt, lock: Path) -> str:
         _kill(bearing(ATTEMPT, str(attempt.folder)))
         return ""
     if not _is_of(attempt, lock, pid):
-        return f"process {pid}, which rank0.json names, is none that this attempt has started; it is sent no signal"
+        return f"process {pid}, named by rank0.json, was not started by this attempt; it is left alone"
     _kill(below(nurse) if nurse is not None and holds(nurse, lock) else [pid, *below(pid), *bearing(ATTEMPT, str(attempt.folder))])
     _signal(pid, signal.SIGKILL)
     wait_for_end([pid], STUCK_S)

@@ -84,7 +84,7 @@ def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Term
         return INTERRUPTED, summary
     run.event("gave_up", step=summary["steps"], reason=move.reason)
     if outcome.ending is not None and outcome.ending.kind == "refused":
-        raise Stop(BLOCKED, move.reason, "mend that, then rerun the same command", summary)
+        raise Stop(BLOCKED, move.reason, "fix that, then rerun the same command", summary)
     post_mortem = _post_mortem(run, command, outcome, summary)
     write_bytes(run.path / "post-mortem.md", "\n".join(post_mortem).encode() + b"\n")
     raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in post_mortem[2:])]), "", summary)
@@ -154,7 +154,7 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
         lines.append(f"newest whole checkpoint that was used: {newest['state']}")
     if command.callback is False and command.launcher is not None:
         lines.append("more would be known with --callback")
-    lines.append(f"all of it: holdfast diagnose {shown(run.path)}; mend the cause, then rerun the same command to resume")
+    lines.append(f"all of it: holdfast diagnose {shown(run.path)}; fix the cause, then rerun the same command to resume")
     return lines
 
 
