@@ -49,7 +49,7 @@ def test_slow_copies_hold_the_state_of_their_step_and_a_kill_costs_no_earlier_on
             assert load_file(folder / "state.safetensors")["step"].item() == int(folder.name.removeprefix("step-"))
 
 
-@pytest.mark.long  # beside other work it failed once: to be looked into
+@pytest.mark.long  # it failed once beside other work, not again at a load of 30 on two cores; why is not known
 def test_slow_copies_take_no_more_of_the_card_than_fast_ones(config: Callable[..., Path], tmp_path: Path) -> None:
     """The second card has not a byte more than the first run took."""
     fast = train(config("fast"))

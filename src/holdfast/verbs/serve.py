@@ -19,7 +19,8 @@ from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.ship.serve.engines import MODELS, Engine, LlamaCpp, Transformers
-from holdfast.ship.serve.gateway import State, open_gateway, tally
+from holdfast.ship.serve.gateway import State, open_gateway
+from holdfast.ship.serve.preferences import tally
 from holdfast.ship.subject import Subject, read_subject
 from holdfast.supervisor.launch import measuring_environment
 

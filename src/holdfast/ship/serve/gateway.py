@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import math
 import random
 import threading
 import time
@@ -18,24 +17,14 @@ from urllib.parse import parse_qs, urlsplit
 import orjson
 
 from holdfast.core.errors import USAGE, Stop, told
-from holdfast.core.files import Json, append_line, read_lines
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.judge.turns import BadRow, Example, Message
-from holdfast.rows.tokens.chat_template import pieces
-from holdfast.rows.tokens.codec import Codec, Tokens
+from holdfast.core.files import Json, append_line
+from holdfast.rows.judge.turns import Message
+from holdfast.rows.tokens.codec import Codec
 from holdfast.ship.serve.engines import MODELS, Engine, Wanted
-from holdfast.ship.verify.stats import share_interval, sign_test
+from holdfast.ship.serve.preferences import preference_row, tally
+from holdfast.ship.serve.requests import Refused, chat_ids, message_of, wanted_of
 
 _LARGEST_BODY = 1 << 22  # bytes
-_LONGEST = 512  # tokens of an answer that asks for no number
-
-
-class Refused(Exception):
-    """What a client did wrong, and the status that says so."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass
@@ -64,16 +53,6 @@ def open_gateway(state: State, port: int) -> ThreadingHTTPServer:
         raise Stop(USAGE, f"port {port} cannot be used: {getattr(error, 'strerror', error)}", "give another --port, or none") from None
     server.daemon_threads = True
     return server
-
-
-def tally(file: Path) -> Json:
-    """How often each was preferred, and the sign test of it."""
-    counts = {"tuned": 0, "base": 0, "same": 0}
-    for row in read_lines(file):
-        if row.get("voted") in counts:
-            counts[row["voted"]] += 1
-    interval = share_interval(counts["tuned"], counts["base"])
-    return counts | {"p_value": sign_test(counts["tuned"], counts["base"]), "interval": interval}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -165,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise Refused(400, "messages: a list of {role, content}")
-        self._complete(body, chat_ids(self.state, [_message(one) for one in messages]), chat=True)
+        self._complete(body, chat_ids(self.state.codec, [message_of(one) for one in messages]), chat=True)
 
     def _text(self) -> None:
         body = self._body()
@@ -175,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         self._complete(body, [*self.state.codec.bos, *encoded], chat=False)
 
     def _complete(self, body: Json, ids: list[int], chat: bool) -> None:
-        wanted = wanted_of(self.state, body, ids)
+        wanted = wanted_of(self.state.context, body, ids)
         name, made = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
         head: Json = {"id": made + uuid.uuid4().hex, "created": int(time.time()), "model": wanted.model}
         if body.get("stream"):
@@ -219,9 +198,9 @@ class Handler(BaseHTTPRequestHandler):
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise Refused(400, "prompt: a text")
-        ids = chat_ids(self.state, [Message("user", prompt)])
+        ids = chat_ids(self.state.codec, [Message("user", prompt)])
         answers = {
-            model: collect(self.state, wanted_of(self.state, {"model": model, "max_tokens": body.get("max_tokens")}, ids))[0]
+            model: collect(self.state, wanted_of(self.state.context, {"model": model, "max_tokens": body.get("max_tokens")}, ids))[0]
             for model in MODELS
         }
         order = random.SystemRandom().sample(MODELS, 2)
@@ -241,66 +220,6 @@ class Handler(BaseHTTPRequestHandler):
             assert self.state.preferences is not None
             append_line(self.state.preferences, preference_row(shown, body["choice"], self.state.name), durable=True)
             self._json(tally(self.state.preferences))
-
-
-def preference_row(shown: Json, choice: str, name: str) -> Json:
-    """A row of the file of preferences: where one was preferred, `chosen` and `rejected` are for preference training, and `response`
-    is what `data collect` takes for the answer."""
-    row: Json = {"prompt": shown["prompt"], "run": name, "time": round(time.time(), 3)}
-    if choice == "same":
-        return row | {"voted": "same", "answers": shown["answers"]}
-    preferred = shown["order"][choice == "right"]
-    rejected = next(model for model in MODELS if model != preferred)
-    chosen = shown["answers"][preferred]
-    return row | {"chosen": chosen, "rejected": shown["answers"][rejected], "response": chosen, "voted": preferred}
-
-
-def _message(one: Any) -> Message:
-    if not isinstance(one, dict) or one.get("role") not in ("system", "developer", "user", "assistant"):
-        raise Refused(400, "each message has a role (system, user or assistant) and a content")
-    content = one.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text")
-    if not isinstance(content, str):
-        raise Refused(400, "the content of a message is a text")
-    return Message("system" if one["role"] == "developer" else one["role"], content)
-
-
-def chat_ids(state: State, turns: list[Message]) -> list[int]:
-    """A conversation as training has it, up to where the answer begins."""
-    try:
-        example = Example(messages=(*turns, Message("assistant", "x")))
-        tokens = state.codec.encode([pieces(example, state.codec.template)], Rules())[0]
-    except BadRow as bad:
-        raise Refused(400, bad.detail) from None
-    if not isinstance(tokens, Tokens):
-        raise Refused(400, tokens.detail)
-    last = len(tokens.ids) - next(at for at, learned in enumerate(reversed(tokens.learned)) if not learned)
-    return tokens.ids[:last]
-
-
-def wanted_of(state: State, body: Json, ids: list[int]) -> Wanted:
-    """The settings of a request. Raises Refused for one that is not understood."""
-    model = body.get("model", "tuned")
-    if model not in MODELS:
-        raise Refused(404, f"there is no model {model!r}: one of {', '.join(MODELS)}")
-    if body.get("n", 1) != 1:
-        raise Refused(400, "n: one answer at a time")
-    numbers: dict[str, float] = {}
-    for name, default, low, high in (("temperature", 0.0, 0.0, 5.0), ("top_p", 1.0, 0.0, 1.0), ("seed", 0, -(2**62), 2**62)):
-        value = body.get(name)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-            raise Refused(400, f"{name}: a number from {low} to {high}")
-        numbers[name] = value
-    room = state.context - len(ids)
-    if room < 1:
-        raise Refused(400, f"the prompt has {len(ids):,} tokens, the model takes {state.context:,}")
-    longest = body.get("max_completion_tokens") or body.get("max_tokens") or min(_LONGEST, room)
-    if not isinstance(longest, int) or longest < 1:
-        raise Refused(400, "max_tokens: a whole number from 1")
-    seed = int(numbers["seed"]) % 2**31
-    return Wanted(model, ids, min(longest, room), float(numbers["temperature"]), float(numbers["top_p"]), seed)
 
 
 def counted(state: State, wanted: Wanted) -> Any:
