@@ -64,7 +64,7 @@ class Sft(TextModel):
         """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""
         if fresh and (differing := disagreement(read_model(self.config.model).folder, self.tokens)):
             yield "tokenizers_disagree", differing
-        if fresh and (leaning := length_bias(self.tokens)):
+        if fresh and self.compared is not None and (leaning := length_bias(self.tokens)):
             yield "length_bias", leaning
         for note in self.notes:
             yield "setting_changed", {"what": note}
