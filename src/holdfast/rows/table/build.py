@@ -60,7 +60,7 @@ def build_table(config: Config, folder: Path, out: Path, reject: Callable[[Json]
         intake.close()
 
 
-def judge(facts: TableFacts) -> list[Finding]:
+def _judge(facts: TableFacts) -> list[Finding]:
     """What the checks of tables find."""
     return [
         Finding(card.id, card.severity, text, card.fix, str(card.source[0]))
@@ -88,11 +88,10 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, reject: Calla
     if not len(training):
         raise Stop(BLOCKED, "no rows left to train on: all of them are held out", "hold out fewer (data.held_out)")
     found = moments(arrays["numbers"], training)
-    facts = facts_of(raw, schema, part, target, found, table.horizon)
-    findings = judge(facts)
+    findings = _judge(facts_of(raw, schema, part, target, found, table.horizon))
     if blocking := [finding for finding in findings if finding.severity == "block"]:
         raise Stop(BLOCKED, "\n".join(one.message for one in blocking), "\n  -> ".join(dict.fromkeys(one.fix for one in blocking)))
-    form, left_out = _form(config, schema, raw, part, target, found)
+    form, left_out = _form(config, schema, raw, training, target, found)
     form = form.model_copy(update={"parted_by": how, "purged": purged, "left_out": tuple(left_out)})
     if schema.kind == "classification":
         part, target = _of_known_classes(form.target, raw, part, target, table.horizon)
@@ -123,10 +122,9 @@ def _targets(config: Config, schema: Schema, raw: Raw) -> tuple[Array, dict[str,
     return target, {"no_future": np.flatnonzero(~same), "price_not_positive": np.flatnonzero(same & ~positive)}
 
 
-def _form(config: Config, schema: Schema, raw: Raw, part: Array, target: Array, found: Moments) -> tuple[Form, list[str]]:
-    """(the form, columns that are left out because they never change)."""
-    table, training = config.columns, np.flatnonzero(part == TRAINING)
-    deviation = found.deviation
+def _form(config: Config, schema: Schema, raw: Raw, training: Array, target: Array, found: Moments) -> tuple[Form, list[str]]:
+    """(the form, columns that are left out because they never change). training: the rows that are trained on."""
+    table, deviation = config.columns, found.deviation
     numbers, left_out = [], []
     for at, name in enumerate(schema.numbers):
         flat = not found.low[at] < found.high[at]
@@ -203,9 +201,9 @@ def _write(out: Path, form: Form, schema: Schema, raw: Raw, part: Array, target:
     sizes = {name: rows * wide.get(name, 1) for name in _KINDS}
     digest = hashlib.sha256()
     made: dict[str, Callable[[Array], Array]] = {
-        "inputs": lambda some: inputs_of(form, _columns(raw.arrays["numbers"], schema.numbers, [one.name for one in form.numbers], some)),
+        "inputs": lambda some: _inputs(form, _columns(raw.arrays["numbers"], schema.numbers, [one.name for one in form.numbers], some)),
         "codes": lambda some: _codes(form, schema, raw, some),
-        "target": lambda some: np.nan_to_num((target[some] - form.target.mean) / form.target.scale),
+        "target": lambda some: np.nan_to_num(form.target.scaled(target[some])),
         "part": lambda some: part[some],
         "file": lambda some: raw.arrays["file"][some],
         "line": lambda some: raw.arrays["line"][some],
@@ -230,12 +228,11 @@ def _columns(values: Array, names: tuple[str, ...], wanted: list[str], rows: Arr
     return block[:, [names.index(name) for name in wanted]]
 
 
-def inputs_of(form: Form, numbers: Array) -> Array:
+def _inputs(form: Form, numbers: Array) -> Array:
     """What goes into the network for numbers [rows, form.numbers]: scaled, 0 where one is missing, indicators behind them."""
-    means, scales = (np.array([getattr(one, name) for one in form.numbers]) for name in ("mean", "scale"))
     missing = np.isnan(numbers)
-    scaled = np.where(missing, 0.0, (numbers - means) / scales)
-    return np.concatenate([scaled, missing[:, [at for at, one in enumerate(form.numbers) if one.indicator]]], axis=1)
+    scaled = np.where(missing, 0.0, (numbers - form.means) / form.scales)
+    return np.concatenate([scaled, missing[:, form.indicators]], axis=1)
 
 
 def _codes(form: Form, schema: Schema, raw: Raw, rows: Array) -> Array:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
+
+Array = npt.NDArray[Any]
 
 
 class _Part(BaseModel):
@@ -47,6 +51,14 @@ class Target(_Part):
     counts: tuple[int, ...] = ()
     horizon: int | None = None
 
+    def scaled(self, values: Array) -> Array:
+        """Values of the column as the network gives them."""
+        return (values - self.mean) / self.scale
+
+    def unscaled(self, values: Array) -> Array:
+        """What the network gives, in the column's own unit."""
+        return values * self.scale + self.mean
+
 
 class Form(_Part):
     """A whole table. The network's inputs are the numbers, then the indicators, and the codes of the categories."""
@@ -61,4 +73,19 @@ class Form(_Part):
     @property
     def width(self) -> int:
         """Numbers that go into the network for a row, indicators among them."""
-        return len(self.numbers) + sum(one.indicator for one in self.numbers)
+        return len(self.numbers) + len(self.indicators)
+
+    @property
+    def means(self) -> Array:
+        """Of each number, as it is scaled."""
+        return np.array([one.mean for one in self.numbers], np.float64)
+
+    @property
+    def scales(self) -> Array:
+        """Of each number, as it is scaled."""
+        return np.array([one.scale for one in self.numbers], np.float64)
+
+    @property
+    def indicators(self) -> list[int]:
+        """Places of the numbers that have an indicator."""
+        return [at for at, one in enumerate(self.numbers) if one.indicator]

@@ -19,7 +19,7 @@ UNUSED, TRAINING, HELD_OUT = 0, 1, 2
 class TableSet:
     """inputs: [rows, form.width] scaled; codes: [rows, categories]; target: scaled numbers, or numbers of classes; part: what a row is for.
 
-    time: microseconds, 0 without a column of times. raw: the target column itself, where a horizon makes the target of it.
+    time: microseconds, 0 without a column of times.
     """
 
     form: Form

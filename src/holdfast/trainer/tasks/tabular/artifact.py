@@ -42,10 +42,9 @@ class Predictor(nn.Module):
         super().__init__()
         self.network, self.loss = network, loss
         self.classes = bool(form.target.classes)
-        self.register_buffer("means", torch.tensor([one.mean for one in form.numbers], dtype=torch.float64))
-        self.register_buffer("scales", torch.tensor([one.scale for one in form.numbers], dtype=torch.float64))
-        told_missing = [at for at, one in enumerate(form.numbers) if one.indicator]
-        self.register_buffer("told_missing", torch.tensor(told_missing, dtype=torch.int64))
+        self.register_buffer("means", torch.from_numpy(form.means))
+        self.register_buffer("scales", torch.from_numpy(form.scales))
+        self.register_buffer("told_missing", torch.tensor(form.indicators, dtype=torch.int64))
         self.mean, self.scale = form.target.mean, form.target.scale
 
     means: Tensor

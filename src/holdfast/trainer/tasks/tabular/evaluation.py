@@ -10,7 +10,7 @@ from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json
 from holdfast.core.intervals import interval, verdict
 from holdfast.core.run.folder import RunFolder
-from holdfast.rows.table.form import Form
+from holdfast.rows.table.form import Form, Target
 from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.task import Asked
@@ -31,16 +31,16 @@ def measured(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     rows = table.rows_of(HELD_OUT)
     result: Json = {"loads": True, "rows": len(rows), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if len(rows):
-        predicted = predictions(network, table, rows, loss, device, asked)
-        result |= judged(config, table, form, rows, predicted, loss.name)
+        predicted = _predictions(network, table, rows, loss, device, asked)
+        result |= _judged(config, table, form, rows, predicted, loss.name)
     some = (rows if len(rows) else table.rows_of(TRAINING))[:_COMPARED]
-    result["exports"] = export(run.artifact, config, *raw_columns(table, form, some))
+    result["exports"] = export(run.artifact, config, *_raw_columns(table, form, some))
     kept = ("loss", "metrics", "baselines", "gain", "verdict", "says", "trades", "exports", "rows")
     note(run.artifact, {"held_out": {name: result[name] for name in kept if name in result}})
     return result
 
 
-def predictions(
+def _predictions(
     network: torch.nn.Module, table: TableSet, rows: np.ndarray, loss: RowLoss, device: torch.device, asked: Asked
 ) -> Column:  # fmt: skip
     """[rows, outputs]: probabilities of the classes, or numbers as the target is scaled."""
@@ -55,15 +55,15 @@ def predictions(
     return np.concatenate(found)
 
 
-def judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
+def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
     """Losses of the network and of naive forecasts on the same rows, what is gained with its interval, and metrics."""
     target = table.target[rows].astype(np.float64)
     ours = row_losses(loss, predicted, target, config.columns)
-    naive = {name: row_losses(loss, forecast, target, config.columns) for name, forecast in _naive(config, table, form, rows, loss).items()}
+    before = _before(table, rows, form.target) if form.target.horizon and not form.target.classes else None
+    forecasts = _naive(config, table, form.target, len(rows), loss, before)
+    naive = {name: row_losses(loss, forecast, target, config.columns) for name, forecast in forecasts.items()}
     best = min(naive, key=lambda name: float(naive[name].mean()))
     gain = interval(naive[best] - ours)
-    told = verdict(gain["interval"])
-    wanted = target * form.target.scale + form.target.mean
     result: Json = {
         "loss": loss,
         "eval_base": float(naive[best].mean()),
@@ -71,18 +71,18 @@ def judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predic
         "baselines": {name: float(losses.mean()) for name, losses in naive.items()},
         "best_naive": best,
         "gain": gain,
-        "verdict": told,
+        "verdict": verdict(gain["interval"]),
     }
     if form.target.classes:
         result["metrics"] = of_classes(predicted, target, form.target.classes)
     else:
-        own = predicted * form.target.scale + form.target.mean
-        result["metrics"] = of_numbers(own[:, own.shape[1] // 2], wanted)
+        own, wanted = form.target.unscaled(predicted), form.target.unscaled(target)
+        middle = own[:, own.shape[1] // 2]
+        result["metrics"] = of_numbers(middle, wanted)
         if loss == "quantile":
             result["metrics"] |= of_quantiles(own, wanted, config.columns.quantiles)
-    if form.target.horizon and not form.target.classes:
-        middle = predicted[:, predicted.shape[1] // 2] * form.target.scale + form.target.mean
-        result["trades"] = trades(middle, wanted, _before(table, rows, form), form.target.horizon, config.columns.cost)
+        if form.target.horizon and before is not None:
+            result["trades"] = trades(middle, wanted, before, form.target.horizon, config.columns.cost)
     return result | {"says": says(result)}
 
 
@@ -105,42 +105,41 @@ def says(result: Json) -> str:
     return words
 
 
-def _naive(config: Config, table: TableSet, form: Form, rows: np.ndarray, loss: str) -> dict[str, Column]:
-    """Forecasts that look at no feature: what the training part's target is like and, with a horizon, no change and the last change."""
-    count = len(rows)
-    training = table.rows_of(TRAINING)
-    if form.target.classes:
-        shares = np.array(form.target.counts, np.float64)
+def _naive(config: Config, table: TableSet, about: Target, count: int, loss: str, before: Column | None) -> dict[str, Column]:
+    """Forecasts for `count` rows that look at no feature: what the training part's target is like, and no change and the last change.
+
+    before: the last change at each row, where there is a horizon.
+    """
+    if about.classes:
+        shares = np.array(about.counts, np.float64)
         return {"shares_of_classes": np.tile(shares / shares.sum(), (count, 1))}
-    learned = table.target[training[:_MOST]].astype(np.float64)
+    learned = table.target[table.rows_of(TRAINING)[:_MOST]].astype(np.float64)
     if loss == "quantile":
         return {"quantiles_of_training": np.tile(np.quantile(learned, config.columns.quantiles), (count, 1))}
     found = {"mean_of_training": np.zeros((count, 1)), "median_of_training": np.full((count, 1), float(np.median(learned)))}
-    if form.target.horizon:
-        found["no_change"] = np.full((count, 1), -form.target.mean / form.target.scale)
-        last = np.nan_to_num((_before(table, rows, form) - form.target.mean) / form.target.scale)
-        found["last_change"] = last[:, None]
+    if before is not None:
+        found["no_change"] = np.full((count, 1), -about.mean / about.scale)
+        found["last_change"] = np.nan_to_num(about.scaled(before))[:, None]
     return found
 
 
-def _before(table: TableSet, rows: np.ndarray, form: Form) -> Column:
+def _before(table: TableSet, rows: np.ndarray, about: Target) -> Column:
     """The change within the horizon that ended at each row: the target of the row as far before it; NaN where there is none."""
-    horizon = form.target.horizon or 0
+    horizon = about.horizon or 0
     order = np.lexsort((table.time, table.file))
     place = np.empty(len(table), np.int64)
     place[order] = np.arange(len(table))
     at = place[rows] - horizon
     source = order[np.maximum(at, 0)]
     known = (at >= 0) & (table.file[source] == table.file[rows])
-    return np.where(known, table.target[source].astype(np.float64) * form.target.scale + form.target.mean, np.nan)
+    return np.where(known, about.unscaled(table.target[source].astype(np.float64)), np.nan)
 
 
-def raw_columns(table: TableSet, form: Form, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+def _raw_columns(table: TableSet, form: Form, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """(numbers in their own units, NaN where one was missing and is told; codes) of these rows, as an export takes them."""
     numbers = len(form.numbers)
     inputs = table.inputs[rows].astype(np.float64)
-    means, scales = np.array([one.mean for one in form.numbers]), np.array([one.scale for one in form.numbers])
-    raw = inputs[:, :numbers] * scales + means
-    told = [at for at, one in enumerate(form.numbers) if one.indicator]
+    raw = inputs[:, :numbers] * form.scales + form.means
+    told = form.indicators
     raw[:, told] = np.where(inputs[:, numbers:] > 0, np.nan, raw[:, told])
     return torch.from_numpy(raw), torch.from_numpy(table.codes[rows].astype(np.int64))
