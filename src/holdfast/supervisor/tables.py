@@ -60,7 +60,7 @@ def foresee_table(config: Config, machine: Json) -> tuple[Plan | None, list[Find
     from holdfast.rows.table.schema import open_all, schema_of
 
     try:
-        schema = schema_of(open_all(config)[0], config.columns)
+        schema = schema_of(open_all((*config.data.files, *config.data.held_out_files))[0], config.columns)
     except (Stop, OSError) as error:
         hint = error.hint if isinstance(error, Stop) else "correct data.files in the config"
         return None, [Finding("data-files", "block", error.message if isinstance(error, Stop) else str(error), hint)]

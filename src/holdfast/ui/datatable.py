@@ -25,9 +25,9 @@ def show(answer: Json) -> None:
     console.print(headline(answer), markup=False)
     for line in facts(answer):
         console.print(f"  {line}", markup=False)
-    _reasons(console, "what is wrong", answer["by_reason"], answer)
-    _reasons(console, "notes (rows that are kept as they are)", repeated(answer) | answer["notes"], answer)
-    _reasons(console, "rows in another language than the rest (kept as they are)", strays(answer), answer)
+    reasons(console, "what is wrong", answer["by_reason"], answer)
+    reasons(console, "notes (rows that are kept as they are)", repeated(answer) | answer["notes"], answer)
+    reasons(console, "rows in another language than the rest (kept as they are)", strays(answer), answer)
     if answer.get("out"):
         console.print(
             f"clean rows: {answer['out']}; rejects: {answer['rejects']}; originals of mended rows: {answer['originals_of_mended']}",
@@ -95,7 +95,8 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in re.sub(r"\s*\n\s*", " ", text))
 
 
-def _reasons(console: Console, title: str, counts: dict[str, int], answer: Json) -> None:
+def reasons(console: Console, title: str, counts: dict[str, int], answer: Json) -> None:
+    """Each reason with its rows and a few of them quoted."""
     if counts:
         console.print(f"{title}:", markup=False)
     for reason, count in sorted(counts.items(), key=lambda item: -item[1]):

@@ -12,16 +12,20 @@ from holdfast.rows.survey.clean import check_files
 from holdfast.rows.survey.findings import Findings
 from holdfast.rows.survey.survey import check_block
 from holdfast.verbs.data_pass import add_shared_arguments, answer_of, codec_of, crew_of, rules_of, tell
+from holdfast.verbs.data_tables import add_table_arguments, check_tables, table_config
 
 EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024 --html rows.html"
 
 
 def add_arguments(check: argparse.ArgumentParser) -> None:
     add_shared_arguments(check)
+    add_table_arguments(check)
     check.add_argument("--second-look", metavar="MODEL", help="note rows whose loss under this model is far from that of the others")
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    if table := table_config(arguments):
+        return check_tables(arguments, *table)
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
     if arguments.second_look:
         from holdfast.verbs.second_look import look_again, refuse_second_look

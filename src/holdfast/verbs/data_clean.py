@@ -19,13 +19,17 @@ from holdfast.rows.survey.findings import Findings
 from holdfast.rows.survey.survey import clean_block
 from holdfast.rows.tokens.cache import cache_key
 from holdfast.verbs import data_pass
+from holdfast.verbs.data_tables import add_table_arguments, clean_tables, table_config
 
 EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"
 
 
 def add_arguments(clean: argparse.ArgumentParser) -> None:
     data_pass.add_shared_arguments(clean)
-    clean.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the clean rows go (JSON Lines)")
+    add_table_arguments(clean)
+    clean.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="where the clean rows go: JSON Lines; of a table CSV or Parquet, too"
+    )
     clean.add_argument("--rejects", type=Path, required=True, metavar="FILE", help="where the others go, each with its reason and bytes")
     clean.add_argument(
         "--drop",
@@ -37,6 +41,8 @@ def add_arguments(clean: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    if table := table_config(arguments):
+        return clean_tables(arguments, *table)
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
     mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
     refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])

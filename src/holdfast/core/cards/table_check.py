@@ -11,8 +11,11 @@ from holdfast.core.cards.catalog import Card
 
 
 class ColumnFacts(BaseModel):
-    """What was counted of a column. same_as: an earlier column with equal values; target_match: share of rows where it equals the target,
-    target_lag: of so many rows later; target_correlation: absolute, with the same row's target."""
+    """What was counted of a column.
+
+    same_as: an earlier column with equal values; uncounted: it has more than `distinct` values; target_match: share of rows where it
+    equals the target, target_lag: of so many rows later; target_correlation: absolute, with the same row's target.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -23,6 +26,7 @@ class ColumnFacts(BaseModel):
     infinite: int = 0
     texts: int = 0
     distinct: int | None = None
+    uncounted: bool = False
     constant: bool = False
     same_as: str | None = None
     target_match: float = 0.0

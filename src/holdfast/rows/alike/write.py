@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,11 +18,14 @@ _OTHER_FORMS = {
 }
 
 
-def refuse_outputs(outputs: list[Path], inputs: list[str]) -> None:
-    """Raise Stop(2) where an output would replace an input or another output, is a folder, or is named like another form of file."""
+def refuse_outputs(outputs: list[Path], inputs: list[str], tables: Sequence[Path] = ()) -> None:
+    """Raise Stop(2) where an output would replace an input or another output, is a folder, or is named like another form of file.
+
+    tables: outputs that are no JSON Lines.
+    """
     taken = {os.path.realpath(file): file for file in inputs}
     for output in outputs:
-        if output.suffix.lower() in _OTHER_FORMS:
+        if output not in tables and output.suffix.lower() in _OTHER_FORMS:
             raise Stop(USAGE, f"{output}: rows are written as JSON Lines", f"name it {output.with_suffix('.jsonl')}")
         if output.is_dir():
             raise Stop(USAGE, f"{output} is a folder", "name a file in it")

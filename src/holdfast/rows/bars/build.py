@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
-from holdfast.core.files import Json, append_line, replacing
+from holdfast.core.files import Json, append_line
 from holdfast.rows.bars.features import ALL, LOOKBACK
 from holdfast.rows.bars.features.feature import Feature
 from holdfast.rows.bars.judge import Judge, Kept, refuse_backward
@@ -20,6 +20,7 @@ from holdfast.rows.bars.read import Layout, read_chunks
 from holdfast.rows.bars.stretch import Stretch
 from holdfast.rows.bars.vix import DailyVix
 from holdfast.rows.bars.windows import Column, Whole
+from holdfast.rows.table.write import table_writer
 
 CHUNK = 100_000  # bars
 _MINUTE_US = 60_000_000
@@ -153,51 +154,22 @@ def _round_bin(price: float) -> float:
 
 @contextlib.contextmanager
 def _writer(out: Path, layout: Layout, chosen: list[Feature], keep: tuple[str, ...]) -> Iterator[Callable[[Kept, dict[str, Column]], None]]:
-    """Write timestamps, features and kept columns, chunk by chunk: CSV (an empty field where a feature has no value), or Parquet."""
-    stamp = layout.columns["timestamp"]
+    """Write timestamps, features and kept columns, chunk by chunk; times as they stand in a CSV, as times in Parquet."""
+    stamp, as_text = layout.columns["timestamp"], out.suffix.lower() == ".csv"
+    with table_writer(out) as write_table:
 
-    def table(kept: Kept, columns: dict[str, Column], time: pl.Series) -> pl.DataFrame:
-        numbers = [pl.Series(name, values).fill_nan(None) for name, values in columns.items()]
-        return pl.DataFrame([time.alias("timestamp"), *numbers, *(_kept_column(kept.frame[name]) for name in keep)])
+        def write(kept: Kept, columns: dict[str, Column]) -> None:
+            time = kept.frame[stamp] if as_text else pl.Series(kept.time).cast(pl.Datetime("us", "UTC"))
+            numbers = [pl.Series(name, values).fill_nan(None) for name, values in columns.items()]
+            write_table(pl.DataFrame([time.alias("timestamp"), *numbers, *(_kept_column(kept.frame[name]) for name in keep)]))
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as handle:
-        if out.suffix.lower() == ".csv":
-            begun: list[bool] = []
-
-            def write_csv(kept: Kept, columns: dict[str, Column]) -> None:
-                table(kept, columns, kept.frame[stamp]).write_csv(handle, include_header=not begun)
-                begun.append(True)
-
-            yield write_csv
-        else:
-            with _parquet(handle) as write_table:
-                yield lambda kept, columns: write_table(table(kept, columns, pl.Series(kept.time).cast(pl.Datetime("us", "UTC"))))
+        yield write
 
 
 def _kept_column(values: pl.Series) -> pl.Series:
     """As numbers where it holds nothing else."""
     numbers = values.cast(pl.Float64, strict=False)
     return numbers if numbers.null_count() == values.null_count() else values
-
-
-@contextlib.contextmanager
-def _parquet(handle: BinaryIO) -> Iterator[Callable[[pl.DataFrame], None]]:
-    import pyarrow.parquet
-
-    writers: list[pyarrow.parquet.ParquetWriter] = []
-
-    def write(frame: pl.DataFrame) -> None:
-        arrow = frame.to_arrow()
-        if not writers:
-            writers.append(pyarrow.parquet.ParquetWriter(handle, arrow.schema))
-        writers[0].write_table(arrow)
-
-    try:
-        yield write
-    finally:
-        for writer in writers:
-            writer.close()
 
 
 def _facts(wish: Wish, judge: Judge, count: _Count, chosen: list[Feature]) -> Json:

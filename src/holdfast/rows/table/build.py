@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.book import cards_of
-from holdfast.core.cards.table_check import TableFacts
 from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, replacing
@@ -21,15 +19,14 @@ from holdfast.core.types import Finding
 from holdfast.rows.table.form import Category, Form, Number, Target
 from holdfast.rows.table.intake import Intake, Raw
 from holdfast.rows.table.schema import Schema, open_all, schema_of
-from holdfast.rows.table.split import part_rows
-from holdfast.rows.table.statistics import Moments, chunks, facts_of, moments
-from holdfast.rows.table.table_set import TRAINING, UNUSED
+from holdfast.rows.table.statistics import chunks
+from holdfast.rows.table.survey import LATE, Surveyed, survey
+from holdfast.rows.table.table_set import UNUSED
 from holdfast.rows.tokens.arrays import header_of, in_file_order
 
 Array = npt.NDArray[Any]
 _KINDS: dict[str, np.dtype[Any]] = {"inputs": np.dtype("<f4"), "codes": np.dtype("<i4"), "target": np.dtype("<f4"), "part": np.dtype("u1")}
 _KINDS |= {"file": np.dtype("<i4"), "line": np.dtype("<i8"), "time": np.dtype("<i8")}
-_LATE = {"no_future": "no row lies so far ahead", "price_not_positive": "a return needs values above 0, now and ahead"}
 
 
 @dataclass(frozen=True)
@@ -47,84 +44,43 @@ class Built:
 
 def build_table(config: Config, folder: Path, out: Path, reject: Callable[[Json], None]) -> Built:
     """Write `out`, whole or not at all. folder: for what is written meanwhile. Raises Stop(1), OSError."""
-    files = open_all(config)
+    names = (*config.data.files, *config.data.held_out_files)
+    files = open_all(names)
     table = config.columns
     schema = schema_of(files[0], table)
     intake = Intake(schema, table.missing, table.max_categories, folder, reject)
     try:
         for number, file in enumerate(files):
             intake.take(file, number)
-        raw = intake.done()
-        return _arranged(config, schema, raw, out, reject)
+        return _arranged(config, schema, intake.done(), out, names, reject)
     finally:
         intake.close()
 
 
-def _judge(facts: TableFacts) -> list[Finding]:
-    """What the checks of tables find."""
-    return [
-        Finding(card.id, card.severity, text, card.fix, str(card.source[0]))
-        for card in cards_of("checks_tables").values()
-        for text in card.look(facts)
-    ]
-
-
-def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, reject: Callable[[Json], None]) -> Built:
-    table, arrays = config.columns, raw.arrays
-    target, late = _targets(config, schema, raw)
-    names = (*config.data.files, *config.data.held_out_files)
-    for reason, rows in late.items():
+def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[str, ...], reject: Callable[[Json], None]) -> Built:
+    seen = survey(config, schema, raw)
+    for reason, rows in seen.late.items():
         raw.by_reason.update([reason] * len(rows))
         for row in rows:
-            place = {"file": names[arrays["file"][row]], "line": int(arrays["line"][row])}
-            reject({**place, "reason": reason, "detail": _LATE[reason], "raw": ""})
-    usable = ~np.isnan(target)
-    rejected = raw.by_reason.total()
-    if not usable.any():
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in raw.by_reason.most_common()) or "the files hold no row"
-        raise Stop(BLOCKED, f"no row can be trained on: {reasons}", f"the first: {raw.first_reject}" if raw.first_reject else "")
-    part, how, purged = part_rows(config, usable, arrays["file"], arrays["time"], arrays["group"])
-    training = np.flatnonzero(part == TRAINING)
-    if not len(training):
-        raise Stop(BLOCKED, "no rows left to train on: all of them are held out", "hold out fewer (data.held_out)")
-    found = moments(arrays["numbers"], training)
-    findings = _judge(facts_of(raw, schema, part, target, found, table.horizon))
-    if blocking := [finding for finding in findings if finding.severity == "block"]:
+            place = {"file": names[raw.arrays["file"][row]], "line": int(raw.arrays["line"][row])}
+            reject({**place, "reason": reason, "detail": LATE[reason], "raw": ""})
+    if blocking := [finding for finding in seen.findings if finding.severity == "block"]:
         raise Stop(BLOCKED, "\n".join(one.message for one in blocking), "\n  -> ".join(dict.fromkeys(one.fix for one in blocking)))
-    form, left_out = _form(config, schema, raw, training, target, found)
-    form = form.model_copy(update={"parted_by": how, "purged": purged, "left_out": tuple(left_out)})
+    part, target = seen.part, seen.target
+    form = form_of(config, schema, raw, seen)
     if schema.kind == "classification":
-        part, target = _of_known_classes(form.target, raw, part, target, table.horizon)
+        part, target = _of_known_classes(form.target, raw, part, target, config.columns.horizon)
     digest = _write(out, form, schema, raw, part, target, names)
     counts = np.bincount(part, minlength=3)
-    parts = {"train": int(counts[1]), "held_out": int(counts[2]), "unused": int(counts[0]) - int((~usable).sum())}
-    return Built(form, digest, raw.read, rejected, raw.by_reason, findings, parts)
+    unknown = int(np.isnan(seen.target).sum())
+    parts = {"train": int(counts[1]), "held_out": int(counts[2]), "unused": int(counts[0]) - unknown}
+    return Built(form, digest, raw.read, raw.by_reason.total(), raw.by_reason, seen.findings, parts)
 
 
-def _targets(config: Config, schema: Schema, raw: Raw) -> tuple[Array, dict[str, Array]]:
-    """(what is to be learned of each row, NaN where it is unknown; rows that are rejected for it, by reason)."""
-    values = np.asarray(raw.arrays["target"], np.float64)
-    horizon = config.columns.horizon
-    if not horizon:
-        return values, {}
-    file, time = raw.arrays["file"], raw.arrays["time"]
-    order = np.lexsort((time, file))  # a file is a series of its own
-    ahead = np.full(len(values), np.nan)
-    ahead[order[:-horizon]] = values[order[horizon:]]
-    same = np.zeros(len(values), np.bool_)
-    same[order[:-horizon]] = file[order[:-horizon]] == file[order[horizon:]]
-    positive = (values > 0) & (ahead > 0)
-    target = np.full(len(values), np.nan)
-    good = same & positive
-    target[good] = np.log(ahead[good] / values[good])
-    if schema.kind == "classification":
-        target[good] = (target[good] > 0).astype(np.float64)
-    return target, {"no_future": np.flatnonzero(~same), "price_not_positive": np.flatnonzero(same & ~positive)}
-
-
-def _form(config: Config, schema: Schema, raw: Raw, training: Array, target: Array, found: Moments) -> tuple[Form, list[str]]:
-    """(the form, columns that are left out because they never change). training: the rows that are trained on."""
-    table, deviation = config.columns, found.deviation
+def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
+    """What goes into the network and what comes out. Raises Stop(1) where nothing can be learned of the training part."""
+    table, training, found = config.columns, seen.training, seen.found
+    deviation = found.deviation
     numbers, left_out = [], []
     for at, name in enumerate(schema.numbers):
         flat = not found.low[at] < found.high[at]
@@ -151,13 +107,18 @@ def _form(config: Config, schema: Schema, raw: Raw, training: Array, target: Arr
     if not numbers and not categories:
         raise Stop(BLOCKED, f"no column is left to learn from: {', '.join(left_out)} never change", "add columns that do")
     return Form(
-        numbers=tuple(numbers), categories=tuple(categories), target=_target(config, schema, raw, target[training]), parted_by="row"
-    ), left_out
+        numbers=tuple(numbers),
+        categories=tuple(categories),
+        target=_target(config, schema, raw, seen.target[training]),
+        parted_by=seen.parted_by,
+        purged=seen.purged,
+        left_out=tuple(left_out),
+    )
 
 
 def _target(config: Config, schema: Schema, raw: Raw, training: Array) -> Target:
     table = config.columns
-    facts: Json = {"name": schema.target, "kind": schema.kind, "horizon": table.horizon}
+    facts: Json = {"name": table.target, "kind": schema.kind, "horizon": table.horizon}
     if schema.kind == "regression":
         mean, scale = float(training.mean()), float(training.std())
         if not scale > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.units import listed
 from holdfast.rows.files.stream import bare_suffix, open_stream, read_head
 
-LINE = "\0line"  # the column of a chunk with the number of the line, or of the row where a file has no lines; no column is named so
+# columns of a chunk that no table has: the number of the line (of the row, in a file without lines), and a line of too many fields
+LINE, RAGGED = "\0line", "\0ragged"
 MOST_COLUMNS = 10_000
 _LONGEST_HEADER = 1 << 24
 _SHOWN = 12
@@ -28,7 +30,7 @@ _BINARY: dict[str, Callable[[Path], pl.LazyFrame]] = {
 
 @dataclass(frozen=True)
 class Frames:
-    """A file's columns, and its rows: `chunks(wanted, rows)` gives frames of at most so many rows with these columns and LINE."""
+    """A file's columns, and its rows: `chunks(wanted, rows)` gives frames of at most so many rows with these columns, LINE and RAGGED."""
 
     file: Path
     names: tuple[str, ...]
@@ -83,7 +85,7 @@ def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: l
     empty = not all(map(bytes.strip, lines))
     text = b"".join([line for line in lines if line.strip()] if empty else lines)
     if not text:
-        return pl.DataFrame(schema={**dict.fromkeys(wanted, pl.String), LINE: pl.Int64})
+        return pl.DataFrame(schema={**dict.fromkeys(wanted, pl.String), LINE: pl.Int64, RAGGED: pl.String})
     frame = pl.read_csv(
         io.BytesIO(text),
         has_header=False,
@@ -99,7 +101,16 @@ def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: l
         raise Stop(
             BLOCKED, f"{text_of}: a field has a line break in quotes", "write the table as Parquet, or take line breaks out of its fields"
         )
-    return frame.select(wanted).with_columns(pl.Series(LINE, numbers, pl.Int64))
+    ragged = [_if_ragged(line, separator, len(names)) for line in lines if not empty or line.strip()]
+    return frame.select(wanted).with_columns(pl.Series(LINE, numbers, pl.Int64), pl.Series(RAGGED, ragged, pl.String))
+
+
+def _if_ragged(line: bytes, separator: str, most: int) -> str | None:
+    """The line, where it has more fields; a separator in quotes parts none."""
+    if line.count(separator.encode()) < most:
+        return None
+    text = line.decode("utf-8", "replace").rstrip("\r\n")
+    return text if b'"' not in line or len(next(csv.reader([text], delimiter=separator))) > most else None
 
 
 def _binary(file: Path) -> Frames:
@@ -115,7 +126,8 @@ def _binary(file: Path) -> Frames:
             frame = scanned.select(wanted).slice(first, rows).collect()
             if not len(frame):
                 return
-            yield frame.with_columns(pl.Series(LINE, range(first + 1, first + 1 + len(frame)), pl.Int64))
+            numbers = range(first + 1, first + 1 + len(frame))
+            yield frame.with_columns(pl.Series(LINE, numbers, pl.Int64), pl.lit(None, pl.String).alias(RAGGED))
             first += len(frame)
 
     return Frames(file, tuple(schema.names()), chunks)

@@ -16,13 +16,16 @@ import polars as pl
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
-from holdfast.rows.table.frames import LINE, Frames, as_text
+from holdfast.rows.alike.seen import Seen
+from holdfast.rows.table.frames import LINE, RAGGED, Frames, as_text
 from holdfast.rows.table.schema import MISSING, Schema
 from holdfast.rows.table.times import NONE, times_of
 
 CHUNK = 50_000  # rows
+_QUOTED = 60  # characters of a value
 Array = npt.NDArray[Any]
 REASONS = {
+    "too_many_fields": "the line has more fields than the header names",
     "time_unreadable": "the column of times holds no time",
     "target_missing": "the target has no value",
     "target_not_a_number": "the target is a text, numbers are to be learned",
@@ -31,12 +34,15 @@ REASONS = {
     "value_missing": "a number is missing, and table.missing is reject",
 }
 _KINDS: dict[str, np.dtype[Any]] = {"file": np.dtype("<i4"), "line": np.dtype("<i8"), "time": np.dtype("<i8"), "target": np.dtype("<f8")}
-_KINDS |= {"numbers": np.dtype("<f8"), "codes": np.dtype("<i4"), "group": np.dtype("<i4"), "hash": np.dtype("<u8")}
+_KINDS |= {"numbers": np.dtype("<f8"), "codes": np.dtype("<i4"), "group": np.dtype("<i4")}
 
 
 @dataclass
 class Raw:
-    """What the first pass wrote down, mapped, and what it counted. names: the values of each column of names, by code."""
+    """What the first pass wrote down, mapped, and what it counted. names: the values of each column of names, by code.
+
+    uncounted: columns of names with too many values, whose codes were not kept; repeated: kept rows that stood there before.
+    """
 
     arrays: dict[str, Array]
     names: dict[str, list[str]]
@@ -47,6 +53,8 @@ class Raw:
     zoned: int
     plain: int
     first_reject: str | None
+    uncounted: frozenset[str]
+    repeated: int
 
 
 @dataclass
@@ -63,10 +71,20 @@ class _Codes:
 
 
 class Intake:
-    """Takes the chunks of all files in order. folder: for what it writes down; reject: is given each row that is rejected."""
+    """Takes the chunks of all files in order. folder: for what it writes down; reject: is given each row that is rejected.
 
-    def __init__(self, schema: Schema, missing: str, most_names: int, folder: Path, reject: Callable[[Json], None]) -> None:
+    strict: raise Stop(1) at a column of names with too many values, instead of counting it no further. keep: is given all columns of each
+    chunk's kept rows.
+    """
+
+    def __init__(
+        self, schema: Schema, missing: str, most_names: int, folder: Path, reject: Callable[[Json], None],
+        strict: bool = True, keep: Callable[[pl.DataFrame], None] | None = None,
+    ) -> None:  # fmt: skip
         self.schema, self.missing, self.most_names, self.reject = schema, missing, most_names, reject
+        self.strict, self.keep = strict, keep
+        self.uncounted: set[str] = set()
+        self.seen, self.repeated = Seen(), 0
         self.folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -80,7 +98,7 @@ class Intake:
 
     def take(self, frames: Frames, number: int) -> None:
         """All rows of the file of this number."""
-        for frame in frames.chunks(self.schema.wanted, CHUNK):
+        for frame in frames.chunks(list(frames.names) if self.keep else self.schema.wanted, CHUNK):
             self._chunk(frame, str(frames.file), number)
 
     def done(self) -> Raw:
@@ -96,7 +114,8 @@ class Intake:
             shape = shapes.get(name, (-1,))
             arrays[name] = flat.reshape(rows, shape[1]) if len(shape) == 2 else flat
         names = {name: list(codes.of) for name, codes in self.codes.items()}
-        return Raw(arrays, names, list(self.classes.of), self.read, self.by_reason, self.counts, self.zoned, self.plain, self.first_reject)
+        return Raw(arrays, names, list(self.classes.of), self.read, self.by_reason, self.counts, self.zoned, self.plain, self.first_reject,
+                   frozenset(self.uncounted), self.repeated)  # fmt: skip
 
     def close(self) -> None:
         for handle in self.handles.values():
@@ -107,61 +126,82 @@ class Intake:
         schema, count = self.schema, len(frame)
         self.read += count
         reason = np.full(count, -1, np.int8)
+        column = np.full(count, -1, np.int32)
         names = list(REASONS)
 
-        def mark(name: str, where: Array) -> None:
-            reason[where & (reason < 0)] = names.index(name)
+        def mark(name: str, where: Array, of: str | None = None) -> None:
+            new = where & (reason < 0)
+            reason[new], column[new] = names.index(name), -1 if of is None else frame.columns.index(of)
 
+        mark("too_many_fields", frame[RAGGED].is_not_null().to_numpy())
         time = np.zeros(count, np.int64)
         if schema.time:
             time, zoned, plain = times_of(frame[schema.time], "UTC")
             self.zoned, self.plain = self.zoned + zoned, self.plain + plain
-            mark("time_unreadable", time == NONE)
-        target = self._target(frame[schema.target], mark)
+            mark("time_unreadable", time == NONE, schema.time)
+        target = self._target(frame[schema.target], mark) if schema.target else np.zeros(count)
         numbers = np.empty((count, len(schema.numbers)))
         for at, name in enumerate(schema.numbers):
             numbers[:, at], texts = _numbers(frame[name])
             infinite = np.isinf(numbers[:, at])
             missing = np.isnan(numbers[:, at]) & ~texts
             self.counts[name].update({"texts": int(texts.sum()), "infinite": int(infinite.sum()), "missing": int(missing.sum())})
-            mark("text_in_number", texts)
-            mark("infinite_number", infinite)
+            mark("text_in_number", texts, name)
+            mark("infinite_number", infinite, name)
             if self.missing == "reject":
-                mark("value_missing", missing)
+                mark("value_missing", missing, name)
         good = reason < 0
-        self._reject(frame, reason, file)
+        self._reject(frame, reason, column, file)
         codes = np.empty((count, len(schema.categories)), np.int32)
         for at, name in enumerate(schema.categories):
-            codes[:, at] = self.codes[name].take(_names(frame[name]))
-            if len(self.codes[name].of) > 8 * self.most_names:
-                raise _too_many(name, len(self.codes[name].of), self.most_names)
+            codes[:, at] = self._codes(name, frame[name])
         group = self.groups.take(_names(frame[schema.group])) if schema.group else np.zeros(count, np.int32)
-        repeated = frame.drop(LINE).hash_rows(seed=1).to_numpy()
+        hashes = frame.select(schema.wanted).hash_rows(seed=1).to_numpy().view(np.int64)[good]
+        self.repeated += int(self.seen.add(hashes).sum())
         self._write({"file": np.full(count, number), "line": frame[LINE].to_numpy(), "time": time, "target": target}, good)
-        self._write({"numbers": numbers, "codes": codes, "group": group, "hash": repeated}, good)
+        self._write({"numbers": numbers, "codes": codes, "group": group}, good)
+        if self.keep:
+            self.keep(frame.filter(pl.Series(good)).drop(LINE, RAGGED))
 
-    def _target(self, values: pl.Series, mark: Callable[[str, Array], None]) -> Array:
+    def _codes(self, name: str, values: pl.Series) -> Array:
+        """Codes of a column of names; -1 of one that has too many values."""
+        if name in self.uncounted:
+            return np.full(len(values), -1, np.int32)
+        codes = self.codes[name].take(_names(values))
+        if len(self.codes[name].of) > 8 * self.most_names:
+            if self.strict:
+                raise _too_many(name, len(self.codes[name].of), self.most_names)
+            self.uncounted.add(name)
+        return codes
+
+    def _target(self, values: pl.Series, mark: Callable[[str, Array, str], None]) -> Array:
         if self.schema.kind == "regression" or self.schema.target in self.schema.numbers:
             found, texts = _numbers(values)
-            mark("target_not_a_number", texts | np.isinf(found))
-            mark("target_missing", np.isnan(found))
+            mark("target_not_a_number", texts | np.isinf(found), values.name)
+            mark("target_missing", np.isnan(found), values.name)
             return found
         codes = self.classes.take(_names(values)).astype(np.float64)
-        mark("target_missing", codes < 0)
+        mark("target_missing", codes < 0, values.name)
         return codes
 
     def _write(self, arrays: dict[str, Array], good: Array) -> None:
         for name, values in arrays.items():
             self.handles[name].write(np.ascontiguousarray(values[good], _KINDS[name]).tobytes())
 
-    def _reject(self, frame: pl.DataFrame, reason: Array, file: str) -> None:
+    def _reject(self, frame: pl.DataFrame, reason: Array, column: Array, file: str) -> None:
+        """column: number of the column that a row is rejected for; -1: for none."""
         bad, names = np.flatnonzero(reason >= 0), list(REASONS)
         self.by_reason.update(names[which] for which in reason[bad])
-        for row, which in zip(frame[bad.tolist()].iter_rows(named=True) if len(bad) else (), reason[bad], strict=True):
-            line, name = row.pop(LINE), names[which]
-            raw = orjson.dumps(row, default=str).decode("utf-8", "replace")
-            self.first_reject = self.first_reject or f"{file}:{line}: {REASONS[name]}"
-            self.reject({"file": file, "line": line, "reason": name, "detail": REASONS[name], "raw": raw})
+        rows = frame[bad.tolist()].iter_rows(named=True) if len(bad) else ()
+        for row, which, of in zip(rows, reason[bad], column[bad], strict=True):
+            line, name, ragged = row.pop(LINE), names[which], row.pop(RAGGED)
+            detail = REASONS[name]
+            if of >= 0:
+                value = row[frame.columns[of]]
+                detail += f": {frame.columns[of]}" + ("" if value is None else f" is {str(value)[:_QUOTED]!r}")
+            raw = ragged or orjson.dumps(row, default=str).decode("utf-8", "replace")
+            self.first_reject = self.first_reject or f"{file}:{line}: {detail}"
+            self.reject({"file": file, "line": line, "reason": name, "detail": detail, "raw": raw})
 
 
 def _too_many(name: str, count: int, most: int) -> Stop:

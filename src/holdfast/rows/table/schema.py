@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 
-from holdfast.core.config.config import Config
 from holdfast.core.config.table import Table
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.rows.table.frames import Frames, open_frames
+from holdfast.rows.table.times import NONE, times_of
 
 _LOOKED_AT = 20_000  # rows
+_TIMES = 1000  # values
 _NUMBERS = 0.5  # of the values that are there: a column of so many numbers is one of numbers
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
 
@@ -25,10 +27,12 @@ class Schema:
 
     numbers: tuple[str, ...]
     categories: tuple[str, ...]
-    target: str
+    target: str | None  # None: what is to be learned is not told
     kind: Literal["regression", "classification"]
     time: str | None
     group: str | None
+
+    others: tuple[str, ...] = ()  # further columns of times: no features
 
     @property
     def wanted(self) -> list[str]:
@@ -36,9 +40,9 @@ class Schema:
         return list(dict.fromkeys([*self.numbers, *self.categories, *others]))
 
 
-def open_all(config: Config) -> list[Frames]:
-    """The files of a run, those held out at the end. Raises Stop(1) where they do not have the same columns."""
-    files = [open_frames(Path(name)) for name in (*config.data.files, *config.data.held_out_files)]
+def open_all(names: Sequence[str]) -> list[Frames]:
+    """Look at the columns of these files. Raises Stop(1) where they are not the same."""
+    files = [open_frames(Path(name)) for name in names]
     first = files[0]
     for other in files[1:]:
         less, more = sorted({*first.names} - {*other.names}), sorted({*other.names} - {*first.names})
@@ -69,6 +73,26 @@ def schema_of(frames: Frames, table: Table) -> Schema:
     kind = table.kind if table.kind != "auto" else _kind(head[table.target], table)
     numbers = tuple(name for name in names if name not in named)
     return Schema(numbers, tuple(name for name in names if name in named), table.target, kind, table.time, table.group)
+
+
+def found_schema(frames: Frames) -> Schema:
+    """What the columns seem to be where nothing is told of them: numbers, names, times. Raises Stop(1) where there is no row."""
+    head = next(frames.chunks(list(frames.names), _LOOKED_AT), None)
+    if head is None or not len(head):
+        raise Stop(BLOCKED, f"{frames.file} holds no row", "give a table with rows")
+    times = [name for name in frames.names if _is_times(head[name])]
+    numbers = tuple(name for name in frames.names if name not in times and _is_numbers(head[name], name))
+    names = tuple(name for name in frames.names if name not in times and name not in numbers)
+    return Schema(numbers, names, None, "regression", times[0] if times else None, None, tuple(times[1:]))
+
+
+def _is_times(values: pl.Series) -> bool:
+    if values.dtype.is_temporal():
+        return True
+    if values.dtype != pl.String or _is_numbers(values, values.name):
+        return False
+    there = values.drop_nulls().head(_TIMES)
+    return bool(len(there)) and bool((times_of(there, "UTC").at != NONE).mean() >= _NUMBERS)
 
 
 def _kind(target: pl.Series, table: Table) -> Literal["regression", "classification"]:

@@ -70,9 +70,7 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
     if schema.time:
         sample = sample[np.argsort(raw.arrays["time"][sample], kind="stable")]
     columns = _numbers(raw, schema, sample, target, found, horizon)
-    columns += [ColumnFacts(name=name, kind="category", rows=len(training), distinct=len(raw.names[name])) for name in schema.categories]
-    hashes = raw.arrays["hash"]
-    repeated = len(hashes) - len(np.unique(hashes))
+    columns += [_names(raw, name, at, training) for at, name in enumerate(schema.categories)]
     classes: dict[int, dict[str, int]] = {TRAINING: {}, HELD_OUT: {}}
     if schema.kind == "classification" and not horizon:
         for which in classes:
@@ -80,8 +78,8 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
             classes[which] = {raw.classes[code]: counts[code] for code in sorted(counts)}
     return TableFacts(
         columns=columns,
-        rows=len(hashes),
-        repeated_rows=repeated,
+        rows=len(target),
+        repeated_rows=raw.repeated,
         unreadable_times=raw.by_reason["time_unreadable"],
         zoned=raw.zoned,
         plain=raw.plain,
@@ -116,6 +114,13 @@ def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Mome
             )
         )
     return columns
+
+
+def _names(raw: Raw, name: str, at: int, training: Array) -> ColumnFacts:
+    missing = sum(int((raw.arrays["codes"][some, at] < 0).sum()) for some in chunks(training)) if name not in raw.uncounted else 0
+    return ColumnFacts(
+        name=name, kind="category", rows=len(training), distinct=len(raw.names[name]), missing=missing, uncounted=name in raw.uncounted
+    )
 
 
 def _match(column: Array, target: Array, price: Array | None, in_time: bool, horizon: int | None) -> tuple[float, int]:

@@ -1,0 +1,26 @@
+"""A column of names with too many values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.core.cards.table_check import TableCheck, TableFacts
+from holdfast.core.units import listed
+
+
+def look(table: TableFacts) -> Iterator[str]:
+    found = [f"{one.name} (more than {one.distinct:,})" for one in table.columns if one.uncounted]
+    if found:
+        yield f"columns with so many different texts that they are no names of kinds: {listed(found)}"
+
+
+CARD = TableCheck(
+    title="A column of names with too many values",
+    why="A value that few rows share teaches nothing about other rows: an id, a free text, a time in an unknown form. A run refuses it.",
+    source=["https://scikit-learn.org/stable/modules/preprocessing.html#infrequent-categories"],
+    severity="warn",
+    fix="leave it out with table.ignore, name it as table.time or table.group, or raise table.max_categories",
+    look=look,
+    hits=[{"columns": [{"name": "id", "kind": "category", "distinct": 8001, "uncounted": True}]}],
+    misses=[{"columns": [{"name": "kind", "kind": "category", "distinct": 40}]}],
+)

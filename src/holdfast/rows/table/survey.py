@@ -1,0 +1,85 @@
+"""Look at a whole table: every row kept or rejected, what is learned of each, what it is for, what its checks find. Writes no result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.book import cards_of
+from holdfast.core.cards.table_check import TableFacts
+from holdfast.core.config.config import Config
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.types import Finding
+from holdfast.rows.table.intake import Raw
+from holdfast.rows.table.schema import Schema
+from holdfast.rows.table.split import part_rows
+from holdfast.rows.table.statistics import Moments, facts_of, moments
+from holdfast.rows.table.table_set import TRAINING
+
+Array = npt.NDArray[Any]
+LATE = {"no_future": "no row lies so far ahead", "price_not_positive": "a return needs values above 0, now and ahead"}
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """A table that was looked at. target: what is learned of each kept row, NaN where it is unknown; late: rows without it, by reason;
+    part: what each is for; found: moments of the columns of numbers over the training part."""
+
+    target: Array
+    late: dict[str, Array]
+    part: Array
+    training: Array
+    parted_by: Literal["row", "group", "time", "file"]
+    purged: int
+    found: Moments
+    findings: list[Finding]
+
+
+def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
+    """Raises Stop(1) where no row is left to train on."""
+    arrays, horizon = raw.arrays, config.columns.horizon
+    target, late = _targets(schema, raw, horizon)
+    usable = ~np.isnan(target)
+    if not usable.any():
+        reasons = raw.by_reason + Counter({reason: len(rows) for reason, rows in late.items()})
+        told = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common()) or "the files hold no row"
+        raise Stop(BLOCKED, f"no row can be trained on: {told}", f"the first: {raw.first_reject}" if raw.first_reject else "")
+    part, how, purged = part_rows(config, usable, arrays["file"], arrays["time"], arrays["group"])
+    training = np.flatnonzero(part == TRAINING)
+    if not len(training):
+        raise Stop(BLOCKED, "no rows left to train on: all of them are held out", "hold out fewer (data.held_out)")
+    found = moments(arrays["numbers"], training)
+    return Surveyed(target, late, part, training, how, purged, found, judge(facts_of(raw, schema, part, target, found, horizon)))
+
+
+def judge(facts: TableFacts) -> list[Finding]:
+    """What the checks of tables find."""
+    return [
+        Finding(card.id, card.severity, text, card.fix, str(card.source[0]))
+        for card in cards_of("checks_tables").values()
+        for text in card.look(facts)
+    ]
+
+
+def _targets(schema: Schema, raw: Raw, horizon: int | None) -> tuple[Array, dict[str, Array]]:
+    """(what is to be learned of each row, NaN where it is unknown; rows that are rejected for it, by reason)."""
+    values = np.asarray(raw.arrays["target"], np.float64)
+    if not horizon:
+        return values, {}
+    file, time = raw.arrays["file"], raw.arrays["time"]
+    order = np.lexsort((time, file))  # a file is a series of its own
+    ahead = np.full(len(values), np.nan)
+    ahead[order[:-horizon]] = values[order[horizon:]]
+    same = np.zeros(len(values), np.bool_)
+    same[order[:-horizon]] = file[order[:-horizon]] == file[order[horizon:]]
+    positive = (values > 0) & (ahead > 0)
+    target = np.full(len(values), np.nan)
+    good = same & positive
+    target[good] = np.log(ahead[good] / values[good])
+    if schema.kind == "classification":
+        target[good] = (target[good] > 0).astype(np.float64)
+    return target, {"no_future": np.flatnonzero(~same), "price_not_positive": np.flatnonzero(same & ~positive)}

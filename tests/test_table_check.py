@@ -1,0 +1,118 @@
+"""`data check` and `data clean` of tables: every row accounted for, what a run would refuse told before it, rows of text left alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from conftest import lines
+from holdfast.cli import main
+from holdfast.core.files import Json
+
+ODD = """when,x,kind,y
+2025-01-01T00:00:00Z,1,a,1.5
+2025-01-01T00:01:00Z,2,b,2.5
+2025-01-01T00:02:00Z,three,a,3.5
+
+2025-01-01T00:03:00Z,inf,b,4.5
+2025-01-01T00:04:00Z,5,a,
+2025-01-01T00:05:00Z,6,a,6,1.5
+nonsense,6,a,1
+2025-01-01T00:07:00Z,,"a,b",1.5
+2025-01-01T00:08:00Z,1,a,six
+"""
+REASONS = {4: "text_in_number", 6: "infinite_number", 7: "target_missing", 8: "too_many_fields", 9: "time_unreadable"}
+REASONS |= {11: "target_not_a_number"}
+COUNTS = {"rows", "kept", "mended", "rejected", "by_reason", "tokens", "duplicates", "near_duplicates", "seconds"}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    (tmp_path / "odd.csv").write_text(ODD)
+    return tmp_path / "odd.csv"
+
+
+def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> Json:
+    capsys.readouterr()
+    assert main(["data", *map(str, arguments), "--json"]) == code
+    found: Json = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
+def test_a_cleaned_table_holds_every_row_or_its_reason(form: str, odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, rejects = tmp_path / f"clean.{form}", tmp_path / "rejects.jsonl"
+    answer = told(capsys, 0, "clean", odd, "--target", "y", "--time", "when", "--out", out, "--rejects", rejects)
+    assert set(answer) >= COUNTS and answer["rows"] == 9 == answer["kept"] + answer["mended"] + answer["rejected"]
+    found = lines(rejects)
+    assert {row["line"]: row["reason"] for row in found} == REASONS
+    assert "x is 'three'" in found[0]["detail"] and found[3]["raw"] == "2025-01-01T00:05:00Z,6,a,6,1.5"
+    table = {"csv": pl.read_csv, "parquet": pl.read_parquet, "jsonl": pl.read_ndjson}[form](out)
+    assert table.columns == ["when", "x", "kind", "y"] and len(table) == answer["kept"] == 3
+    assert table["kind"].to_list() == ["a", "b", "a,b"] and table["x"].cast(pl.Float64).to_list() == [1.0, 2.0, None]
+    if form != "jsonl":  # which no run on tables reads
+        again = told(capsys, 0, "clean", out, "--target", "y", "--time", "when", "--out", tmp_path / f"2.{form}", "--rejects", rejects)
+        assert again["rejected"] == 0 and (tmp_path / f"2.{form}").read_bytes() == out.read_bytes()
+
+
+def test_a_table_is_known_by_its_columns(odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = told(capsys, 1, "check", odd)
+    assert answer["target"] is None and answer["time"] == "when" and answer["rejected"] == 5
+    kinds = {column["name"]: column["kind"] for column in answer["columns"]}
+    assert kinds == {"when": "time", "x": "number", "y": "number", "kind": "name"}
+    assert {"text-in-numbers", "infinite-numbers"} <= {finding["id"] for finding in answer["findings"]}
+    (tmp_path / "text.csv").write_text("id,Question,Answer\n1,Name a tree,birch\n2,Name a bird,wren\n")
+    assert told(capsys, 0, "check", tmp_path / "text.csv")["layouts"] == {"question-answer": 2}
+
+
+def test_what_its_run_would_refuse_is_told_by_the_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"2025-01-01T{n // 60:02}:{n % 60:02}:00Z,{n % 7},{n * 7 % 31 + 1},{(n + 1) * 7 % 31 + 1}\n" for n in range(90))
+    (tmp_path / "t.csv").write_text(f"t,x,close,next\n{rows}")
+    table: dict[str, Any] = {"target": "close", "time": "t", "horizon": 5}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"task": "tabular", "data": {"files": "t.csv", "held_out": 0.2}, "table": table}))
+    answer = told(capsys, 1, "check", "--config", tmp_path / "c.yaml")
+    assert answer["rejected"] == 0 and answer["notes"] == {"no_future": 5}
+    assert [one["severity"] for one in answer["findings"] if one["id"] == "leaking-column"] == ["block"]
+    page = tmp_path / "page.html"
+    table["ignore"] = "next"
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"task": "tabular", "data": {"files": "t.csv", "held_out": 0.2}, "table": table}))
+    assert told(capsys, 0, "check", "--config", tmp_path / "c.yaml", "--html", page)["learned"] == "regression"
+    assert "Every row accounted for" in page.read_text()
+
+
+def test_a_column_of_ids_stops_no_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("id,x,y\n" + "".join(f"id-{n},{n},{n % 7}\n" for n in range(9000)))
+    answer = told(capsys, 0, "check", tmp_path / "t.csv")
+    assert [one["id"] for one in answer["findings"]] == ["many-names"]
+    assert next(column for column in answer["columns"] if column["name"] == "id")["values"] is None
+
+
+REFUSED = {
+    "nothing named": (["check"], 2, "no file is named"),
+    "no such target": (["check", "odd.csv", "--target", "Y"], 1, "has no column Y"),
+    "a time alone": (["check", "odd.csv", "--time", "when"], 2, "--time belongs to --target"),
+    "an option of text": (["check", "odd.csv", "--redact"], 2, "--redact is for rows of text"),
+    "another form": (["clean", "odd.csv", "--out", "o.xlsx", "--rejects", "r.jsonl"], 2, "a table is written as"),
+    "over the input": (["clean", "odd.csv", "--out", "odd.csv", "--rejects", "r.jsonl"], 2, "one of the inputs"),
+    "columns differ": (["check", "odd.csv", "other.csv"], 1, "lacks"),
+    "many columns": (["check", "wide.csv", "--target", "c1"], 1, "has 20,000 columns"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_looked_at_is_told_in_a_sentence(
+    name: str, odd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(odd.parent)
+    Path("other.csv").write_text("when,x\n2025-01-01,1\n")
+    Path("wide.csv").write_text(",".join(f"c{n}" for n in range(20_000)) + "\n")
+    arguments, code, said = REFUSED[name]
+    assert main(["data", *arguments]) == code
+    text = capsys.readouterr().err
+    assert said in text and "Traceback" not in text and len(text) < 600
+    assert odd.read_text() == ODD
