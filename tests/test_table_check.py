@@ -116,3 +116,12 @@ def test_what_cannot_be_looked_at_is_told_in_a_sentence(
     text = capsys.readouterr().err
     assert said in text and "Traceback" not in text and len(text) < 600
     assert odd.read_text() == ODD
+
+
+def test_short_lines_have_missing_values_and_an_open_quote_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "short.csv").write_text("x,z,y\n1,2\n2,3\n4,5\n")
+    answer = told(capsys, 1, "check", tmp_path / "short.csv", "--target", "y")
+    assert answer["by_reason"] == {"target_missing": 3} and answer["findings"][0]["severity"] == "block"
+    (tmp_path / "open.csv").write_text('x,y\n1,2\n"3,4\n5,6\n')
+    assert main(["data", "check", str(tmp_path / "open.csv"), "--target", "y"]) == 1
+    assert "a quote that is not closed" in capsys.readouterr().err

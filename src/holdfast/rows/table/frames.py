@@ -86,20 +86,27 @@ def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: l
     text = b"".join([line for line in lines if line.strip()] if empty else lines)
     if not text:
         return pl.DataFrame(schema={**dict.fromkeys(wanted, pl.String), LINE: pl.Int64, RAGGED: pl.String})
-    frame = pl.read_csv(
-        io.BytesIO(text),
-        has_header=False,
-        schema=dict.fromkeys(names, pl.String),
-        separator=separator,
-        truncate_ragged_lines=True,
-        encoding="utf8-lossy",
-        quote_char='"' if b'"' in text else None,
-    )
+    # polars takes the number of columns from the first line, which may be a short one
+    full = separator.encode() * (len(names) - 1) + b"\n" if len(names) > 1 else b""
+    told = f"lines {first:,} to {first + len(lines) - 1:,}"
+    try:
+        frame = pl.read_csv(
+            io.BytesIO(full + text),
+            has_header=False,
+            schema=dict.fromkeys(names, pl.String),
+            separator=separator,
+            truncate_ragged_lines=True,
+            encoding="utf8-lossy",
+            quote_char='"' if b'"' in text else None,
+        )[bool(full) :]
+    except pl.exceptions.PolarsError as error:
+        raise Stop(BLOCKED, f"{told} cannot be read as CSV: {str(error).splitlines()[0]}", "look for a quote that is not closed") from None
     numbers = [first + at for at in range(len(lines)) if lines[at].strip()] if empty else range(first, first + len(lines))
     if len(frame) != len(numbers):
-        text_of = f"lines {first:,} to {first + len(lines) - 1:,} hold {len(frame):,} rows"
         raise Stop(
-            BLOCKED, f"{text_of}: a field has a line break in quotes", "write the table as Parquet, or take line breaks out of its fields"
+            BLOCKED,
+            f"{told} hold {len(frame):,} rows: a field has a line break in quotes",
+            "write the table as Parquet, or take line breaks out of its fields",
         )
     ragged = [_if_ragged(line, separator, len(names)) for line in lines if not empty or line.strip()]
     return frame.select(wanted).with_columns(pl.Series(LINE, numbers, pl.Int64), pl.Series(RAGGED, ragged, pl.String))

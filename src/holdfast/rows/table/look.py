@@ -43,10 +43,12 @@ def seems_a_table(files: list[str]) -> bool:
     try:
         frames = open_frames(Path(files[0]))
         schema = found_schema(frames)
+        head = next(frames.chunks(list(frames.names), _LOOKED_AT))
         rows = list(islice(read_rows(files[0]), _LOOKED_AT))
     except (Stop, OSError):
         return False
-    counted = len(schema.numbers) + len(schema.others) + bool(schema.time)
+    filled = [name for name in schema.numbers if head[name].null_count() < len(head)]
+    counted = len(filled) + len(schema.others) + bool(schema.time)
     return 2 * counted >= len(frames.names) and not any(isinstance(row, RawRow) and _is_text(row.value) for row in rows)
 
 
