@@ -19,9 +19,9 @@ from holdfast.core.types import Finding
 from holdfast.rows.table.form import Category, Form, Number, Target
 from holdfast.rows.table.intake import Intake, Raw
 from holdfast.rows.table.schema import Schema, open_all, schema_of
-from holdfast.rows.table.statistics import chunks
+from holdfast.rows.table.statistics import chunks, counts_of, moments
 from holdfast.rows.table.survey import LATE, Surveyed, survey
-from holdfast.rows.table.table_set import UNUSED
+from holdfast.rows.table.table_set import TRAINING, UNUSED
 from holdfast.rows.tokens.arrays import header_of, in_file_order
 
 Array = npt.NDArray[Any]
@@ -68,9 +68,12 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[
         raise Stop(BLOCKED, "\n".join(one.message for one in blocking), "\n  -> ".join(dict.fromkeys(one.fix for one in blocking)))
     part, target = seen.part, seen.target
     form = form_of(config, schema, raw, seen)
+    scaled: Callable[[Array], Array] = form.target.scaled
     if schema.kind == "classification":
-        part, target = _of_known_classes(form.target, raw, part, target, config.columns.horizon)
-    digest = _write(out, form, schema, raw, part, target, names)
+        scaled = _class_numbers(form.target, raw, config.columns.horizon)
+        for some in chunks(len(part)):  # rows of a class that no training row has are not used
+            part[some][scaled(target[some]) < 0] = UNUSED
+    digest = _write(out, form, schema, raw, part, lambda some: scaled(target[some]), names)
     counts = np.bincount(part, minlength=3)
     unknown = int(np.isnan(seen.target).sum())
     parts = {"train": int(counts[1]), "held_out": int(counts[2]), "unused": int(counts[0]) - unknown}
@@ -79,13 +82,13 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[
 
 def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
     """What goes into the network and what comes out. Raises Stop(1) where nothing can be learned of the training part."""
-    table, training, found = config.columns, seen.training, seen.found
-    deviation = found.deviation
+    table, found, training = config.columns, seen.found, seen.part == TRAINING
+    deviation, rows = found.deviation, int(training.sum())
     numbers, left_out = [], []
     for at, name in enumerate(schema.numbers):
         flat = not found.low[at] < found.high[at]
         missing = int(found.missing[at])
-        indicator = table.missing == "indicator" and 0 < missing < len(training)
+        indicator = table.missing == "indicator" and 0 < missing < rows
         if flat and not (indicator and found.count[at]):
             left_out.append(name)
             continue
@@ -95,12 +98,12 @@ def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
         numbers.append(Number(name=name, mean=mean, scale=scale, indicator=indicator, missing=missing, **extremes))
     categories = []
     for at, name in enumerate(schema.categories):
-        codes = np.asarray(raw.arrays["codes"][:, at])[training]
-        there = np.unique(codes[codes >= 0])
+        counts = counts_of(raw.arrays["codes"][:, at], training)
+        there = [code for code in counts if code >= 0]
         if len(there) > table.max_categories:
             text = f"the column {name} has {len(there):,} different texts, table.max_categories is {table.max_categories:,}"
             raise Stop(BLOCKED, text, "leave it out with table.ignore, or raise table.max_categories")
-        if len(there) < 2 and (codes >= 0).all():
+        if len(there) < 2 and -1 not in counts:
             left_out.append(name)
             continue
         categories.append(Category(name=name, values=tuple(raw.names[name][code] for code in there)))
@@ -109,22 +112,23 @@ def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
     return Form(
         numbers=tuple(numbers),
         categories=tuple(categories),
-        target=_target(config, schema, raw, seen.target[training]),
+        target=_target(config, schema, raw, seen.target, training),
         parted_by=seen.parted_by,
         purged=seen.purged,
         left_out=tuple(left_out),
     )
 
 
-def _target(config: Config, schema: Schema, raw: Raw, training: Array) -> Target:
+def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: Array) -> Target:
     table = config.columns
     facts: Json = {"name": table.target, "kind": schema.kind, "horizon": table.horizon}
     if schema.kind == "regression":
-        mean, scale = float(training.mean()), float(training.std())
+        found = moments(values[:, None], training)
+        mean, scale = float(found.mean[0]), float(found.deviation[0])
         if not scale > 0:
             raise Stop(BLOCKED, f"the target {schema.target} is {mean:g} in every training row", "correct table.target")
         return Target(**facts, mean=mean, scale=scale)
-    counts = Counter(training.astype(int).tolist())
+    counts = counts_of(values, training)
     names = {0: "falls", 1: "rises"} if table.horizon else dict(enumerate(raw.classes))
     order = sorted(counts) if table.horizon else sorted(counts, key=lambda code: _sort_key(names[code]))
     if len(order) < 2:
@@ -144,27 +148,24 @@ def _sort_key(name: str) -> tuple[bool, float, str]:
         return True, 0.0, name
 
 
-def _of_known_classes(target: Target, raw: Raw, part: Array, codes: Array, horizon: int | None) -> tuple[Array, Array]:
-    """Codes as numbers of the target's classes; rows of a class that no training row has are not used."""
+def _class_numbers(target: Target, raw: Raw, horizon: int | None) -> Callable[[Array], Array]:
+    """What makes numbers of the target's classes of codes: -1 for a class that no training row has, NaN where there is none."""
     names = ["falls", "rises"] if horizon else raw.classes
     place = {name: at for at, name in enumerate(target.classes)}
-    numbers = np.array([place.get(name, -1) for name in names], np.float64)
-    known = ~np.isnan(codes)
-    out = np.full(len(codes), np.nan)
-    out[known] = numbers[codes[known].astype(int)]
-    return np.where(known & (out < 0), UNUSED, part).astype(np.uint8), out
+    numbers = np.array([*(place.get(name, -1) for name in names), np.nan], np.float64)
+    return lambda codes: numbers[np.where(np.isnan(codes), len(names), codes).astype(int)]
 
 
-def _write(out: Path, form: Form, schema: Schema, raw: Raw, part: Array, target: Array, files: tuple[str, ...]) -> str:
+def _write(out: Path, form: Form, schema: Schema, raw: Raw, part: Array, target: Callable[[slice], Array], files: tuple[str, ...]) -> str:
     """Write the arrays one after the other, a chunk at a time; the SHA-256 of the file."""
     rows = len(part)
     wide = {"inputs": form.width, "codes": len(form.categories)}
     sizes = {name: rows * wide.get(name, 1) for name in _KINDS}
     digest = hashlib.sha256()
-    made: dict[str, Callable[[Array], Array]] = {
+    made: dict[str, Callable[[slice], Array]] = {
         "inputs": lambda some: _inputs(form, _columns(raw.arrays["numbers"], schema.numbers, [one.name for one in form.numbers], some)),
         "codes": lambda some: _codes(form, schema, raw, some),
-        "target": lambda some: np.nan_to_num(form.target.scaled(target[some])),
+        "target": lambda some: np.nan_to_num(target(some)),
         "part": lambda some: part[some],
         "file": lambda some: raw.arrays["file"][some],
         "line": lambda some: raw.arrays["line"][some],
@@ -177,15 +178,15 @@ def _write(out: Path, form: Form, schema: Schema, raw: Raw, part: Array, target:
     return digest.hexdigest()
 
 
-def _blocks(header: bytes, made: dict[str, Callable[[Array], Array]], rows: int) -> Iterator[bytes]:
+def _blocks(header: bytes, made: dict[str, Callable[[slice], Array]], rows: int) -> Iterator[bytes]:
     yield header
     for name in in_file_order(_KINDS):
-        for some in chunks(np.arange(rows)):
+        for some in chunks(rows):
             yield np.ascontiguousarray(made[name](some), _KINDS[name]).tobytes()
 
 
-def _columns(values: Array, names: tuple[str, ...], wanted: list[str], rows: Array) -> Array:
-    block = np.asarray(values[rows[0] : rows[-1] + 1], np.float64)
+def _columns(values: Array, names: tuple[str, ...], wanted: list[str], rows: slice) -> Array:
+    block = np.asarray(values[rows], np.float64)
     return block[:, [names.index(name) for name in wanted]]
 
 
@@ -196,11 +197,11 @@ def _inputs(form: Form, numbers: Array) -> Array:
     return np.concatenate([scaled, missing[:, form.indicators]], axis=1)
 
 
-def _codes(form: Form, schema: Schema, raw: Raw, rows: Array) -> Array:
+def _codes(form: Form, schema: Schema, raw: Raw, rows: slice) -> Array:
     """Codes of the form's categories: 0 for a name no training row has."""
-    out = np.zeros((len(rows), len(form.categories)), np.int32)
+    out = np.zeros((rows.stop - rows.start, len(form.categories)), np.int32)
     for at, category in enumerate(form.categories):
         place = {name: number + 1 for number, name in enumerate(category.values)}
         codes = np.array([*(place.get(name, 0) for name in raw.names[category.name]), 0], np.int32)
-        out[:, at] = codes[raw.arrays["codes"][rows[0] : rows[-1] + 1, schema.categories.index(category.name)]]
+        out[:, at] = codes[raw.arrays["codes"][rows, schema.categories.index(category.name)]]
     return out

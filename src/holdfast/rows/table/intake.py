@@ -21,7 +21,7 @@ from holdfast.rows.table.frames import LINE, RAGGED, Frames, as_text
 from holdfast.rows.table.schema import MISSING, Schema
 from holdfast.rows.table.times import NONE, times_of
 
-CHUNK = 50_000  # rows
+_CELLS, _ROWS = 2_000_000, 50_000  # of a chunk, at most
 _QUOTED = 60  # characters of a value
 Array = npt.NDArray[Any]
 REASONS = {
@@ -41,7 +41,8 @@ _KINDS |= {"numbers": np.dtype("<f8"), "codes": np.dtype("<i4"), "group": np.dty
 class Raw:
     """What the first pass wrote down, mapped, and what it counted. names: the values of each column of names, by code.
 
-    uncounted: columns of names with too many values, whose codes were not kept; repeated: kept rows that stood there before.
+    uncounted: columns of names with too many values, whose codes were not kept; repeated: kept rows that stood there before; folder: where
+    further arrays can be written.
     """
 
     arrays: dict[str, Array]
@@ -55,6 +56,7 @@ class Raw:
     first_reject: str | None
     uncounted: frozenset[str]
     repeated: int
+    folder: Path
 
 
 @dataclass
@@ -98,7 +100,8 @@ class Intake:
 
     def take(self, frames: Frames, number: int) -> None:
         """All rows of the file of this number."""
-        for frame in frames.chunks(list(frames.names) if self.keep else self.schema.wanted, CHUNK):
+        rows = max(1, min(_ROWS, _CELLS // len(frames.names)))
+        for frame in frames.chunks(list(frames.names) if self.keep else self.schema.wanted, rows):
             self._chunk(frame, str(frames.file), number)
 
     def done(self) -> Raw:
@@ -115,7 +118,7 @@ class Intake:
             arrays[name] = flat.reshape(rows, shape[1]) if len(shape) == 2 else flat
         names = {name: list(codes.of) for name, codes in self.codes.items()}
         return Raw(arrays, names, list(self.classes.of), self.read, self.by_reason, self.counts, self.zoned, self.plain, self.first_reject,
-                   frozenset(self.uncounted), self.repeated)  # fmt: skip
+                   frozenset(self.uncounted), self.repeated, self.folder)  # fmt: skip
 
     def close(self) -> None:
         for handle in self.handles.values():

@@ -131,7 +131,7 @@ def _unaimed(schema: Schema, raw: Raw) -> tuple[Counter[str], Moments | None, li
     count = len(raw.arrays["line"])
     if not count:
         return Counter(), None, [Finding("table", "block", "no row is left", "see the reasons above")]
-    found = moments(raw.arrays["numbers"], np.arange(count))
+    found = moments(raw.arrays["numbers"], np.ones(count, np.bool_))
     facts = facts_of(raw, schema, np.full(count, TRAINING, np.uint8), np.zeros(count), found, None)
     return Counter(), found, judge(facts)
 

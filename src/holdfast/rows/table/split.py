@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from holdfast.core.config.table import Table
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.order.shuffle import Stream, permutation
 from holdfast.core.order.step_table import split_rows
-from holdfast.rows.table.table_set import HELD_OUT, TRAINING, UNUSED
+from holdfast.rows.table.table_set import HELD_OUT, TRAINING, UNUSED, by_time
 
 Part = npt.NDArray[np.uint8]
 
@@ -31,7 +32,7 @@ def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[n
     elif not data.held_out or not len(rows):
         pass
     elif how == "time":
-        purged = _by_time(part, rows[np.argsort(time[rows], kind="stable")], time, table, data.held_out)
+        purged = _by_time(part, by_time(rows, time), time, table, data.held_out)
     elif how == "group":
         part[rows[_held_groups(group[rows], data.held_out, seed)]] = HELD_OUT
     else:
@@ -45,11 +46,10 @@ def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[n
 
 def _by_time(part: Part, ordered: npt.NDArray[np.int64], time: npt.NDArray[np.int64], table: Table, share: float) -> int:
     """Hold out the newest rows, or the stretch of the fold; how many rows are left out beside it. Rows of one time stay together."""
-    stamps = time[ordered]
     count = len(ordered)
     edges = np.round(np.linspace(count * (1 - share), count, (table.folds or 1) + 1)).astype(int)
     fold = (table.fold or 1) - 1
-    first, end = (int(np.searchsorted(stamps, stamps[at])) if at < count else count for at in (edges[fold], edges[fold + 1]))
+    first, end = (_first_at(ordered, time, at) if at < count else count for at in (edges[fold], edges[fold + 1]))
     gap = table.purge if table.purge is not None else table.horizon or 0
     begin = min(end, first + table.embargo)
     part[ordered[begin:end]] = HELD_OUT
@@ -61,6 +61,11 @@ def _by_time(part: Part, ordered: npt.NDArray[np.int64], time: npt.NDArray[np.in
         )
         raise Stop(BLOCKED, text, "hold out another share (data.held_out), fewer folds, or a smaller gap")
     return begin - max(0, first - gap)
+
+
+def _first_at(ordered: npt.NDArray[np.int64], time: npt.NDArray[np.int64], at: int) -> int:
+    """The first place of the time that stands at `at`."""
+    return bisect.bisect_left(range(len(ordered)), int(time[ordered[at]]), key=lambda place: int(time[ordered[place]]))
 
 
 def _held_groups(group: npt.NDArray[np.int32], share: float, seed: int) -> npt.NDArray[np.bool_]:

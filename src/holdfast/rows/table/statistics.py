@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from holdfast.rows.table.schema import Schema
 from holdfast.rows.table.table_set import HELD_OUT, TRAINING
 
 CHUNK = 65_536  # rows
-_CELLS = 8_000_000  # of the sample in which columns are compared
+_CELLS = 2_000_000  # of the sample in which columns are compared
 _LAGS = (1, 2, 3)
+_STEPS = 1 << 20  # rows whose distances say what is usual
 Array = npt.NDArray[Any]
 
 
@@ -37,17 +39,17 @@ class Moments:
         return np.sqrt(self.spread / np.maximum(self.count, 1))
 
 
-def chunks(rows: Array) -> Iterator[Array]:
-    for start in range(0, len(rows), CHUNK):
-        yield rows[start : start + CHUNK]
+def chunks(rows: int) -> Iterator[slice]:
+    for start in range(0, rows, CHUNK):
+        yield slice(start, min(start + CHUNK, rows))
 
 
-def moments(values: Array, rows: Array) -> Moments:
-    """Of `rows` of [all rows, columns]; chunks are joined by Chan, Golub & LeVeque's update."""
+def moments(values: Array, chosen: Array) -> Moments:
+    """Of the rows `chosen` (a mask) of [rows, columns]; chunks are joined by Chan, Golub & LeVeque's update."""
     width = values.shape[1]
     total = Moments(np.zeros(width), np.zeros(width), np.zeros(width), np.full(width, np.inf), np.full(width, -np.inf), np.zeros(width))
-    for some in chunks(rows):
-        block = np.asarray(values[some], np.float64)
+    for some in chunks(len(values)):
+        block = np.asarray(values[some], np.float64)[chosen[some]]
         there = ~np.isnan(block)
         count = there.sum(axis=0).astype(np.float64)
         filled = np.where(there, block, 0.0)
@@ -57,7 +59,7 @@ def moments(values: Array, rows: Array) -> Moments:
         total.spread += spread + apart**2 * total.count * count / both
         total.mean += apart * count / both
         total.count += count
-        total.missing += len(some) - count
+        total.missing += len(block) - count
         total.low = np.minimum(total.low, np.where(there, block, np.inf).min(axis=0, initial=np.inf))
         total.high = np.maximum(total.high, np.where(there, block, -np.inf).max(axis=0, initial=-np.inf))
     return total
@@ -65,17 +67,16 @@ def moments(values: Array, rows: Array) -> Moments:
 
 def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moments, horizon: int | None) -> TableFacts:
     """What the checks of tables look at. target: what is learned, of each row (NaN where it is unknown)."""
-    training = np.flatnonzero(part == TRAINING)
-    sample = training[: max(1000, _CELLS // max(1, len(schema.numbers)))]
+    sample = _first_of(part, max(1000, _CELLS // max(1, len(schema.numbers))))
+    training = int((part == TRAINING).sum())
     if schema.time:
         sample = sample[np.argsort(raw.arrays["time"][sample], kind="stable")]
     columns = _numbers(raw, schema, sample, target, found, horizon)
-    columns += [_names(raw, name, at, training) for at, name in enumerate(schema.categories)]
+    columns += [_names(raw, name, at, part, training) for at, name in enumerate(schema.categories)]
     classes: dict[int, dict[str, int]] = {TRAINING: {}, HELD_OUT: {}}
     if schema.kind == "classification" and not horizon:
         for which in classes:
-            counts = Counter(target[part == which].astype(int).tolist())
-            classes[which] = {raw.classes[code]: counts[code] for code in sorted(counts)}
+            classes[which] = {raw.classes[code]: count for code, count in counts_of(target, part == which).items()}
     return TableFacts(
         columns=columns,
         rows=len(target),
@@ -92,11 +93,11 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
 def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Moments, horizon: int | None) -> list[ColumnFacts]:
     values = np.asarray(raw.arrays["numbers"][sample], np.float64)
     wanted, price = target[sample], np.asarray(raw.arrays["target"][sample], np.float64) if horizon else None
-    seen: dict[bytes, str] = {}
+    seen: dict[bytes, str] = {}  # by a digest: a key of all bytes would hold the sample again
     columns = []
     for at, name in enumerate(schema.numbers):
         column = values[:, at]
-        same = seen.setdefault(column.tobytes(), name)
+        same = seen.setdefault(hashlib.sha256(column.tobytes()).digest(), name)
         match, lag = _match(column, wanted, price if name != schema.target else None, bool(schema.time), horizon)
         counts = raw.counts[name]
         columns.append(
@@ -116,10 +117,31 @@ def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Mome
     return columns
 
 
-def _names(raw: Raw, name: str, at: int, training: Array) -> ColumnFacts:
-    missing = sum(int((raw.arrays["codes"][some, at] < 0).sum()) for some in chunks(training)) if name not in raw.uncounted else 0
+def counts_of(codes: Array, chosen: Array) -> dict[int, int]:
+    """How often each whole number stands in the rows `chosen` (a mask); in their order."""
+    total: Counter[int] = Counter()
+    for some in chunks(len(codes)):
+        values, counts = np.unique(codes[some][chosen[some]], return_counts=True)
+        total.update(dict(zip(values.astype(int).tolist(), counts.tolist(), strict=True)))
+    return dict(sorted(total.items()))
+
+
+def _first_of(part: Array, most: int) -> Array:
+    """The first training rows."""
+    found, count = [], 0
+    for some in chunks(len(part)):
+        rows = some.start + np.flatnonzero(part[some] == TRAINING)
+        found.append(rows[: most - count])
+        count += len(found[-1])
+        if count == most:
+            break
+    return np.concatenate(found)
+
+
+def _names(raw: Raw, name: str, at: int, part: Array, training: int) -> ColumnFacts:
+    missing = 0 if name in raw.uncounted else counts_of(raw.arrays["codes"][:, at], part == TRAINING).get(-1, 0)
     return ColumnFacts(
-        name=name, kind="category", rows=len(training), distinct=len(raw.names[name]), missing=missing, uncounted=name in raw.uncounted
+        name=name, kind="category", rows=training, distinct=len(raw.names[name]), missing=missing, uncounted=name in raw.uncounted
     )
 
 
@@ -151,16 +173,29 @@ def _correlation(one: Array, other: Array) -> float:
     return abs(float((one * other).sum())) / size if size > 0 else 0.0
 
 
+def in_order(file: Array, time: Array) -> bool:
+    """Whether no row is older than the one before it in its file."""
+    return not any((apart < 0).any() for apart in _apart(file, time))
+
+
+def _apart(file: Array, time: Array) -> Iterator[Array]:
+    """Seconds between rows of one file that follow each other, in chunks."""
+    for some in chunks(len(time)):
+        both = slice(some.start, some.stop + 1)
+        yield np.diff(time[both])[np.diff(file[both]) == 0] / 1e6
+
+
 def _times(file: Array, time: Array) -> dict[str, Any]:
     """Facts of the order of rows within their files."""
-    apart = np.diff(time)[np.diff(file) == 0] / 1e6
-    order = np.lexsort((time, file))
-    steps = np.diff(time[order])[np.diff(file[order]) == 0] / 1e6
-    ahead = steps[steps > 0]
-    usual = float(np.median(ahead)) if len(ahead) else None
+    unordered = sum(int((apart < 0).sum()) for apart in _apart(file, time))
+    if unordered:
+        order = np.lexsort((time, file))
+        file, time = file[order], time[order]
+    first = np.concatenate([*_apart(file[:_STEPS], time[:_STEPS]), np.empty(0)])
+    usual = float(np.median(first[first > 0])) if (first > 0).any() else None
     return {
-        "unordered": int((apart < 0).sum()),
-        "repeated_times": int((steps == 0).sum()),
+        "unordered": unordered,
+        "repeated_times": sum(int((apart == 0).sum()) for apart in _apart(file, time)),
         "usual_step_s": usual,
-        "missing_times": int((ahead > 1.5 * usual).sum()) if usual else 0,
+        "missing_times": sum(int((apart > 1.5 * usual).sum()) for apart in _apart(file, time)) if usual else 0,
     }

@@ -17,7 +17,7 @@ from holdfast.core.types import Finding
 from holdfast.rows.table.intake import Raw
 from holdfast.rows.table.schema import Schema
 from holdfast.rows.table.split import part_rows
-from holdfast.rows.table.statistics import Moments, facts_of, moments
+from holdfast.rows.table.statistics import Moments, chunks, facts_of, in_order, moments
 from holdfast.rows.table.table_set import TRAINING
 
 Array = npt.NDArray[Any]
@@ -32,7 +32,6 @@ class Surveyed:
     target: Array
     late: dict[str, Array]
     part: Array
-    training: Array
     parted_by: Literal["row", "group", "time", "file"]
     purged: int
     found: Moments
@@ -49,11 +48,11 @@ def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
         told = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common()) or "the files hold no row"
         raise Stop(BLOCKED, f"no row can be trained on: {told}", f"the first: {raw.first_reject}" if raw.first_reject else "")
     part, how, purged = part_rows(config, usable, arrays["file"], arrays["time"], arrays["group"])
-    training = np.flatnonzero(part == TRAINING)
-    if not len(training):
+    training = part == TRAINING
+    if not training.any():
         raise Stop(BLOCKED, "no rows left to train on: all of them are held out", "hold out fewer (data.held_out)")
     found = moments(arrays["numbers"], training)
-    return Surveyed(target, late, part, training, how, purged, found, judge(facts_of(raw, schema, part, target, found, horizon)))
+    return Surveyed(target, late, part, how, purged, found, judge(facts_of(raw, schema, part, target, found, horizon)))
 
 
 def judge(facts: TableFacts) -> list[Finding]:
@@ -67,19 +66,25 @@ def judge(facts: TableFacts) -> list[Finding]:
 
 def _targets(schema: Schema, raw: Raw, horizon: int | None) -> tuple[Array, dict[str, Array]]:
     """(what is to be learned of each row, NaN where it is unknown; rows that are rejected for it, by reason)."""
-    values = np.asarray(raw.arrays["target"], np.float64)
-    if not horizon:
+    values: Array = raw.arrays["target"]
+    if not horizon or not len(values):
         return values, {}
     file, time = raw.arrays["file"], raw.arrays["time"]
-    order = np.lexsort((time, file))  # a file is a series of its own
-    ahead = np.full(len(values), np.nan)
-    ahead[order[:-horizon]] = values[order[horizon:]]
-    same = np.zeros(len(values), np.bool_)
-    same[order[:-horizon]] = file[order[:-horizon]] == file[order[horizon:]]
-    positive = (values > 0) & (ahead > 0)
-    target = np.full(len(values), np.nan)
-    good = same & positive
-    target[good] = np.log(ahead[good] / values[good])
-    if schema.kind == "classification":
-        target[good] = (target[good] > 0).astype(np.float64)
-    return target, {"no_future": np.flatnonzero(~same), "price_not_positive": np.flatnonzero(same & ~positive)}
+    order = None if in_order(file, time) else np.lexsort((time, file))  # a file is a series of its own
+    target = np.memmap(raw.folder / "learned", np.float64, "w+", shape=values.shape)
+    late: dict[str, list[Array]] = {"no_future": [], "price_not_positive": []}
+    for some in chunks(len(values)):
+        then = np.arange(some.start, some.stop) + horizon
+        here = np.arange(some.start, some.stop) if order is None else order[some]
+        ahead = np.minimum(then, len(values) - 1) if order is None else order[np.minimum(then, len(values) - 1)]
+        same = (then < len(values)) & (file[here] == file[ahead])
+        positive = (values[here] > 0) & (values[ahead] > 0)
+        change = np.full(len(here), np.nan)
+        good = same & positive
+        change[good] = np.log(values[ahead[good]] / values[here[good]])
+        if schema.kind == "classification":
+            change[good] = change[good] > 0
+        target[here] = change
+        late["no_future"].append(here[~same])
+        late["price_not_positive"].append(here[same & ~positive])
+    return target, {reason: np.sort(np.concatenate(rows)) for reason, rows in late.items()}

@@ -11,6 +11,7 @@ from holdfast.core.files import Json
 from holdfast.core.intervals import interval, verdict
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.table.form import Form, Target
+from holdfast.rows.table.statistics import in_order
 from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.task import Asked
@@ -125,12 +126,15 @@ def _naive(config: Config, table: TableSet, about: Target, count: int, loss: str
 
 def _before(table: TableSet, rows: np.ndarray, about: Target) -> Column:
     """The change within the horizon that ended at each row: the target of the row as far before it; NaN where there is none."""
-    horizon = about.horizon or 0
-    order = np.lexsort((table.time, table.file))
-    place = np.empty(len(table), np.int64)
-    place[order] = np.arange(len(table))
-    at = place[rows] - horizon
-    source = order[np.maximum(at, 0)]
+    if in_order(table.file, table.time):
+        at = rows - (about.horizon or 0)
+        source = np.maximum(at, 0)
+    else:
+        order = np.lexsort((table.time, table.file))
+        place = np.empty(len(table), np.int64)
+        place[order] = np.arange(len(table))
+        at = place[rows] - (about.horizon or 0)
+        source = order[np.maximum(at, 0)]
     known = (at >= 0) & (table.file[source] == table.file[rows])
     return np.where(known, about.unscaled(table.target[source].astype(np.float64)), np.nan)
 
