@@ -229,6 +229,7 @@ def test_every_row_is_kept_or_rejected_with_its_reason(made: Path, call: Call, t
     lines = (made / "bars.csv").read_text().splitlines()[:60]
     time, *numbers = lines[20].split(",")
     wrong = {
+        "too_many_fields": f"{lines[20]},7",
         "timestamp_unreadable": ",".join(["yesterday", *numbers]),
         "timestamp_repeated": lines[20],
         "timestamp_unordered": lines[5],
@@ -243,6 +244,17 @@ def test_every_row_is_kept_or_rejected_with_its_reason(made: Path, call: Call, t
     assert facts["rows"] == len(pl.read_csv(tmp_path / "out.csv")) == len(lines) - 1
     assert facts["read"] == facts["rows"] + facts["rejected"] and facts["by_reason"] == dict.fromkeys(wrong, 1)
     assert [(row["line"], row["reason"]) for row in rejects] == [(22 + at, reason) for at, reason in enumerate(wrong)]
+    assert rejects[0]["raw"] == wrong["too_many_fields"] and rejects[1]["raw"]["timestamp"] == "yesterday"
+
+
+def test_a_change_of_contract_is_no_return_of_a_joined_price(made: Path, call: Call, tmp_path: Path) -> None:
+    """The second contract is 2 % dearer from bar 2000 on: so is the kept price, while the joined one goes on with the return of its bars."""
+    kept = features(call, made, tmp_path / "kept.parquet", keep="close,close_joined", chunk=700)
+    raw, joined = kept["close"].to_list(), kept["close_joined"].to_list()
+    assert math.log(raw[2000] / raw[1999]) > 0.015 and abs(math.log(joined[2000] / joined[1999])) < 0.005
+    assert joined[:2000] == raw[:2000]
+    for at in (2001, 2500, BARS - 1):
+        assert math.log(joined[at] / joined[at - 1]) == pytest.approx(math.log(raw[at] / raw[at - 1]), abs=1e-12)
 
 
 BAD = {

@@ -141,7 +141,9 @@ def _tell(answer: Json) -> None:
     if answer["gaps"]:
         say(f"gaps inside sessions: {answer['gaps']:,}, {counted(answer['missing_minutes'], 'minute')} without a bar")
     if answer["contracts"] > 1:
-        say(f"contracts: {answer['contracts']:,}; from each change on prices are scaled, so that it is no return")
+        say(
+            f"contracts: {answer['contracts']:,}; from each change on prices are scaled, so that it is no return (kept prices are as they stood; --keep close_joined keeps scaled ones)"
+        )
     if answer["without_offset"]:
         say(f"{counted(answer['without_offset'], 'timestamp')} without an offset, taken as local time of {answer['zone']}")
     if answer["without_vix"]:

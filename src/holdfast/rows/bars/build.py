@@ -16,12 +16,13 @@ from holdfast.core.files import Json, append_line
 from holdfast.rows.bars.features import ALL, LOOKBACK
 from holdfast.rows.bars.features.feature import Feature
 from holdfast.rows.bars.judge import Judge, Kept, refuse_backward
-from holdfast.rows.bars.read import Layout, read_chunks
+from holdfast.rows.bars.read import JOINED, Layout, read_chunks
 from holdfast.rows.bars.stretch import Stretch
 from holdfast.rows.bars.vix import DailyVix
 from holdfast.rows.bars.windows import Column, Whole
 from holdfast.rows.table.write import table_writer
 
+_Write = Callable[[Kept, dict[str, Column], dict[str, Column]], None]
 CHUNK = 100_000  # bars
 _MINUTE_US = 60_000_000
 _ONE_BP = 1e-4
@@ -29,7 +30,10 @@ _ONE_BP = 1e-4
 
 @dataclass(frozen=True)
 class Wish:
-    """What to make. keep: columns of the bars that stand behind the features; bin: None to follow from the first bar's price."""
+    """What to make. keep: columns of the bars, or joined prices, that stand behind the features.
+
+    bin: None to follow from the first bar's price.
+    """
 
     file: Path
     out: Path
@@ -79,7 +83,7 @@ def build_features(wish: Wish, done: Callable[[int], None]) -> Json:
     judge, count = Judge(layout, wish.zone, wish.begin), _Count()
     if taken := sorted({*wish.keep} & {feature.name for feature in chosen}):
         raise Stop(USAGE, f"--keep {', '.join(taken)}: a feature has that name", "rename the column")
-    with _writer(wish.out, layout, chosen, wish.keep) as write:
+    with _writer(wish.out, layout, wish.keep) as write:
         carried: Stretch | None = None
         scale = 1.0
         for frame in chunks:
@@ -91,10 +95,11 @@ def build_features(wish: Wish, done: Callable[[int], None]) -> Json:
             stretch, scale = _joined(carried, kept, scale, wish, count)
             new = len(stretch) - len(kept.time)
             count.add(kept.time, kept.session)
+            joined = {name: getattr(stretch, JOINED[name])[new:] for name in wish.keep if name not in layout.keep}
             columns = {feature.name: feature.of(stretch)[new:] for feature in chosen}
             for name, values in columns.items():
                 count.empty[name] = count.empty.get(name, 0) + int(np.isnan(values).sum())
-            write(kept, columns)
+            write(kept, columns, joined)
             carried = stretch.from_bar(_needed_from(stretch))
             done(judge.kept)
         refuse_backward(judge.kept, judge.by_reason, str(wish.file))
@@ -153,15 +158,16 @@ def _round_bin(price: float) -> float:
 
 
 @contextlib.contextmanager
-def _writer(out: Path, layout: Layout, chosen: list[Feature], keep: tuple[str, ...]) -> Iterator[Callable[[Kept, dict[str, Column]], None]]:
+def _writer(out: Path, layout: Layout, keep: tuple[str, ...]) -> Iterator[_Write]:
     """Write timestamps, features and kept columns, chunk by chunk; times as they stand in a CSV, as times in Parquet."""
     stamp, as_text = layout.columns["timestamp"], out.suffix.lower() == ".csv"
     with table_writer(out) as write_table:
 
-        def write(kept: Kept, columns: dict[str, Column]) -> None:
+        def write(kept: Kept, columns: dict[str, Column], joined: dict[str, Column]) -> None:
             time = kept.frame[stamp] if as_text else pl.Series(kept.time).cast(pl.Datetime("us", "UTC"))
             numbers = [pl.Series(name, values).fill_nan(None) for name, values in columns.items()]
-            write_table(pl.DataFrame([time.alias("timestamp"), *numbers, *(_kept_column(kept.frame[name]) for name in keep)]))
+            beside = [pl.Series(name, joined[name]) if name in joined else _kept_column(kept.frame[name]) for name in keep]
+            write_table(pl.DataFrame([time.alias("timestamp"), *numbers, *beside]))
 
         yield write
 

@@ -13,10 +13,11 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
 from holdfast.rows.bars.read import Layout
 from holdfast.rows.bars.windows import Whole
-from holdfast.rows.table.frames import LINE
+from holdfast.rows.table.frames import LINE, RAGGED
 from holdfast.rows.table.times import NONE, times_of
 
 REASONS = {
+    "too_many_fields": "the line has more fields than the header names",
     "timestamp_unreadable": "no time as in 2025-09-11T09:30:00-05:00",
     "timestamp_repeated": "the bar before has the same time",
     "timestamp_unordered": "a bar before is of a later time",
@@ -62,7 +63,7 @@ class Judge:
         time, _, plain = times_of(frame[columns["timestamp"]], self.zone)
         self.without_offset += plain
         numbers = {name: _numbers(frame[columns[name]]) for name in (*_PRICES, "volume")}
-        reason = self._reasons(time, numbers)
+        reason = self._reasons(time, numbers, frame[RAGGED].is_not_null().to_numpy())
         good = reason < 0
         rejects = self._rejects(frame, reason)
         stamps = time[good]
@@ -71,11 +72,12 @@ class Judge:
         self.kept += len(stamps)
         return self._as_arrays(frame.filter(pl.Series(good)), stamps, {name: values[good] for name, values in numbers.items()}), rejects
 
-    def _reasons(self, time: Whole, numbers: dict[str, npt.NDArray[np.float64]]) -> npt.NDArray[np.int8]:
+    def _reasons(self, time: Whole, numbers: dict[str, npt.NDArray[np.float64]], ragged: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
         """Which of the REASONS each bar is rejected for; -1: none."""
         open_, high, low, close = (numbers[name] for name in _PRICES)
         finite = np.logical_and.reduce([np.isfinite(values) for values in numbers.values()])
         tests = {
+            "too_many_fields": ragged,
             "timestamp_unreadable": time == NONE,
             "not_a_number": ~finite,
             "price_not_positive": np.minimum.reduce([open_, high, low, close]) <= 0,
@@ -99,7 +101,7 @@ class Judge:
         self.by_reason.update(names[which] for which in reason[bad])
         rows = frame[bad.tolist()].iter_rows(named=True) if len(bad) else ()
         return [
-            {"line": row.pop(LINE), "reason": names[which], "detail": REASONS[names[which]], "raw": row}
+            {"line": row.pop(LINE), "reason": names[which], "detail": REASONS[names[which]], "raw": row.pop(RAGGED) or row}
             for row, which in zip(rows, reason[bad], strict=True)
         ]
 

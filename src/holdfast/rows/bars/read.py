@@ -19,6 +19,7 @@ _NAMES = {
     "close": ("close", "c"),
     "volume": ("volume", "vol", "v"),
 }
+JOINED = {f"{name}_joined": name for name in ("open", "high", "low", "close")}  # the prices of one continuous series, which may be kept
 _CONTRACT = ("contract", "symbol", "instrument", "ticker")
 _MOST_COLUMNS = 1000
 
@@ -40,12 +41,14 @@ def layout_of(frames: Frames, keep: list[str]) -> Layout:
     """Find the columns of a file by their names, in any case. Raises Stop(1) naming what is missing and what is there."""
     by_name = {name.strip().lower(): name for name in reversed(frames.names)}
     found = {what: next((by_name[name] for name in known if name in by_name), None) for what, known in _NAMES.items()}
-    missing = [what for what, name in found.items() if name is None] + [name for name in keep if name not in frames.names]
+    missing = [what for what, name in found.items() if name is None]
+    missing += [name for name in keep if name not in frames.names and name not in JOINED]
     if missing:
         text = f"{frames.file} has no column {', '.join(missing)}; it has {frames.shown()}"
         raise Stop(BLOCKED, text, "bars are timestamp, open, high, low, close, volume")
     contract = next((by_name[name] for name in _CONTRACT if name in by_name), None)
-    return Layout({what: name for what, name in found.items() if name is not None}, contract, tuple(keep))
+    there = tuple(name for name in keep if name in frames.names)
+    return Layout({what: name for what, name in found.items() if name is not None}, contract, there)
 
 
 def read_chunks(file: Path, keep: list[str], bars: int) -> tuple[Layout, Iterator[pl.DataFrame]]:
