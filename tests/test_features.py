@@ -248,7 +248,7 @@ def test_every_row_is_kept_or_rejected_with_its_reason(made: Path, call: Call, t
 
 
 def test_a_change_of_contract_is_no_return_of_a_joined_price(made: Path, call: Call, tmp_path: Path) -> None:
-    """The second contract is 2 % dearer from bar 2000 on: so is the kept price, while the joined one goes on with the return of its bars."""
+    """The second contract is 2 % dearer from bar 2000 on: so is the kept price, and the joined one goes on with its bars' returns."""
     kept = features(call, made, tmp_path / "kept.parquet", keep="close,close_joined", chunk=700)
     raw, joined = kept["close"].to_list(), kept["close_joined"].to_list()
     assert math.log(raw[2000] / raw[1999]) > 0.015 and abs(math.log(joined[2000] / joined[1999])) < 0.005

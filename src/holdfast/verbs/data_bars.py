@@ -12,7 +12,7 @@ from holdfast.core.files import Json, is_full, replacing
 from holdfast.core.inert import say
 from holdfast.core.units import counted
 
-EXAMPLE = "holdfast data bars es-1min.csv --vix vix-daily.csv --out features.parquet --keep close"
+EXAMPLE = "holdfast data bars es-1min.csv --vix vix-daily.csv --out features.parquet --keep close_joined"
 _SUFFIXES = (".csv", ".parquet")
 
 
@@ -141,9 +141,8 @@ def _tell(answer: Json) -> None:
     if answer["gaps"]:
         say(f"gaps inside sessions: {answer['gaps']:,}, {counted(answer['missing_minutes'], 'minute')} without a bar")
     if answer["contracts"] > 1:
-        say(
-            f"contracts: {answer['contracts']:,}; from each change on prices are scaled, so that it is no return (kept prices are as they stood; --keep close_joined keeps scaled ones)"
-        )
+        say(f"contracts: {answer['contracts']:,}; from each change on prices are scaled, so that it is no return")
+        say("kept prices are as they stood; to learn from, --keep close_joined keeps scaled ones")
     if answer["without_offset"]:
         say(f"{counted(answer['without_offset'], 'timestamp')} without an offset, taken as local time of {answer['zone']}")
     if answer["without_vix"]:

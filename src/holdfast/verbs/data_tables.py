@@ -18,8 +18,8 @@ from holdfast.core.config.load import load_config
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, replacing, write_bytes
 from holdfast.rows.alike.write import cannot_write, refuse_outputs
+from holdfast.rows.files.form import form_of
 from holdfast.rows.files.paths import expand
-from holdfast.rows.files.read import form_of
 
 _OF_TEXT = ("tokenizer", "max_tokens", "field", "redact", "languages", "held_out", "ray", "second_look", "drop")
 
