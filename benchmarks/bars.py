@@ -23,14 +23,14 @@ import pandas as pd
 BIN, SEED = 0.5, 1
 
 
-def holdfast(*arguments: object) -> tuple[float, int]:
-    """(seconds, most bytes) of a command."""
+def holdfast(*arguments: object) -> tuple[float, float, int]:
+    """(seconds, seconds of all its CPUs, most bytes) of a command."""
     began = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "holdfast", "data", "bars", *map(str, arguments)], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
     if status:
         raise SystemExit(f"data bars {arguments} ended with {status}")
-    return time.perf_counter() - began, used.ru_maxrss * 1024
+    return time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
 
 def levels(volumes: pd.Series) -> tuple[float, float, float]:
@@ -145,26 +145,27 @@ def main() -> None:
         holdfast(bars, "--vix", vix, "--make", arguments.plain, "--seed", SEED)
         one_contract = pd.read_csv(bars).drop(columns="contract")  # pandas has no rule for changes of contract
         one_contract.to_csv(bars, index=False)
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         wanted = plain(bars, vix)
-        theirs = time.perf_counter() - began
-        ours, memory = holdfast(bars, "--vix", vix, "--out", folder / "out.csv", "--bin", BIN)
+        theirs, their_cpu = time.perf_counter() - began, time.process_time() - busy
+        ours, our_cpu, memory = holdfast(bars, "--vix", vix, "--out", folder / "out.csv", "--bin", BIN)
         found = pd.read_csv(folder / "out.csv")
         apart = max(float(((found[name] - wanted[name]).abs() / wanted[name].abs().clip(lower=1)).max()) for name in found.columns[1:])
         print(
             f"{arguments.plain:>12,} bars  pandas {theirs:8.1f} s   holdfast {ours:6.2f} s, {memory >> 20} MiB   {theirs / ours:.0f} times",
             flush=True,
         )
+        print(f"{'':12}  of CPU: pandas {their_cpu:.1f} s, holdfast {our_cpu:.1f} s: {their_cpu / our_cpu:.0f} times", flush=True)
         print(f"{'':12}  largest difference of any value: {apart:.1e} (of values below 1: absolute)", flush=True)
         for size in map(int, filter(None, arguments.sizes.split(","))):
             bars, vix, out = folder / "b.csv", folder / "v.csv", folder / "out.parquet"
             for file in (bars, vix, out):
                 file.unlink(missing_ok=True)
             holdfast(bars, "--vix", vix, "--make", size, "--seed", SEED)
-            seconds, memory = holdfast(bars, "--vix", vix, "--out", out, "--bin", BIN)
+            seconds, busy, memory = holdfast(bars, "--vix", vix, "--out", out, "--bin", BIN)
             rate = theirs / arguments.plain * size / seconds
             print(
-                f"{size:>12,} bars  holdfast {seconds:6.1f} s, {memory >> 20} MiB; pandas at its pace above: {rate:.0f} times as long",
+                f"{size:>12,} bars  holdfast {seconds:6.1f} s ({busy:.1f} of CPU), {memory >> 20} MiB; pandas' pace: {rate:.0f} times",
                 flush=True,
             )
 

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conftest import events, holdfast, lines, write_table
+from holdfast.book.examine import examine
 from holdfast.cli import main
 from holdfast.core.config.load import load_config
 from holdfast.core.files import Json
@@ -248,6 +251,47 @@ def test_a_split_by_time_leaves_a_gap_and_looks_at_nothing_behind_it(tmp_path: P
     closes = [float(line.split(",")[2]) for line in (tmp_path / "s.csv").read_text().splitlines()[1:]]
     scaled = (np.log(closes[35] / closes[30]) - table.form.target.mean) / table.form.target.scale
     assert table.target[30] == pytest.approx(scaled, rel=1e-5)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), horizon=st.sampled_from([None, 1, 7]))
+def test_altering_everything_after_a_time_changes_no_input_up_to_it(
+    seed: int, horizon: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever stands behind the training part, its inputs, targets and scaling keep their bits."""
+    folder = tmp_path_factory.mktemp("after")
+    table = {"target": "close", "time": "time", "ignore": ["extra"], "missing": "mean"} | ({"horizon": horizon} if horizon else {})
+    config = write_config(folder, series(folder / "s.csv", 200), table=table, data={"held_out": 0.3})
+    before, _, _ = built(folder, config)
+    training = before.rows_of(TRAINING)
+    known = int(training.max()) + (horizon or 0) + 2  # lines that the training part may look at, the header among them
+    draw, text = np.random.default_rng(seed), (folder / "s.csv").read_text().splitlines()
+    for at in range(known, len(text)):
+        wild = (draw.normal() * 10.0 ** draw.integers(-3, 6), 10 ** draw.uniform(-2, 5))
+        text[at] = f"{text[at].split(',')[0]},{wild[0]},{wild[1]},"
+    (folder / "s.csv").write_text("\n".join(text) + "\n")
+    after, _, _ = built(folder, config)
+    assert after.form == before.form and after.rows_of(TRAINING).tolist() == training.tolist()
+    for one, other in ((before.inputs, after.inputs), (before.target, after.target)):
+        assert one[training].tobytes() == other[training].tobytes()
+
+
+@pytest.mark.long
+def test_two_ranks_end_with_the_bits_of_one(tmp_path: Path) -> None:
+    config = write_config(tmp_path, write_table(tmp_path / "table.csv", 200), train={"steps": 12, "shards": 4}, run={"standby": False})
+    found = []
+    for ranks in (1, 2):
+        done = holdfast("train", config, "--run", tmp_path / f"run{ranks}", f"train.ranks={ranks}", "--json")
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout)["artifact_sha256"])
+    assert found[0] == found[1]
+
+
+def test_a_run_on_tables_needs_no_package_of_language_models(tmp_path: Path) -> None:
+    config = load_config(write_config(tmp_path, write_table(tmp_path / "table.csv", 60)))
+    machine = {"packages": {"transformers": None, "peft": None, "torch": "2.13.0"}}
+    assert "packages-missing" not in {finding.id for finding in examine(machine, config, None)}
+    assert "packages-missing" in {finding.id for finding in examine(machine, None, None)}
 
 
 def test_folds_walk_forward(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from holdfast.core.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:
+    if case.config and case.config.task == "tabular":
+        return  # which needs neither
     packages = case.machine.packages
     missing = [name for name in ("transformers", "peft") if name in packages and packages[name] is None]
     if missing:
