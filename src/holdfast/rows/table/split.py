@@ -22,23 +22,23 @@ def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[n
               group: npt.NDArray[np.int32]) -> tuple[Part, Literal["row", "group", "time", "file"], int]:  # fmt: skip
     """(what each row is for, by what they were parted, rows left out by purge and embargo). usable: rows with a target."""
     table, data, seed = config.columns, config.data, config.train.seed
-    part = np.where(usable, TRAINING, UNUSED).astype(np.uint8)
-    rows = np.flatnonzero(usable)
+    part = np.full(len(usable), UNUSED, np.uint8)
+    part[usable] = TRAINING
     how: Literal["row", "group", "time", "file"] = table.parted_by
     purged = 0
     if data.held_out_files:
         how = "file"
         part[usable & (file >= len(data.files))] = HELD_OUT
-    elif not data.held_out or not len(rows):
-        pass
-    elif how == "time":
-        purged = _by_time(part, by_time(rows, time), time, table, data.held_out)
-    elif how == "group":
-        part[rows[_held_groups(group[rows], data.held_out, seed)]] = HELD_OUT
-    else:
-        part[rows[split_rows(len(rows), data.held_out, seed)[1]]] = HELD_OUT
-    training = np.flatnonzero(part == TRAINING)
-    if table.data_fraction < 1 and len(training):
+    elif data.held_out and usable.any():
+        rows = np.flatnonzero(usable)
+        if how == "time":
+            purged = _by_time(part, by_time(rows, time), time, table, data.held_out)
+        elif how == "group":
+            part[rows[_held_groups(group[rows], data.held_out, seed)]] = HELD_OUT
+        else:
+            part[rows[split_rows(len(rows), data.held_out, seed)[1]]] = HELD_OUT
+    if table.data_fraction < 1:
+        training = np.flatnonzero(part == TRAINING)
         kept = max(1, round(table.data_fraction * len(training)))
         part[training[permutation(len(training), seed, Stream.FRACTION)[kept:]]] = UNUSED
     return part, how, purged
