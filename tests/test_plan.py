@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -65,6 +66,7 @@ def test_a_model_without_weights_is_planned_to_the_byte(bare: Path) -> None:
     assert (plan["bytes"]["adapter"], plan["bytes"]["gradients"], plan["bytes"]["optimizer"]) == (4 * trained, 4 * trained, 8 * trained + 4)
     assert plan["peak_bytes"] == sum(plan["bytes"].values()), "at the moment of the peak nothing is left out and nothing counted twice"
     assert (plan["fits"], plan["capacity_bytes"], plan["micro_batch_tokens"]) == (True, 8 << 30, 256)
+    assert plan["seconds"] is None and "how long it takes is unknown" in plan["reasons"][-1]
     assert plan["reserve_bytes"] == pytest.approx(0.2 * (8 << 30), abs=1)
     changes = [entry["change"] for entry in plan["alternatives"]]
     assert {"train.checkpointed_layers=4", "train.micro_batch_tokens=64", "train.max_tokens=32"} <= set(changes), changes
@@ -85,6 +87,8 @@ def test_a_model_without_weights_is_planned_to_the_byte(bare: Path) -> None:
         (["--card", "RTX 4090", "--memory", "80GiB"], "--memory 80GiB is more than RTX 4090 has: 24 GiB"),
         (["--card", "RTX 4090", "--machine", "m.json"], "--machine and --card both say what to plan for"),
         (["--machine", "m.json"], "m.json cannot be read"),
+        (["--price=-1"], "--price -1.0 is no price of an hour"),
+        (["--price", "nan"], "--price nan is no price of an hour"),
         (["--table", "model"], "--table takes models, and no config"),
     ],
 )
@@ -285,6 +289,9 @@ DRAWS: list[dict[str, Any]] = [
     {"settings": _STEP | {"dtype": "fp32", "packing": True, "checkpointed_layers": 2}, "lengths": [150, 100, 90], "labels": 200},
     {"settings": _STEP | {"dtype": "bf16", "packing": False, "checkpointed_layers": 0}, "lengths": [130, 100, 60], "labels": 80},
 ]
+if importlib.util.find_spec("bitsandbytes"):
+    held = {"dtype": "bf16", "packing": True, "checkpointed_layers": 0, "frozen": "nf4", "double_quant": True}
+    DRAWS.append({"settings": _STEP | held, "lengths": [150, 100, 90], "labels": 200, "train": {"optimizer": "lion"}})
 
 
 def test_a_traced_step_takes_what_the_step_takes() -> None:

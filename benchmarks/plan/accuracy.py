@@ -1,6 +1,6 @@
 """How far what a plan says of memory is from what a step takes: drawn shapes, traced without weights, then run with them.
 
-    python benchmarks/plan/accuracy.py --seed N [--draws 60] [--out FILE.jsonl]     trace and run
+    python benchmarks/plan/accuracy.py --seed N [--draws 60] [--kinds] [--out FILE.jsonl]     trace and run
     python benchmarks/plan/accuracy.py --table FILE.jsonl ...                        the table of what was found
 
 Measured is what torch's CPU allocator gave out at the most: what lies there before the step, and the profiler's record of every
@@ -28,28 +28,35 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--seed", type=int)
     arguments.add_argument("--draws", type=int, default=60)
+    arguments.add_argument("--kinds", action="store_true", help="of all adapters, optimizers and ways to hold frozen weights")
     arguments.add_argument("--out", type=Path, default=Path("accuracy.jsonl"))
     arguments.add_argument("--table", type=Path, nargs="*")
     arguments.add_argument("--role", choices=("trace", "measure"), help=argparse.SUPPRESS)
     asked = arguments.parse_args()
     if asked.table:
-        print(table([json.loads(line) for file in asked.table for line in file.read_text().splitlines()]))
+        rows = [json.loads(line) for file in asked.table for line in file.read_text().splitlines()]
+        traced_ones = [row for row in rows if row["trace"]["peak"]]
+        print(table(traced_ones))
+        print(f"\n{len(rows) - len(traced_ones)} of {len(rows)} draws could not be traced")
     elif asked.role:
         work = {"trace": traced, "measure": measured}[asked.role]
         for line in sys.stdin:
             print(json.dumps(work(json.loads(line))), flush=True)
     else:
-        _run(asked.seed, asked.draws, asked.out)
+        _run(asked.seed, asked.draws, asked.kinds, asked.out)
 
 
-def _run(seed: int, count: int, out: Path) -> None:
+def _run(seed: int, count: int, kinds: bool, out: Path) -> None:
     done = {(row["seed"], row["number"]) for row in map(json.loads, out.read_text().splitlines())} if out.exists() else set()
-    left = [draw for draw in draws(seed, count) if (draw["seed"], draw["number"]) not in done]
+    left = [draw for draw in draws(seed, count, kinds) if (draw["seed"], draw["number"]) not in done]
     roles = {role: _started(role) for role in ("trace", "measure")}
     for draw in left:
         row = draw | {role: _asked(child, draw) for role, child in roles.items()}
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
+        if row["trace"]["failed"]:
+            print(f"{seed}/{draw['number']:3} cannot be traced: {row['trace']['failed']}", flush=True)
+            continue
         peak, real = row["trace"]["peak"], row["measure"]["peak"]
         print(f"{seed}/{draw['number']:3} {draw['model']['model_type']:12} {peak / 1e6:9.1f} MB, measured {real / 1e6:9.1f}", end=" ")
         print(f"{peak / real - 1:+.3%}", flush=True)
@@ -75,7 +82,8 @@ def _asked(child: Any, draw: dict[str, Any]) -> Any:
 def _config(draw: dict[str, Any], folder: str = "m") -> Any:
     from holdfast.core.config.config import Config
 
-    return Config.model_validate({"model": folder, "data": {"files": "x"}, "adapter": draw["adapter"]})
+    tree = {"model": folder, "data": {"files": "x"}, "adapter": draw["adapter"], "train": draw.get("train", {})}
+    return Config.model_validate(tree)
 
 
 def traced(draw: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +103,7 @@ def measured(draw: dict[str, Any]) -> dict[str, Any]:
 
     from holdfast.core.config.settings import Settings
     from holdfast.trainer.device import prepare_torch
-    from holdfast.trainer.optimizer import AdamW
+    from holdfast.trainer.optimizers import optimizer_of
     from holdfast.trainer.tasks.sft.task import Sft
     from holdfast.trainer.traced.step import made_rows
 
@@ -109,7 +117,7 @@ def measured(draw: dict[str, Any]) -> dict[str, Any]:
         transformers.AutoModelForCausalLM.from_config(about, dtype=kind).save_pretrained(folder)
         config = _config(draw, folder)
         task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"]), device)
-        optimizer = AdamW(task.artifact, config.train)
+        optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
         gc.collect()
         before = _there() - others
         within = _within(task, optimizer, draw)
@@ -140,7 +148,7 @@ def _there() -> int:
 
     storages = {}
     for thing in gc.get_objects():
-        if type(thing) in (torch.Tensor, torch.nn.Parameter):
+        if isinstance(thing, torch.Tensor):
             storage = thing.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())

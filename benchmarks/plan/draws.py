@@ -7,18 +7,39 @@ from collections.abc import Iterator
 from typing import Any
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2")
+FROZEN = ("auto", "fp32", "half", "nf4", "fp4", "int8")
+OPTIMIZERS = ("adamw", "adamw8bit", "adafactor", "lion", "muon", "sgd")
+ADAPTERS = ("lora", "rslora", "dora", "adalora", "ia3", "prompt", "full", "layers")
 MOST_OPERATIONS = 6e10  # of a drawn step: a hundred of them end within an hour
 
 
-def draws(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """`count` runs: {seed, number, model (a config.json), adapter, settings, lengths, labels, stored}."""
-    chance = random.Random(seed)
+def draws(seed: int, count: int, kinds: bool = False) -> Iterator[dict[str, Any]]:
+    """`count` runs: {seed, number, model (a config.json), adapter, settings, lengths, labels, stored}.
+
+    kinds: of all adapters, optimizers and ways to hold frozen weights, in place of LoRA, AdamW and the file's own.
+    """
+    chance, other = random.Random(seed), random.Random(~seed)
     made = 0
     while made < count:
         drawn = _draw(chance)
         if drawn is not None:
-            yield {"seed": seed, "number": made} | drawn
+            yield {"seed": seed, "number": made} | (_of_a_kind(drawn, other) if kinds else drawn)
             made += 1
+
+
+def _of_a_kind(drawn: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    kind, optimizer, frozen = chance.choice(("lora", *ADAPTERS)), chance.choice(OPTIMIZERS), chance.choice(FROZEN)
+    if kind in ("full", "layers"):
+        adapter: dict[str, Any] = {"type": kind} | ({"layers": chance.randint(1, 2)} if kind == "layers" else {})
+        frozen = "auto"
+    elif kind in ("prompt", "ia3"):
+        adapter = {"type": kind}
+    else:
+        adapter = drawn["adapter"] | {"type": kind}
+    changed = {"frozen": frozen, "double_quant": frozen in ("nf4", "fp4") and chance.random() < 0.5}
+    if kind == "prompt":
+        changed["packing"] = False
+    return drawn | {"adapter": adapter, "train": {"optimizer": optimizer}, "settings": drawn["settings"] | changed}
 
 
 def _draw(chance: random.Random) -> dict[str, Any] | None:

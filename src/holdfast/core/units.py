@@ -1,4 +1,4 @@
-"""Sizes and counts as people write them: 512MiB, 8 GB; 1 row, 1,350 rows; a, b and 3 more."""
+"""Sizes and counts as people write them: 512MiB, 8 GB; 1 row, 1,350 rows; a, b and 3 more; 0.62 GiB; 3 min."""
 
 from __future__ import annotations
 
@@ -37,3 +37,15 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 def chance(p_value: float) -> str:
     """p = 0.031; the far tail of a test is no number that anything is known of."""
     return f"p = {p_value:.2g}" if p_value >= 1e-9 else "p < 1e-9"
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB, small ones as MiB."""
+    return f"{size / 2**30:,.2f} GiB" if size >= 2**28 else f"{size / 2**20:,.1f} MiB"
+
+
+def span(seconds: float) -> str:
+    """A stretch of time in words that are short."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

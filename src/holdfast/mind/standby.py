@@ -8,7 +8,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Plan
-from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES
+from holdfast.mind.plan import PROCESS_BYTES, USABLE_SHARE
 
 _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")
 
@@ -22,8 +22,8 @@ def standby_mode(config: Config, plan: Plan, machine: Json) -> Literal["off", "i
         return "off"
     model = sum(getattr(plan.bytes, kind) for kind in _OF_THE_MODEL)
     on_gpu = bool(training_devices(machine))
-    trainer = WORKSPACE_BYTES + plan.bytes.weights if on_gpu else plan.peak_bytes
-    room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - trainer - WORKSPACE_BYTES
+    trainer = PROCESS_BYTES + plan.bytes.weights if on_gpu else plan.peak_bytes
+    room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - trainer - PROCESS_BYTES
     if not on_gpu and room >= model:
         return "model"
     return "imports" if room >= 0 or config.run.standby else "off"

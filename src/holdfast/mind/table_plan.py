@@ -7,7 +7,7 @@ from holdfast.core.config.embedding import embedding_width
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Bytes, Params, Plan
-from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES
+from holdfast.mind.plan import PROCESS_BYTES, USABLE_SHARE
 
 _ROWS_AT_ONCE = {"cpu": 4096, "gpu": 65_536}  # beyond it a step gains nothing
 _FLOAT = 4
@@ -23,7 +23,7 @@ def plan_table(config: Config, machine: Json, inputs: int, names: tuple[int, ...
     per_row = 4 * _FLOAT * members * (inputs + sum(config.network.hidden) * 2)
     spent = Bytes(
         adapter=weights * _FLOAT, gradients=weights * _FLOAT, optimizer=2 * weights * _FLOAT, activations=budget * per_row,
-        workspace=WORKSPACE_BYTES,
+        context=PROCESS_BYTES,
     )  # fmt: skip
     peak = spent.total()
     reasons = [f"{weights:,} parameters; {budget:,} rows at once, about {peak / 2**30:.2f} GiB needed"]

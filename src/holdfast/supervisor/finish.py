@@ -30,8 +30,8 @@ from holdfast.core.units import counted
 from holdfast.core.wait import wait_for_end
 from holdfast.mind.health import at_the_end
 from holdfast.mind.summarise import summarise
-from holdfast.supervisor.compare_plan import compare
 from holdfast.supervisor.launch import child_environment, trainer_launch
+from holdfast.supervisor.past_runs import remember
 from holdfast.supervisor.publish import publish_artifact
 from holdfast.ui.report import write_report
 from holdfast.ui.terminal import Terminal
@@ -67,7 +67,7 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
         run.event("final_evaluation_ended", seconds=round(time.monotonic() - began, 3))
     summary = write_summary(run, "finished", None, artifact)
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
-    compare(run, config, summary, terminal)
+    remember(run, config, summary, terminal)
     _close(run)
     for place in [file for first in places for file in (first, *first.parent.glob(f"{first.stem}.rank*"))]:
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Dtype, Settings
+from holdfast.core.config.settings import Dtype, Frozen, Settings
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine import FREEZE_WHEN_FULL
 from holdfast.core.facts.machine_file import read, training_devices
@@ -18,14 +18,14 @@ from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.mind.demand import Demand
 from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
-from holdfast.mind.plan import USABLE_SHARE, WORKSPACE_BYTES, exactness, settings_of, wanted_tokens
+from holdfast.mind.plan import CARD_CONTEXT, PROCESS_BYTES, USABLE_SHARE, exactness, settings_of, wanted_tokens
 from holdfast.mind.precision import choose_precision
-from holdfast.supervisor.compare_plan import seen_before
+from holdfast.supervisor.past_runs import taught, timed
 from holdfast.supervisor.tracing import Tracer, tracer
+from holdfast.supervisor.workload import workload
 from holdfast.world.system import usable_threads
 
 CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
-_CARD_CONTEXT = 600 << 20  # of a process on a card: driver, kernels, products' workspace; an estimate, inside what the reserve forgives
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
     ("hidden_size", "n_embd", "d_model"): (1, 1 << 17),
@@ -45,15 +45,36 @@ class Planned:
     model: ModelFacts
 
 
-def plan_run(config: Config, machine: Json, limit: int | None = None, curve: bool = False) -> Planned:
-    """Plan for the first GPU of `machine`, else its main memory. limit: a capacity in bytes, in place of the device's. Raises Stop."""
+def plan_run(config: Config, machine: Json, limit: int | None = None, curve: bool = False, probes: Json | None = None) -> Planned:
+    """Plan for the first GPU of `machine`, else its main memory.
+
+    limit: a capacity in bytes, in place of the device's; probes: what the doctor measured of this machine. Raises Stop.
+    """
     with planner(config, machine) as work:
-        return work.plan(limit, curve)
+        planned = work.plan(limit, curve)
+    plan = taught(config, machine, planned.plan)
+    ahead = workload(config, planned.model, work.rows.longest)
+    if isinstance(ahead, str):
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, f"how long it takes is unknown: {ahead}")})
+    else:
+        plan = timed(config, machine | {"probes": probes or machine.get("probes")}, plan, ahead.tokens, ahead.checked(config))
+    return replace(planned, plan=plan)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a run's rows come to. longest: tokens of the longest row; step: of the largest step."""
+
+    longest: int
+    step: int
 
 
 @contextlib.contextmanager
-def planner(config: Config, machine: Json) -> Iterator[Planner]:
-    """What plans runs of one config's model. Raises Stop where its model is none."""
+def planner(config: Config, machine: Json, rows: Rows | None = None, known: ModelFacts | None = None) -> Iterator[Planner]:
+    """What plans runs of one config's model. rows: None plans for the largest the config allows; known: what was read of the model.
+
+    Raises Stop where its model is none.
+    """
     if config.task != "sft" or not config.model:
         raise Stop(
             BLOCKED, f"a plan is of a language model; task {config.task} has none", "its memory is measured when it begins: holdfast train"
@@ -61,10 +82,10 @@ def planner(config: Config, machine: Json) -> Iterator[Planner]:
     if config.train.objective != "sft":
         text = f"the step of train.objective {config.train.objective} is not traced: it holds answers against each other"
         raise Stop(BLOCKED, text, "plan the same run with train.objective=sft and twice the max_tokens for an idea of it")
-    model = read_description(config.model)
+    model = known or read_description(config.model)
     _refuse_nonsense(model)
     with tracer() as child:
-        yield Planner(config, machine, replace(model, shapes=model.shapes or child.shapes(config, model)), child)
+        yield Planner(config, machine, replace(model, shapes=model.shapes or child.shapes(config, model)), child, rows)
 
 
 def with_card(machine: Json, card: Json) -> Json:
@@ -92,52 +113,64 @@ def _refuse_nonsense(model: ModelFacts) -> None:
 class Planner:
     """Traces steps of one model and chooses among them."""
 
-    def __init__(self, config: Config, machine: Json, model: ModelFacts, child: Tracer) -> None:
+    def __init__(self, config: Config, machine: Json, model: ModelFacts, child: Tracer, rows: Rows | None = None) -> None:
         self.config, self.machine, self.model, self.child = config, machine, model, child
         gpus = training_devices(machine)
         self.gpu = gpus[0] if gpus else None
         self.precision, self.why = choose_precision(config, model, machine)
         self.fused_attention = has_fused_attention(machine)
-        self.row = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+        allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+        self.rows = rows or Rows(allowed, allowed * config.train.effective_batch)
         layers = next(model.config[name] for name in _LAYERS if name in model.config)
         self.sweep = Sweep(self.ask, layers, _period(model.config))
 
     def plan(self, limit: int | None, curve: bool) -> Planned:
+        """The plan and what else would do. limit: as in plan_run; curve: trace bytes over the step, too."""
+        choice, room = self._choice(limit)
+        if curve:
+            choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
+        others = alternatives(self.sweep, room, choice, self._halves_speed())
+        planned = self._planned(choice, room)
+        plan = planned.plan
+        return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
+
+    def chosen(self) -> Planned:
+        """The plan alone, in as few traces as it takes."""
+        return self._planned(*self._choice(None))
+
+    def _planned(self, choice: Choice, room: Room) -> Planned:
+        return Planned(self._plan(choice, room), choice.demand, self._settings(choice.shape), self.model)
+
+    def _choice(self, limit: int | None) -> tuple[Choice, Room]:
         own = self.gpu.get("memory_bytes") if self.gpu else self.machine.get("memory_bytes")
         capacity = limit or (own if isinstance(own, int) else None)
         wanted = self.wanted()
         room = self.room(self.sweep(wanted), capacity)
         train = self.config.train
         choice = choose(self.ask, self.sweep, room, wanted, train.micro_batch_tokens is not None, train.checkpointed_layers is not None)
-        if curve:
-            choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
-        others = alternatives(self.sweep, room, choice, self._halves_speed())
-        plan = self._plan(choice, room)
-        seen = [told] if (told := seen_before(self.config, self.machine, plan)) else []
-        plan = plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan), *seen)})
-        return Planned(plan, choice.demand, self._settings(choice.shape), self.model)
+        return choice, room
 
     def wanted(self) -> Shape:
         """The step where memory is no question."""
-        return Shape(self.row, self._rows(), self._dtype(), self.config.train.checkpointed_layers or 0)
+        return Shape(self.rows.longest, self._rows(), self._dtype(), self.config.train.checkpointed_layers or 0)
 
     def _dtype(self) -> Dtype:
         return self.precision
 
     def _rows(self) -> int:
-        lengths = {"max": self.row, "step": self.row * self.config.train.effective_batch}
-        return max(1, wanted_tokens(self.config, self.machine, lengths) // self.row)
+        lengths = {"max": self.rows.longest, "step": self.rows.step}
+        return max(1, wanted_tokens(self.config, self.machine, lengths) // self.rows.longest)
 
     def room(self, need: Demand, capacity: int | None) -> Room:
         """What lies beside a step: the interpreter and its libraries, the snapshots that are kept in main memory; on a card a context."""
         reserve = 1 - USABLE_SHARE
         if self.gpu:
             reserve = FREEZING_RESERVE if self.gpu.get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
-        beside = _CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
+        beside = CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
         return Room(capacity, int((capacity or 0) * reserve), beside, loads_here=self.gpu is None)
 
     def _process(self, need: Demand) -> int:
-        return max(WORKSPACE_BYTES, int(need.process))
+        return max(PROCESS_BYTES, int(need.process))
 
     def _snapshots(self, demand: Demand) -> int:
         save, memory = self.config.save, self.machine.get("memory_bytes")
@@ -185,19 +218,24 @@ class Planner:
             bytes=kinds,
             params=demand.params,
             micro_batch_tokens=budget,
-            accumulation=max(1, -(-batch // max(1, budget // self.row))),
+            accumulation=max(1, -(-batch // max(1, budget // self.rows.longest))),
             checkpointed_layers=shape.again,
             precision=shape.dtype,
-            frozen="half" if shape.dtype != "fp32" or self.model.stored in ("BF16", "F16") else "fp32",
-            host_bytes=kinds.total() if self.gpu is None else 2 * WORKSPACE_BYTES + file_bytes(4 * trainable, 8 * trainable),
+            frozen=self._frozen(shape.dtype),
+            host_bytes=kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + file_bytes(4 * trainable, 8 * trainable),
             disk_bytes=(save.keep + 2) * 12 * trainable + 4 * trainable,
             reasons=tuple(self._reasons(choice, loading)),
         )
 
+    def _frozen(self, dtype: Dtype) -> Frozen:
+        """How weights that are not trained are held."""
+        asked = self.config.train.frozen
+        return asked if asked != "auto" else "half" if dtype != "fp32" or self.model.stored in ("BF16", "F16") else "fp32"
+
     def _reasons(self, choice: Choice, loading: bool) -> list[str]:
         shape, demand = choice.shape, choice.demand
         rows = f"{shape.rows} rows of {shape.row} tokens" if shape.rows > 1 else f"one row of {shape.row} tokens"
-        told = f"traced: {rows} at once, the longest allowed, all of their tokens learned"
+        told = f"traced: {rows} at once, as long as the longest one, all of their tokens learned"
         reasons = [f"{told}; the most is needed in {_where(demand, loading)}"]
         if shape.again:
             asked = "as the config says" if self.config.train.checkpointed_layers is not None else "because keeping them all would not fit"

@@ -36,7 +36,7 @@ from holdfast.supervisor.needs import tell_limits
 from holdfast.supervisor.tables import check_table, plan_run
 from holdfast.supervisor.texts import check_data, plan_text
 from holdfast.ui.terminal import Terminal
-from holdfast.ui.words import shown
+from holdfast.ui.words import between, shown
 from holdfast.world.machine import read_machine
 from holdfast.world.system import usable_threads
 
@@ -111,6 +111,8 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
     terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
+    if plan.seconds:
+        terminal.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1]}")
 
 
 def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:

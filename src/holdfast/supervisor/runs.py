@@ -6,14 +6,17 @@ import os
 from pathlib import Path
 
 from holdfast.core.errors import USAGE, WRONG_VALUES, Stop, wrong_value
-from holdfast.core.files import Json
+from holdfast.core.files import Json, newest_lines
 from holdfast.core.run.attempt import closed
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.plan import Seconds
+from holdfast.mind.duration import remaining
 from holdfast.mind.summarise import incidents
 from holdfast.ui.words import shown
 from holdfast.world.standing import Standing
 
 RUNS = Path("runs")
+_LOOKED_AT = 1 << 18  # bytes of the journal: hundreds of steps
 
 
 def chosen(place: Path) -> RunFolder:
@@ -58,6 +61,11 @@ def entry(standing: Standing) -> Json:
     except (OSError, *WRONG_VALUES) as error:
         problems.append(wrong_value("its incidents", error))
         incident = None
+    try:
+        left = _left(standing)
+    except (OSError, Stop, *WRONG_VALUES) as error:
+        problems.append(wrong_value("its pace", error))
+        left = None
     return {
         "run": str(standing.run.path),
         "state": standing.state,
@@ -73,8 +81,18 @@ def entry(standing: Standing) -> Json:
         "folder": standing.holder.get("folder"),
         "last_step_time": standing.last_step.get("time"),
         "reason": standing.summary.get("reason"),
+        "seconds_left": left.model_dump() if left else None,
         "problems": problems,
     }
+
+
+def _left(standing: Standing) -> Seconds | None:
+    """How long a run that is going still takes, as its last steps went; None where it is not going, or nobody can tell."""
+    if standing.state != "running" or standing.steps is None:
+        return None
+    rows = [row for row in newest_lines(standing.run.steps_file, _LOOKED_AT) if isinstance(row.get("time"), float)]
+    seen = [(row["step"], row["time"]) for row in rows if isinstance(row.get("step"), int)]
+    return remaining(seen, standing.steps - standing.step)
 
 
 def last_incident(run: RunFolder) -> Json | None:

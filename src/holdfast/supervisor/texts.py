@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.cache import cache_folder
 from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
@@ -19,7 +18,6 @@ from holdfast.core.run.base_model import identity, pinned
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import RowCounts, RunPlan
 from holdfast.core.units import counted
-from holdfast.mind.plan import make_plan
 from holdfast.rows.crew.build import Checked, check_rows, report
 from holdfast.rows.crew.workers import Workers
 from holdfast.rows.judge.rules import rules_of
@@ -27,10 +25,14 @@ from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.supervisor.needs import refuse_no_held_out, refuse_what_is_missing
+from holdfast.supervisor.past_runs import timed
+from holdfast.supervisor.run_plan import plan_rows
 from holdfast.supervisor.start import take_start
+from holdfast.supervisor.workload import checked_tokens
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import cut_answers, shown, unused_fields
+from holdfast.world.probes import kept_probes
 from holdfast.world.system import usable_threads
 
 
@@ -51,8 +53,11 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
+    planned = plan_rows(config, model, machine, spread, terminal)
+    checked = checked_tokens(config, steps, len(held_out), spread["mean"])
+    speed = machine | {"probes": kept_probes(machine, run.path)}
     plan = RunPlan(
-        **dict(make_plan(config, model, machine, spread, has_fused_attention(machine))),
+        **dict(timed(config, speed, planned, samples * spread["mean"], checked)),
         steps=steps,
         samples=samples,
         rows=RowCounts(train=len(training), held_out=len(held_out), per_epoch=per_epoch),

@@ -7,8 +7,9 @@ from html import escape
 from holdfast.core.config.config import Config
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Plan
+from holdfast.core.units import gib
 from holdfast.mind.demand import Demand
-from holdfast.ui.plan_view import WORDS, gib, verdict
+from holdfast.ui.plan_view import WORDS, verdict
 
 WIDTH, HEIGHT = 960, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 16, 18, 34

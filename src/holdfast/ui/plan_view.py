@@ -7,7 +7,9 @@ from rich.console import Console
 from holdfast.core.files import Json
 from holdfast.core.inert import inert
 from holdfast.core.run.plan import Plan
+from holdfast.core.units import gib
 from holdfast.mind.demand import Demand
+from holdfast.ui.words import between
 
 WORDS = {
     "weights": "frozen weights",
@@ -30,7 +32,7 @@ class PlanView:
         self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
         self.quiet = to_stderr
 
-    def plan(self, plan: Plan, demand: Demand, card: str | None) -> None:
+    def plan(self, plan: Plan, demand: Demand, card: str | None, price: float | None) -> None:
         if self.quiet:
             return
         self._say(verdict(plan) + (f"  ({card})" if card else ""))
@@ -47,15 +49,18 @@ class PlanView:
         if plan.host_bytes is not None and plan.disk_bytes is not None:
             self._say(f"main memory {gib(plan.host_bytes)}, disk of the run folder {gib(plan.disk_bytes)} beside the rows")
         if plan.seconds:
-            self._say(f"wall time {span(plan.seconds.low)} to {span(plan.seconds.high)}, likely {span(plan.seconds.likely)}")
+            self._say(f"wall time {between(plan.seconds)}")
+            if price is not None:
+                low, likely, high = (price * seconds / 3600 for seconds in (plan.seconds.low, plan.seconds.likely, plan.seconds.high))
+                self._say(f"at {price:,.2f} an hour: {low:,.2f} to {high:,.2f}, likely {likely:,.2f}")
         for reason in plan.reasons:
             self._say(f"  - {reason}")
         if plan.alternatives:
             self._say("instead:")
         for other in plan.alternatives:
             fits = {True: "fits", False: "does not fit", None: ""}[other.fits]
-            price = "" if other.slower is None else f"{other.slower:.2f} x the time of a step"
-            self._say(f"  {other.change:<52}{gib(other.peak_bytes):>12}  {fits:<13}{price}".rstrip())
+            slower = "" if other.slower is None else f"{other.slower:.2f} x the time of a step"
+            self._say(f"  {other.change:<52}{gib(other.peak_bytes):>12}  {fits:<13}{slower}".rstrip())
 
     def table(self, answer: Json) -> None:
         if self.quiet:
@@ -84,14 +89,3 @@ def verdict(plan: Plan) -> str:
         return f"nobody knows whether it fits: {gib(plan.peak_bytes)} are needed, of an unknown amount"
     left = f"{gib(plan.reserve_bytes or 0)} of it are left to others"
     return f"{'it fits' if plan.fits else 'it does not fit'}: {gib(plan.peak_bytes)} of {gib(plan.capacity_bytes)}, {left}"
-
-
-def gib(size: float) -> str:
-    return f"{size / 2**30:,.2f} GiB" if size >= 2**28 else f"{size / 2**20:,.1f} MiB"
-
-
-def span(seconds: float) -> str:
-    """A stretch of time in words that are short."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

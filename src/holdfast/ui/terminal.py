@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from holdfast.core.inert import inert
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import newest_settings, read_timeline
 from holdfast.core.safe_open import log_descriptor
-from holdfast.core.units import counted
+from holdfast.core.units import counted, span
+from holdfast.mind.duration import remaining
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy, what_is_trained, words_of
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
 _PLAIN_LINE_EVERY_S = 15.0
+_SEEN = 400  # steps whose times tell how long the others take
 
 
 def supervisor_log(log: Path, why: str) -> int:
@@ -64,6 +67,7 @@ class Terminal:
         self._events: Tail | None = None
         self._disk_is_full = False
         self._mean_loss: float | None = None
+        self._seen: deque[tuple[int, float]] = deque(maxlen=_SEEN)
 
     def fall_back_on(self, log: Path | None) -> None:
         """Go on in `log` when the terminal goes away, instead of dying with it (None)."""
@@ -132,13 +136,23 @@ class Terminal:
         row = None if self.quiet else last_line(self._run.steps_file)
         if row is None:
             return
+        self._see(row)
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, completed=row["step"], description=self._numbers(row))
             with self._writing():
                 self._progress.refresh()
         elif now - self._printed >= _PLAIN_LINE_EVERY_S:
             self._printed = now
-            self._print(f"step {row['step']}/{self._steps}  {self._numbers(row)}")
+            left = remaining(list(self._seen), self._steps - row["step"])
+            ahead = f"  {span(left.low)} to {span(left.high)} left" if left and row["step"] < self._steps else ""
+            self._print(f"step {row['step']}/{self._steps}  {self._numbers(row)}{ahead}")
+
+    def _see(self, row: Json) -> None:
+        """Note when a step was committed, for what is said of those to come; a rollback begins anew."""
+        if self._seen and row["step"] < self._seen[-1][0]:
+            self._seen.clear()
+        if not self._seen or row["step"] > self._seen[-1][0]:
+            self._seen.append((row["step"], row["time"]))
 
     @contextlib.contextmanager
     def counting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from holdfast.core.config.adapter import Adapter
 from holdfast.core.config.config import Config
 from holdfast.core.files import Json
-from holdfast.core.units import counted
+from holdfast.core.run.plan import Seconds
+from holdfast.core.units import counted, span
 from holdfast.mind.health import ills
 
 
@@ -129,3 +130,8 @@ def what_is_trained(adapter: Adapter) -> str:
     if adapter.type == "layers":
         return f"the last {adapter.layers} layers" if isinstance(adapter.layers, int) else "the weights of adapter.layers"
     return "IA3" if adapter.type == "ia3" else "all weights"
+
+
+def between(time: Seconds) -> str:
+    """A range of time, and what of it is likely."""
+    return f"{span(time.low)} to {span(time.high)}, likely {span(time.likely)}"

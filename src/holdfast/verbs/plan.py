@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from holdfast.book.graphics_cards import named_card
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.core.files import Json, write_bytes
+from holdfast.core.run.plan import Seconds
 from holdfast.core.units import parse_bytes
 from holdfast.supervisor.plan_table import plan_table
 from holdfast.supervisor.planning import plan_run, with_card
@@ -16,6 +18,7 @@ from holdfast.supervisor.recorded_machine import recorded
 from holdfast.ui.plan_page import plan_page
 from holdfast.ui.plan_view import PlanView
 from holdfast.world.machine import read_machine
+from holdfast.world.probes import kept_probes
 
 EXAMPLE = "holdfast plan my-run.yaml --card 'RTX 4090' adapter.r=32"
 _LEAST = 64 << 20  # bytes; less than that is a number without its unit
@@ -29,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", type=Path, metavar="FILE", help="plan for a recorded machine; nothing of this one is looked at")
     parser.add_argument("--why", type=Path, metavar="FILE.html", help="write a page that shows where each byte goes over a step")
     parser.add_argument("--table", nargs="+", metavar="MODEL", help="what fits cards of 8 to 141 GB, for each model, without a config")
+    parser.add_argument("--price", type=float, metavar="PER_HOUR", help="what an hour of the machine costs; the run's own cost is told")
     parser.add_argument("--json", action="store_true", help="the plan as JSON")
 
 
@@ -45,18 +49,28 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(USAGE, "there is no config to plan for", "holdfast plan CONFIG, or holdfast plan --table MODEL ...")
     config = load_config(arguments.config, arguments.overrides, need_rows=False)
     limit = _size(arguments.memory)
+    if arguments.price is not None and not 0 <= arguments.price < math.inf:
+        raise Stop(USAGE, f"--price {arguments.price} is no price of an hour", "for example --price 1.99")
     machine = _machine(arguments)
     if limit and arguments.card and limit > machine["gpus"][0]["memory_bytes"]:
         card = machine["gpus"][0]
         text = f"--memory {arguments.memory} is more than {card['name']} has: {card['memory_bytes'] / 2**30:.0f} GiB"
         raise Stop(USAGE, text, "leave --memory out, or give less")
-    planned = plan_run(config, machine, limit, curve=arguments.why is not None)
+    here = not (arguments.card or arguments.machine)
+    probes = kept_probes(machine, Path.cwd()) if here else None
+    planned = plan_run(config, machine, limit, curve=arguments.why is not None, probes=probes)
     plan = planned.plan
-    view.plan(plan, planned.demand, arguments.card[0] if arguments.card else None)
+    view.plan(plan, planned.demand, arguments.card[0] if arguments.card else None, arguments.price)
     if arguments.why:
         _save(arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand))
         view.saved(arguments.why)
-    return BLOCKED if plan.fits is False else DONE, plan.model_dump(mode="json")
+    cost = {"price": _cost(plan.seconds, arguments.price)} if arguments.price is not None else {}
+    return BLOCKED if plan.fits is False else DONE, plan.model_dump(mode="json") | cost
+
+
+def _cost(seconds: Seconds | None, per_hour: float) -> Json | None:
+    """{low, likely, high} in what the price is in; None where the time is unknown."""
+    return None if seconds is None else {name: round(value * per_hour / 3600, 4) for name, value in seconds.model_dump().items()}
 
 
 def _size(text: str | None) -> int | None:

@@ -13,9 +13,10 @@ from holdfast.core.files import Json
 from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_places import SHARED_MEMORY, abandoned
+from holdfast.core.run.plan import Seconds
 from holdfast.core.units import counted
 from holdfast.supervisor.runs import RUNS, entry, is_run, no_run, runs_in
-from holdfast.ui.words import shown
+from holdfast.ui.words import between, shown
 from holdfast.world.standing import look
 
 EXAMPLE = "holdfast status runs/quickstart"
@@ -60,7 +61,8 @@ def _living(one: Json) -> list[str]:
     if not where:
         where = "its processes cannot be seen from here" + ("" if one["host"] != platform.node() else ": another container, perhaps")
     ago = f"; last step {_ago(time.time() - one['last_step_time'])} ago" if one["last_step_time"] else ""
-    lines = [f"{one['doing'] or 'running'} on {one['host'] or 'an unknown host'}: {where}{ago}"]
+    left = f"; {between(Seconds(**one['seconds_left']))} left" if one["seconds_left"] else ""
+    lines = [f"{one['doing'] or 'running'} on {one['host'] or 'an unknown host'}: {where}{ago}{left}"]
     if not one["supervised"]:
         lines.append("! no supervisor watches it: it trains on, but nothing would restart it; rerun the same command to adopt it")
     return lines

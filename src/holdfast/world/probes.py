@@ -33,6 +33,14 @@ def read_probes(facts: Json, folder: Path) -> Json:
     return answer
 
 
+def kept_probes(facts: Json, folder: Path) -> Json:
+    """What earlier probes of this machine found; nothing where it was not asked, or has changed since."""
+    while not folder.is_dir():
+        folder = folder.parent
+    kept = _kept(facts, folder)
+    return (read_json(kept) if kept else None) or {}
+
+
 def _kept(facts: Json, folder: Path) -> Path | None:
     """By cards, drivers, kernel, torch, what steers them, and the disk."""
     steering = {name: value for name, value in facts.get("env", {}).items() if not name.startswith(("OMP_", "MKL_"))}

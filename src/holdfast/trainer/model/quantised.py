@@ -25,7 +25,7 @@ from holdfast.trainer.quantising import bitsandbytes
 
 QUANTISED = ("nf4", "fp4", "int8")
 _APART = {"nf4": 0.2, "fp4": 0.25, "int8": 0.05}  # of the norm: 0.09, 0.12 and 0.006 are usual for weights
-_BLOCK = 64  # numbers that share a scale
+BLOCK = 64  # numbers that share a scale
 _ROWS = 8  # of the product that is compared
 
 
@@ -39,7 +39,7 @@ class Held:
 def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype) -> Held:
     """Put 4- or 8-bit weights in the place of the model's. dtype: of the arithmetic. Raises Refusal without bitsandbytes."""
     library = bitsandbytes(f"train.frozen {kind}")
-    layers = dict(_layers(model))
+    layers = dict(layers_of(model))
     place = _place(folder, kind, double, dtype, library.__version__)
     tensors = _kept(place, layers) if place else None
     if tensors is None:
@@ -66,7 +66,8 @@ def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: tor
     return Held(digest, fault)
 
 
-def _layers(model: Any) -> Iterator[tuple[str, nn.Linear]]:
+def layers_of(model: Any) -> Iterator[tuple[str, nn.Linear]]:
+    """The layers whose weights are held so."""
     output = model.get_output_embeddings()
     for name, module in model.named_modules():
         if type(module) is nn.Linear and module is not output:
@@ -78,14 +79,14 @@ def _parts(weight: Tensor, kind: str, double: bool, library: Any) -> dict[str, T
     if kind == "int8":
         peaks = weight.abs().amax(1).clamp_min(1e-12)
         return {"data": torch.round(weight * (127.0 / peaks)[:, None]).to(torch.int8), "scales": peaks}
-    packed, state = library.functional.quantize_4bit(_in_blocks(weight), blocksize=_BLOCK, compress_statistics=double, quant_type=kind)
+    packed, state = library.functional.quantize_4bit(_in_blocks(weight), blocksize=BLOCK, compress_statistics=double, quant_type=kind)
     return {"data": packed, **state.as_dict(packed=True)}
 
 
 def _in_blocks(weight: Tensor) -> Tensor:
     """The weight, cut into rows of one block where its own rows are no multiple of one: bitsandbytes' CPU kernels (0.50) widen such rows
     wrongly, without a word. The numbers and their blocks are the same."""
-    return weight if weight.shape[1] % _BLOCK == 0 or weight.numel() % _BLOCK else weight.reshape(-1, _BLOCK)
+    return weight if weight.shape[1] % BLOCK == 0 or weight.numel() % BLOCK else weight.reshape(-1, BLOCK)
 
 
 def _parameter(parts: dict[str, Tensor], kind: str, shape: torch.Size, library: Any) -> Any:

@@ -6,18 +6,28 @@ Nothing here is used where something is trained.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
+from peft.tuners.lora import dora
+from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
 from holdfast.trainer.model import load as loading
+from holdfast.trainer.model import quantised
+from holdfast.trainer.model.frozen import held_linear, widened
+from holdfast.trainer.model.quantised import Held
+from holdfast.trainer.model.trained import choose
+from holdfast.trainer.quantising import bitsandbytes
+
+_OUTER_BLOCK = 256  # scales that share one, where scales are quantised, too
 
 
 def stand_in(model: ModelFacts) -> None:
@@ -25,7 +35,9 @@ def stand_in(model: ModelFacts) -> None:
     follow_fakes()
     own = transformers.AutoModelForCausalLM.from_config
     loading.AutoModelForCausalLM = SimpleNamespace(from_pretrained=_Unfilled(model.config), from_config=own)  # type: ignore[attr-defined]
-    loading.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
+    loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
+    loading.hold_quantised = _hold_unfilled  # type: ignore[attr-defined]
+    dora.dequantize_module_weight = _dequantised
 
 
 def follow_fakes() -> None:
@@ -46,6 +58,48 @@ class _Unfilled:
         there = loaded.get("device_map", {}).get("")
         found: Json = {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
         return (model if there is None else model.to(there)), found
+
+
+def _hold_unfilled(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype) -> Held:
+    """What hold_quantised leaves, without a number in it: as many bytes, at as high a peak on the way."""
+    library = bitsandbytes(f"train.frozen {kind}")
+    layers = [module for _, module in quantised.layers_of(model)]
+    made = [_in_fewer_bits(module.weight.shape, kind, double, library) for module in layers]
+    file = torch.empty(sum(tensor.untyped_storage().nbytes() for _, tensors in made for tensor in tensors), dtype=torch.uint8)
+    for module, (weight, _) in zip(layers, made, strict=True):
+        module.weight = weight
+        vars(module)["forward"] = partial(held_linear, module)
+    del file
+    return Held("", "")
+
+
+def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> tuple[Any, list[Tensor]]:
+    """What stands in for a parameter of bitsandbytes', whose classes take no fakes; and the tensors that it is made of."""
+    count = shape.numel()
+    if kind == "int8":
+        made: Any = nn.Parameter(torch.empty(shape, dtype=torch.int8), requires_grad=False)
+        made.SCB = torch.empty(shape[0])
+        return made, [made.data, made.SCB]
+    made = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
+    blocks = -(-count // quantised.BLOCK)
+    code, absmax = torch.empty(16), torch.empty(blocks, dtype=torch.uint8 if double else torch.float32)
+    tensors, of_scales = [made.data, code, absmax], {}
+    if double:
+        outer, codes = torch.empty(-(-blocks // _OUTER_BLOCK)), torch.empty(256)
+        nested = library.functional.QuantState(absmax=outer, code=codes, blocksize=_OUTER_BLOCK, dtype=torch.float32)
+        of_scales = {"offset": torch.empty(()), "state2": nested}
+        tensors += [outer, codes]
+    about: Any = {"code": code, "blocksize": quantised.BLOCK, "quant_type": kind, "dtype": torch.float32}
+    made.quant_state = library.functional.QuantState(absmax=absmax, shape=shape, **about, **of_scales)
+    made.of_shape = shape
+    return made, tensors
+
+
+def _dequantised(module: Any) -> Any:
+    """PEFT's function, which knows weights in fewer bits by their class."""
+    weight = module.weight
+    fewer = hasattr(weight, "quant_state") or hasattr(weight, "SCB")
+    return widened(weight, torch.float32) if fewer else dequantize_module_weight(module)
 
 
 def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

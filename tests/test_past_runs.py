@@ -1,0 +1,205 @@
+"""How long a run takes, and how much memory: from runs that ended here, from the doctor's probe, or unknown; never less than was seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.config.config import Config
+from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.facts.model_folder import ModelFacts, read_model
+from holdfast.core.files import Json
+from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.plan import Plan, RunPlan, write_plan
+from holdfast.mind.duration import Ahead, Past, duration, remaining
+from holdfast.supervisor import past_runs, run_plan, tracing
+from holdfast.supervisor.past_runs import remember, taught, timed
+from holdfast.supervisor.planning import Planned
+from holdfast.supervisor.workload import workload
+from holdfast.ui.terminal import Terminal
+
+HOUR = 3600.0
+AHEAD = Ahead(tokens=360_000, checked=0, work=1e9, precision="fp32")  # at 100 tokens a second, an hour
+
+
+def _past(alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: float = 0.0, precision: str = "fp32") -> Past:
+    return Past(alike, precision, work, (rate, 0.8 * rate, 1.1 * rate), begin=10, end=20, beside=0.0, wall=HOUR, lost=lost)
+
+
+@pytest.mark.parametrize(
+    ("runs", "probed", "expected", "says"),
+    [
+        ([_past()], None, (30 + HOUR / 1.1, 30 + HOUR, 30 + HOUR / 0.8), "as a run of this shape took here; no failure is expected"),
+        ([_past(), _past(rate=50.0)], None, (30 + HOUR / 1.1, 30 + HOUR / 0.75, 30 + HOUR / 0.4), "as 2 runs of this shape"),
+        ([_past(alike=False, work=2e9)], None, (30 + HOUR / 4, 30 + HOUR / 2, 30 + HOUR), "another shape here, a factor of two"),
+        ([], 3e11, (HOUR / 3, HOUR, HOUR / 0.3), "that the doctor measured and a tenth of it"),
+        ([_past(alike=False, precision="bf16")], None, None, "is unknown: no run has ended on this machine"),
+        ([], None, None, "is unknown: no run has ended on this machine"),
+    ],
+)
+def test_wall_time_rests_on_what_was_measured(runs: list[Past], probed: float | None, expected: Any, says: str) -> None:
+    seconds, basis = duration(AHEAD, runs, probed)
+    assert says in basis
+    assert (seconds and (seconds.low, seconds.likely, seconds.high)) == (expected and pytest.approx(expected, abs=0.1))
+
+
+def test_failures_are_expected_as_often_as_they_came() -> None:
+    calm, _ = duration(AHEAD, [_past()], None)
+    troubled, basis = duration(AHEAD, [_past(lost=360.0)], None)
+    assert calm and troubled and troubled.likely == pytest.approx(1.1 * calm.likely, rel=1e-4) and "failures took 10.0% of it" in basis
+    assert troubled.high > 1.2 * calm.high, "the range allows for twice as many"
+
+
+def test_what_is_left_follows_from_how_the_last_steps_went() -> None:
+    steady = [(step, 2.0 * step) for step in range(1, 101)]
+    left = remaining(steady, 50)
+    assert left and (left.low, left.likely, left.high) == (100.0, 100.0, 100.0)
+    paused = [(step, 2.0 * step + (300.0 if step > 50 else 0.0)) for step in range(1, 101)]  # a death in the middle
+    left = remaining(paused, 50)
+    assert left and left.low == 100.0 and 240 < left.likely < 260 < left.high, "it is counted, and makes the range wide"
+    for seen in (steady[:4], [(1, 5.0)] * 20, [(step, 5.0) for step in range(20)], []):
+        assert remaining(seen, 50) is None, "too little to tell anything"
+
+
+# -- what is kept of runs
+
+CONFIG = Config.model_validate({"model": "m", "data": {"files": "f"}})
+MACHINE: Json = {"memory_bytes": 10_000, "torch": {"version": "2.13.0+cpu"}, "gpus": []}
+PLAN = Plan.model_validate(
+    {"precision": "fp32", "micro_batch_tokens": 64, "checkpointed_layers": 0, "fits": True, "peak_bytes": 6000, "capacity_bytes": 10_000}
+    | {"reserve_bytes": 2000, "bytes": {"context": 5000, "activations": 1000}, "params": {"total": 100, "trainable": 10}, "accumulation": 1}
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _ended(folder: Path, peak: int) -> None:
+    """A run of 20 steps, 1 s and 100 tokens each, as far as what is kept of it goes."""
+    run = RunFolder(folder)
+    folder.mkdir()
+    whole = {"steps": 20, "samples": 20, "rows": {"train": 20, "held_out": 0, "per_epoch": 20}, "data_sha256": ""}
+    write_plan(run.plan_file, RunPlan(**dict(PLAN), **whole))
+    run.machine_file.write_text(json.dumps(MACHINE))
+    rows = [{"step": step, "tokens": 100, "seconds": 1.0, "time": 1000.0 + 2 * step} for step in range(1, 21)]
+    run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    remember(run, CONFIG, {"peak_bytes": peak, "wall_seconds": 49.0, "incidents": []}, Terminal(to_stderr=True, quiet=True))
+
+
+def test_a_plan_never_says_less_than_a_run_of_its_shape_took_here(cache: Path, tmp_path: Path) -> None:
+    assert taught(CONFIG, MACHINE, PLAN) == PLAN
+    _ended(tmp_path / "a", 8500)
+    _ended(tmp_path / "b", 7000)
+    now = taught(CONFIG, MACHINE, PLAN)
+    assert (now.peak_bytes, now.bytes.total(), now.fits) == (8500, 8500, False)
+    assert "2 runs of this shape took at the most 0.0 MiB on this machine" in now.reasons[-1]
+    assert now.micro_batch_tokens == PLAN.micro_batch_tokens, "what is chosen follows from config and capacity alone"
+    elsewhere, other = MACHINE | {"memory_bytes": 20_000}, CONFIG.model_copy(update={"adapter": CONFIG.adapter.model_copy(update={"r": 9})})
+    assert taught(CONFIG, elsewhere, PLAN) == taught(other, MACHINE, PLAN) == PLAN
+
+
+def test_a_run_that_ended_tells_how_long_the_next_one_takes(cache: Path, tmp_path: Path) -> None:
+    _ended(tmp_path / "a", 6000)
+    seconds = timed(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds
+    assert seconds and seconds.likely == pytest.approx(10 + 40 * 39 / 20, abs=1), (
+        "10 s before the first step; each second of steps took 1.95"
+    )
+    with (cache / past_runs._FILE).open("a") as file:
+        file.write('{"machine": 1}\n{"rate": "fast"}\n')
+    assert timed(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds == seconds, "what is no such row is left out"
+    assert timed(CONFIG, MACHINE | {"torch": None}, PLAN, 4000, 0).seconds is None, "another machine's runs tell nothing"
+
+
+def test_a_probe_that_says_nonsense_tells_nothing() -> None:
+    for rate in (None, "fast", -1, True, {}):
+        machine = MACHINE | {"probes": {"speed": {"flops_per_second": {"float32": rate}}}}
+        assert timed(CONFIG, machine, PLAN, 1000, 0).seconds is None
+    known = MACHINE | {"probes": {"speed": {"flops_per_second": {"float32": 1e6}}}}
+    assert timed(CONFIG, known, PLAN, 1000, 0).seconds is not None
+
+
+# -- when the step is traced before a run
+
+MODEL = ModelFacts(
+    Path("m"),
+    {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 1000},
+    {"model.embed_tokens.weight": (1000, 64), "l.q_proj.weight": (64, 64)},
+    0,
+)
+LENGTHS = {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}
+
+
+def _planned(gib: float, monkeypatch: pytest.MonkeyPatch, refuses: str = "") -> tuple[Plan, list[Any]]:
+    asked: list[Any] = []
+
+    @contextmanager
+    def planner(config: Config, machine: Json, rows: Any, model: ModelFacts) -> Iterator[Any]:
+        asked.append(rows)
+        if refuses:
+            raise Stop(BLOCKED, refuses)
+
+        class Traces:
+            def chosen(self) -> Planned:
+                return Planned(PLAN.model_copy(update={"micro_batch_tokens": 77, "reasons": ("traced",)}), None, None, model)  # type: ignore[arg-type]
+
+        yield Traces()
+
+    monkeypatch.setattr(run_plan, "planner", planner)
+    machine = {"memory_bytes": int(gib * 2**30)}
+    return run_plan.plan_rows(CONFIG, MODEL, machine, LENGTHS, Terminal(to_stderr=True, quiet=True)), asked
+
+
+def test_the_first_step_waits_for_a_trace_only_where_memory_is_scarce(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roomy, asked = _planned(32, monkeypatch)
+    assert (roomy.micro_batch_tokens, asked) == (2048, [])
+    scarce, asked = _planned(1, monkeypatch)
+    assert (scarce.micro_batch_tokens, [(rows.longest, rows.step) for rows in asked]) == (77, [(100, 3000)])
+    assert "as its step was traced" in scarce.reasons[0] and "traced" in scarce.reasons
+    untraced, _ = _planned(1, monkeypatch, refuses="no such step")
+    assert untraced.micro_batch_tokens != 77 and "could not be traced: no such step" in untraced.reasons[-1]
+
+
+def test_a_step_is_traced_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answered(self: tracing.Tracer, case: Json) -> Json:
+        asked.append(case)
+        return {"shapes": {"w": [2, 3]}}
+
+    asked: list[Json] = []
+    monkeypatch.setattr(tracing.Tracer, "_ask", answered)
+    changes = ({}, {"train": {"lr": 1e-3, "epochs": 3}}, {"data": {"files": "other"}}, {"adapter": {"r": 9}})
+    for change in changes:
+        tree = {"model": "m", "data": {"files": "f"}} | change
+        with tracing.tracer() as child:
+            assert child.shapes(Config.model_validate(tree), MODEL) == {"w": (2, 3)}
+    assert len(asked) == 2, "the rate, the length of the run and the rows change nothing of a step; the rank does"
+    next(cache.rglob("traces/*/*.json")).write_text("torn")
+    with tracing.tracer() as child:
+        child.shapes(CONFIG, MODEL)
+        child.shapes(Config.model_validate({"model": "m", "data": {"files": "f"}, "adapter": {"r": 9}}), MODEL)
+    assert len(asked) == 3, "what was kept and is damaged is asked again"
+
+
+# -- rows that are not checked yet
+
+
+def test_the_work_ahead_is_judged_by_the_first_rows(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    row = json.dumps({"prompt": "What lies in /proc?", "completion": "Facts of the kernel, as files."}) + "\n"
+    file.write_text(row * 400 + "not a row\n" * 100)
+    tree = {"model": "tiny", "data": {"files": str(file), "held_out": 0.5}, "train": {"epochs": 3, "effective_batch": 8}}
+    found = workload(Config.model_validate(tree), read_model("tiny"), 512)
+    assert not isinstance(found, str) and (found.steps, found.samples, found.held_out) == (75, 600, 200)
+    assert 10 < found.row < 60
+    file.write_text(row * 100_000)
+    longer = workload(Config.model_validate(tree), read_model("tiny"), 512)
+    assert not isinstance(longer, str) and longer.samples == pytest.approx(150_000, rel=0.01), "by the file's size"
+    lost = workload(Config.model_validate(tree | {"data": {"files": "nowhere.jsonl"}}), read_model("tiny"), 512)
+    assert isinstance(lost, str) and "its rows cannot be counted yet" in lost
