@@ -10,12 +10,14 @@ allocation and release within it. Each draw is a line of the file; a draw that i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,14 @@ def traced(draw: dict[str, Any]) -> dict[str, Any]:
 
 def measured(draw: dict[str, Any]) -> dict[str, Any]:
     """What the step of a draw takes, with random weights and as many threads as asked."""
+    with built(draw) as (task, optimizer, before):
+        within = _within(task, optimizer, draw)
+    return {"before": before, "within": within, "peak": before + within}
+
+
+@contextlib.contextmanager
+def built(draw: dict[str, Any]) -> Iterator[tuple[Any, Any, int]]:
+    """(task, optimizer, bytes of their tensors) of a draw, as they are before a step."""
     import torch
     import transformers
 
@@ -116,24 +126,27 @@ def measured(draw: dict[str, Any]) -> dict[str, Any]:
         about = transformers.AutoConfig.for_model(**draw["model"])
         transformers.AutoModelForCausalLM.from_config(about, dtype=kind).save_pretrained(folder)
         config = _config(draw, folder)
-        task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"]), device)
+        task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"], config.train.objective), device)
         optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
         gc.collect()
-        before = _there() - others
-        within = _within(task, optimizer, draw)
-    return {"before": before, "within": within, "peak": before + within}
+        yield task, optimizer, _there() - others
+
+
+def stepped(task: Any, optimizer: Any, draw: dict[str, Any]) -> None:
+    """Do the step."""
+    from holdfast.trainer.step import compute_gradients, update
+
+    samples, budget = list(range(len(draw["lengths"]))), draw["settings"]["micro_batch_tokens"]
+    computed = compute_gradients(task, optimizer, 1, samples, budget, lambda *_: 1.0)
+    update(optimizer, computed, 1e-3, 0.5)
 
 
 def _within(task: Any, optimizer: Any, draw: dict[str, Any]) -> int:
     """The most that a step adds, as torch's allocator counts it."""
     from torch.profiler import ProfilerActivity, profile
 
-    from holdfast.trainer.step import compute_gradients, update
-
-    samples, budget = list(range(len(draw["lengths"]))), draw["settings"]["micro_batch_tokens"]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        computed = compute_gradients(task, optimizer, 1, samples, budget, lambda *_: 1.0)
-        update(optimizer, computed, 1e-3, 0.5)
+        stepped(task, optimizer, draw)
     events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
     now = most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
@@ -168,7 +181,29 @@ def rules(draw: dict[str, Any]) -> dict[str, float]:
         "weights x 1.2 (EleutherAI's rule for inference)": 1.2 * total * width,
         "weights + 16 bytes a trained parameter": states,
         "the same + activations by Korthikanti et al. (34 s b h + 5 b s^2 a) a layer": states + korthikanti,
-    }
+        "DeepSpeed estimate_zero2_model_states_mem_needs, one GPU (20 bytes a parameter)": 20 * total,
+    } | _peers(draw)
+
+
+def _peers(draw: dict[str, Any]) -> dict[str, float]:
+    """What two tools say that estimate before a run, where they are installed; what they add for a GPU's runtime is taken off."""
+    billions, quantised = draw["trace"]["params"]["total"] / 1e9, draw["settings"].get("frozen") in ("nf4", "fp4")
+    rows, longest, again = len(draw["lengths"]), max(draw["lengths"]), draw["settings"]["checkpointed_layers"] > 0
+    full = draw["adapter"].get("type") in ("full", "layers")
+    found = {}
+    with contextlib.suppress(ImportError):
+        from soup_cli.utils.hardware_fit import HardwareFitInput, estimate_peak_vram_gb
+
+        kind = "full" if full else "qlora" if quantised else "lora"
+        asked = HardwareFitInput(billions, longest, rows, "adamw_torch", "4bit" if quantised else "none", kind, again)
+        found["Soup 0.77 estimate_peak_vram_gb, without its 0.5 GB"] = (estimate_peak_vram_gb(asked).total_gb - 0.5) * 1e9
+    with contextlib.suppress(ImportError):
+        from peft_doctor.estimator import estimate_vram_gb
+
+        how = {"seq_len": longest, "batch_size": rows, "qlora": quantised, "lora": not full, "gradient_checkpointing": again}
+        said = estimate_vram_gb(f"x-{billions:.6f}B", **how).metadata["estimated_total_gb"]
+        found["peft-doctor 0.8 estimate_vram_gb, without its 1 GiB"] = (said - 1) * 2**30
+    return found
 
 
 def table(rows: list[dict[str, Any]]) -> str:

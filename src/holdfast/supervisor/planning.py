@@ -79,9 +79,6 @@ def planner(config: Config, machine: Json, rows: Rows | None = None, known: Mode
         raise Stop(
             BLOCKED, f"a plan is of a language model; task {config.task} has none", "its memory is measured when it begins: holdfast train"
         )
-    if config.train.objective != "sft":
-        text = f"the step of train.objective {config.train.objective} is not traced: it holds answers against each other"
-        raise Stop(BLOCKED, text, "plan the same run with train.objective=sft and twice the max_tokens for an idea of it")
     model = known or read_description(config.model)
     _refuse_nonsense(model)
     with tracer() as child:

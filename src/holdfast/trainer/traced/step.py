@@ -18,6 +18,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.rows.tokens.worse import WORSE
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.on_card import trace_for
 from holdfast.trainer.optimizer import Block
@@ -27,6 +28,7 @@ from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
+_OF_PAIRS = ("dpo", "orpo", "simpo")
 HEAD = "output layer"  # where logits are made
 
 
@@ -49,7 +51,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     stand_in(model)
     trace_for(settings.device == "cuda")
     device = torch.device("cpu")
-    rows = made_rows(lengths, labels)
+    rows = made_rows(lengths, labels, config.train.objective)
     inside = _Inside()
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -141,18 +143,24 @@ class _Inside:
                 hook.remove()
 
 
-def made_rows(lengths: list[int], labels: int) -> TokenSet:
-    """Rows of so many tokens, of which the last are learned: the rows' shares of `labels` are in proportion to their lengths."""
-    tokens = sum(lengths)
-    ends = np.cumsum(lengths)
+def made_rows(lengths: list[int], labels: int, objective: str = "sft") -> TokenSet:
+    """Rows of so many tokens, of which the last are learned: the rows' shares of `labels` are in proportion to their lengths.
+
+    Where an objective takes pairs, a row's first half is its better answer with its prompt, the second the worse one.
+    """
+    paired = objective in _OF_PAIRS
+    parts = [part for length in lengths for part in ((length - length // 2, length // 2) if paired else (length,))]
+    tokens = sum(parts)
     learned = np.zeros(tokens, np.uint8)
-    able = tokens - len(lengths)  # a first token is never learned
+    able = tokens - len(parts)  # a first token is never learned
     left = min(labels, able)
-    for at, (end, length) in enumerate(zip(ends, lengths, strict=True)):
-        share = left if at == len(lengths) - 1 else min(left, round(labels * (length - 1) / max(1, able)))
+    for at, (end, length) in enumerate(zip(np.cumsum(parts), parts, strict=True)):
+        share = left if at == len(parts) - 1 else min(left, round(labels * (length - 1) / max(1, able)))
         share = min(share, length - 1)
         learned[end - share : end] = 1
         left -= share
-    starts = np.concatenate(([0], ends)).astype(np.int64)
+        if paired and at % 2:
+            learned[end - length : end] += WORSE
+    starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     count = len(lengths)
     return TokenSet(np.ones(tokens, np.int32), learned, starts, np.zeros(count, np.int32), np.arange(1, count + 1), ("rows",), 0, 0)
