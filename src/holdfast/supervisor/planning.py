@@ -16,6 +16,7 @@ from holdfast.core.facts.model_folder import ModelFacts, read_description
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Course, Plan
+from holdfast.core.units import gib
 from holdfast.mind.demand import Demand
 from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.mind.plan import CARD_CONTEXT, PROCESS_BYTES, USABLE_SHARE, exactness, settings_of, wanted_tokens
@@ -241,6 +242,7 @@ class Planner:
         if self.gpu:
             reasons.append("the context of a process on a card is an estimate; so are Liger's kernels, which are counted as torch's own")
         reasons += exactness(self.config, self.machine)
+        reasons.append(f"disk beside the run folder: {gib(2 * demand.params.total)} for a merged export in 16 bits, where one is made")
         cards = len(training_devices(self.machine))
         if cards > 1 and self.config.train.ranks == 1:
             reasons.append(f"{cards} cards are there; a run uses the first, and with train.ranks: auto all of its kind")
