@@ -5,16 +5,12 @@ A handful of each runs every time; the rest, from seeds drawn afresh, with the l
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
-import os
 import random
-import resource
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,76 +19,8 @@ import pytest
 import yaml
 
 from conftest import holdfast
-from holdfast.cli import main
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.supervisor.hold import held
-from holdfast.supervisor.prepare import open_run
-from holdfast.supervisor.start import with_start
-from holdfast.ui.terminal import Terminal
 from support.damage import as_json, copied, mutated, spoil_some, torn
-
-LONGEST_S, MOST_BYTES = 30.0, 1 << 30
-PART = float(os.environ.get("HOLDFAST_HOSTILE", "1"))
-MACHINE = {"os": {"kernel": "6.8"}, "python": "3.11", "memory_bytes": 32 << 30, "torch": {"version": "2.9.1+cpu"}, "gpus": []}
-
-
-class TooLong(BaseException):
-    """Not an Exception: what is tried must not catch it."""
-
-
-@contextlib.contextmanager
-def bounded(what: str) -> Iterator[None]:
-    """Ends what takes too long, and fails where it took much memory."""
-
-    def ring(*_: object) -> None:
-        raise TooLong(f"{what}: not done after {LONGEST_S:.0f} s")
-
-    old = signal.signal(signal.SIGALRM, ring)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    held_now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held_now + 2 * MOST_BYTES, limits[1]))
-    signal.setitimer(signal.ITIMER_REAL, LONGEST_S)
-    try:
-        yield
-    except TooLong as late:
-        raise AssertionError(str(late)) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal.signal(signal.SIGALRM, old)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    assert grown < MOST_BYTES, f"{what}: {grown >> 20:,} MiB more"
-
-
-def answers(what: str, *arguments: object, codes: tuple[int, ...] = (0, 1, 2, 3)) -> str:
-    """Run a command in this process; its output. It ends with one of the codes, says so in words, and as JSON where asked."""
-    out, err = io.StringIO(), io.StringIO()
-    with bounded(what), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([str(argument) for argument in arguments])
-    said = f"{what}\n$ holdfast {' '.join(map(str, arguments))}\n{out.getvalue()[-1500:]}{err.getvalue()[-3000:]}"
-    assert code in codes and "Traceback" not in err.getvalue(), f"exit code {code}: {said}"
-    assert "\x1b" not in out.getvalue() + err.getvalue(), f"an escape code reaches the terminal: {said!r}"
-    assert code == 0 or err.getvalue().strip() or out.getvalue().strip(), f"no word: {said}"
-    if "--json" in arguments:
-        json.loads(out.getvalue())
-    return out.getvalue() + err.getvalue()
-
-
-def prepared(what: str, config: Path, run: Path) -> str:
-    """Do what `train` does before the first start; what it refuses. Anything but a Stop is a bug."""
-    with bounded(what), contextlib.redirect_stderr(io.StringIO()) as err:
-        try:
-            loaded = load_config(config)
-            with held(run) as (folder, _lock):
-                open_run(folder, with_start(folder, loaded), False, Terminal(to_stderr=True, quiet=True))
-        except Stop as stop:
-            assert stop.code in (1, 2) and len(str(stop)) < 20_000, f"{what}: {str(stop)[:500]}"
-            return str(stop)
-        except Exception as error:
-            raise AssertionError(f"{what}: {type(error).__name__}: {error}\n{err.getvalue()[-500:]}") from error
-    return ""
+from support.hostile import MACHINE, answers, fresh, prepared, tried
 
 
 @pytest.fixture(scope="module")
@@ -203,31 +131,12 @@ KINDS: dict[str, tuple[Callable[[int, SimpleNamespace, Path], None], int, int]] 
 }
 
 
-def tried(kind: str, seeds: list[int], good: SimpleNamespace, tmp_path: Path) -> None:
-    """Try each seed; all that fail are told. Nothing beside the place of each is written."""
-    attempt, canary = KINDS[kind][0], tmp_path / "canary"
-    canary.write_text("kept\n")
-    bad = []
-    for seed in seeds:
-        place = tmp_path / "place"
-        place.mkdir()
-        try:
-            attempt(seed, good, place)
-        except AssertionError as error:
-            bad.append(str(error)[:3000])
-        finally:
-            shutil.rmtree(place)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["canary"] and canary.read_text() == "kept\n"
-    assert not bad, f"{len(bad)} of {len(seeds)}:\n" + "\n\n".join(bad[:8])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_damaged_is_answered(kind: str, good: SimpleNamespace, tmp_path: Path) -> None:
-    tried(kind, list(range(KINDS[kind][1])), good, tmp_path)
+    tried(lambda seed, place: KINDS[kind][0](seed, good, place), range(KINDS[kind][1]), tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_damaged_is_answered_from_fresh_seeds(kind: str, good: SimpleNamespace, tmp_path: Path) -> None:
-    fresh = random.SystemRandom()
-    tried(kind, [fresh.randrange(1000, 1 << 40) for _ in range(max(1, round(KINDS[kind][2] * PART)))], good, tmp_path)
+    tried(lambda seed, place: KINDS[kind][0](seed, good, place), fresh(KINDS[kind][2]), tmp_path)

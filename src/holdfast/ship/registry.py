@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal
 
-from holdfast.core.errors import BLOCKED, USAGE, Stop
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from holdfast.core.errors import BLOCKED, USAGE, Stop, damaged
 from holdfast.core.files import Json, append_line, cut_torn_line, read_lines
 from holdfast.core.locks import hold
 
@@ -20,6 +23,39 @@ def registry_file(environment: Mapping[str, str]) -> Path:
     """HOLDFAST_MODELS, else runs/models.jsonl here."""
     own = environment.get("HOLDFAST_MODELS")
     return Path(own).expanduser().absolute() if own else Path.cwd() / "runs" / JOURNAL
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    name: str
+    version: int
+
+
+class _Made(_Entry):
+    run: str | None
+    base: str
+    adapter_sha256: str
+    data_sha256: str | None
+
+
+class _Exported(_Made):
+    event: Literal["exported"]
+    kind: str
+    path: str
+    files: list[Json]
+
+
+class _Verified(_Made):
+    event: Literal["verified"]
+    against: str | None
+    verdict: str
+
+
+class _Placed(_Entry):
+    event: Literal["promoted", "rolled_back"]
+
+
+_ENTRY: TypeAdapter[_Exported | _Verified | _Placed] = TypeAdapter(Annotated[_Exported | _Verified | _Placed, Field(discriminator="event")])
 
 
 @dataclass
@@ -53,16 +89,28 @@ class Registry:
 
 
 def read_registry(file: Path) -> Registry:
-    """The list that a journal adds up to; an empty one where there is no journal."""
+    """The list that a journal adds up to; an empty one where there is no journal. Raises Damaged where it has other entries than ours."""
     registry = Registry(file)
-    for entry in read_lines(file):
-        _take(registry, entry)
+    for number, entry in enumerate(read_lines(file), 1):
+        try:
+            _ENTRY.validate_python(entry)
+            _take(registry, entry)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise damaged(file, f"line {number}, {'.'.join(map(str, first['loc'])) or 'event'}: {first['msg']}") from None
+        except LookupError:
+            raise damaged(
+                file, f"line {number}: {entry['name']} {entry['version']} is put in place or back, which the lines before do not allow"
+            ) from None
     return registry
 
 
 def _take(registry: Registry, entry: Json) -> None:
+    """Add what an entry says. Raises LookupError where it puts a version in place that is not there."""
     name, number = entry["name"], entry["version"]
-    version = registry.versions.setdefault((name, number), Version({key: entry.get(key) for key in _OF_VERSION}))
+    if "adapter_sha256" in entry:
+        registry.versions.setdefault((name, number), Version({key: entry[key] for key in _OF_VERSION}))
+    version = registry.versions[name, number]
     if entry["event"] == "exported":
         version.exports.append({key: entry[key] for key in ("kind", "path", "files")})
     elif entry["event"] == "verified":
@@ -77,7 +125,8 @@ def _take(registry: Registry, entry: Json) -> None:
             numbers.append(number)
         else:
             numbers.pop()
-        registry.versions[name, numbers[-1]].promoted = True
+            number = numbers[-1]
+        registry.versions[name, number].promoted = True
 
 
 @contextmanager

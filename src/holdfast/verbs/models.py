@@ -55,5 +55,12 @@ def _show(models: list[Json], file: Path) -> None:
         origin = f"on {model['base']}, run {model['run']}"
         say(f"{model['name']} {model['version']}  {verdict}{place}  adapter {model['adapter_sha256'][:16]} {origin}")
         for export in model["exports"]:
-            gone = "" if Path(export["path"]).exists() else "  (gone)"
+            gone = "" if _there(export["path"]) else "  (gone)"
             say(f"    {export['kind']:13} {export['path']}{gone}")
+
+
+def _there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # no name of a file, or where nobody may look
+        return False
