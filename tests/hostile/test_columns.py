@@ -90,13 +90,13 @@ def test_a_row_beyond_the_limit_is_rejected_as_that(tmp_path: Path, make: Callab
 
 
 def test_a_thousand_rows_of_one_long_text_take_the_memory_of_a_few(tmp_path: Path) -> None:
-    """One text of a mebibyte, coded once: 2 GiB as rows."""
+    """One text of a mebibyte, coded once: 1 GiB as rows."""
     file = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"text": pa.array(["x" * (1 << 20)] * 2048).dictionary_encode()}), file)
+    pq.write_table(pa.table({"text": pa.array(["x" * (1 << 20)] * 1024).dictionary_encode()}), file)
     text = "import sys; from holdfast.rows.files.read import read_rows; print(sum(1 for _ in read_rows(sys.argv[1])))"
     limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (700 << 20, 700 << 20))  # noqa: E731
     done = subprocess.run([sys.executable, "-c", text, str(file)], capture_output=True, text=True, preexec_fn=limit, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "2048"), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "1024"), done.stderr
 
 
 KINDS = {
@@ -125,3 +125,21 @@ def test_values_of_every_kind_are_read_as_pyarrow_reads_them(tmp_path: Path, nam
     dumped = [orjson.dumps(row, default=lambda v: v.decode() if isinstance(v, bytes) else str(v)) for row in table.to_pylist()]
     expected = [orjson.loads(row) for row in dumped]
     assert [row.value for row in rows(file) if isinstance(row, RawRow)] == expected
+
+
+def test_rows_that_take_no_bytes_are_not_counted_up_to_a_number_in_the_file(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.nulls(1 << 22)], names=["text"])
+    file = arrow(tmp_path / "rows.arrow", batch)
+    content, count = file.read_bytes(), struct.pack("<q", 1 << 22)
+    assert content.count(count) > 1, "of the batch and of its column"
+    file.write_bytes(content.replace(count, struct.pack("<q", 1 << 50)))
+    found = [row for row in read_rows(str(file)) if isinstance(row, Reject)]
+    assert [row.reason for row in found] == ["damaged_file"] and f"claims {1 << 50:,} rows" in found[0].detail
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_a_column_whose_name_is_not_utf_8_is_told(tmp_path: Path, form: str) -> None:
+    table, file = pa.table({"unusual_name": ["a", "b"]}), tmp_path / f"rows.{form}"
+    arrow(file, table.to_batches()[0]) if form == "arrow" else pq.write_table(table, file)
+    file.write_bytes(file.read_bytes().replace(b"unusual_name", b"unusual\xffname"))
+    assert [(row.reason, "utf-8" in row.detail) for row in rows(file) if isinstance(row, Reject)] == [("damaged_file", True)]

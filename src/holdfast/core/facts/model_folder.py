@@ -7,7 +7,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -172,25 +172,43 @@ def stored_tensors(file: Path) -> dict[str, Stored]:
     except OSError as error:
         raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", "download it again") from None
     with opened as handle:
-        size = os.fstat(handle.fileno()).st_size
-        start = handle.read(8)
-        if start == _LFS:
-            raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull")
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        if length > min(size - 8, 100 << 20):
-            raise Stop(BLOCKED, f"{file} is damaged: {size:,} bytes cannot hold its header of {length:,}", "download it again")
         try:
-            header: dict[str, Any] = orjson.loads(handle.read(length))
-        except orjson.JSONDecodeError as error:
-            raise Stop(BLOCKED, f"{file} is damaged: its header is not JSON ({error})", "download it again") from None
+            return tensors_in(handle)
+        except NoTensors as error:
+            if error.pointer:
+                raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull") from None
+            raise Stop(BLOCKED, f"{file} is damaged: {error}", "download it again") from None
+
+
+class NoTensors(Exception):
+    """A file that is no whole safetensors file; the message says why. pointer: Git LFS left it in the file's place."""
+
+    pointer = False
+
+
+def tensors_in(handle: BinaryIO) -> dict[str, Stored]:
+    """What lies in an open safetensors file, after checking that header and size agree. Raises NoTensors."""
+    size = os.fstat(handle.fileno()).st_size
+    start = handle.read(8)
+    if start == _LFS:
+        error = NoTensors("it is a pointer of Git LFS")
+        error.pointer = True
+        raise error
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+    if length > min(size - 8, 100 << 20):
+        raise NoTensors(f"{size:,} bytes cannot hold its header of {length:,}")
+    try:
+        header: dict[str, Any] = orjson.loads(handle.read(length))
+    except orjson.JSONDecodeError as error:
+        raise NoTensors(f"its header is not JSON ({error})") from None
     at = 8 + length
     try:
         tensors = {name: _stored(entry, at) for name, entry in header.items() if name != "__metadata__"}
     except (AttributeError, KeyError, ValueError, TypeError) as error:
-        raise Stop(BLOCKED, f"{file} is damaged: its header describes no tensors ({error!r})", "download it again") from None
+        raise NoTensors(f"its header describes no tensors ({repr(error)[:200]})") from None
     end = max((tensor.end for tensor in tensors.values()), default=at)
     if end != size:
-        raise Stop(BLOCKED, f"{file} is damaged: it has {size:,} bytes, its header describes {end:,}", "download it again")
+        raise NoTensors(f"it has {size:,} bytes, its header describes {end:,}")
     return tensors
 
 

@@ -7,6 +7,7 @@ measured before it is made, so that a few bytes of compressed or dictionary-code
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.rows.files.raw_row import LARGEST_ROW, Unparsed, overlong
 
 _BATCH = 1024  # rows
+_FREE, _PER_BYTE = 1 << 18, 1 << 12  # rows that a file may have
 _FIXED = 8  # bytes of a number, a date, a truth value, nearly
 Sizes = npt.NDArray[np.int64]
 
@@ -39,7 +41,7 @@ def read_columns(file: str, kind: str) -> Iterator[Unparsed]:
                 for row in _rows(batch.slice(first, count)):
                     number += 1
                     yield _row(number, row)
-    except (pa.ArrowException, OSError, MemoryError, OverflowError) as error:
+    except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:  # a column's name, too, may be none
         yield Unparsed(number + 1, b"", ("damaged_file", f"no {kind} data can be read behind row {number:,}: {error}"))
 
 
@@ -50,17 +52,28 @@ def _parquet_batches(pa: Any, file: str) -> Iterator[Any]:
     with pq.ParquetFile(file) as plain:
         texts = [field.name for field in plain.schema_arrow if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
     with pq.ParquetFile(file, read_dictionary=texts) as found:
+        _refuse_claims(pa, file, found.metadata.num_rows)
         for batch in found.iter_batches(_BATCH):
             batch.validate(full=False)
             yield batch
 
 
 def _arrow_batches(pa: Any, file: str) -> Iterator[Any]:
+    claimed = 0
     with pa.memory_map(file) as source:
         for batch in _stored_batches(pa, source):
+            claimed += batch.num_rows
+            _refuse_claims(pa, file, claimed)
             as_bytes(pa, batch).validate(full=True)
             for first in range(0, batch.num_rows, _BATCH):
                 yield batch.slice(first, _BATCH)
+
+
+def _refuse_claims(pa: Any, file: str, rows: int) -> None:
+    """Raise ArrowInvalid for more rows than a file has: those of columns without values take no bytes, so it may claim any number."""
+    size = Path(file).stat().st_size
+    if rows > max(_FREE, _PER_BYTE * size):
+        raise pa.ArrowInvalid(f"it claims {rows:,} rows, which its {size:,} bytes cannot hold")
 
 
 def _stored_batches(pa: Any, source: Any) -> Iterator[Any]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import lzma
+import os
 import pickletools
 import zipfile
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
+from holdfast.core.safe_open import open_regular
 from holdfast.world.checkpoints.tensors import NotWhole
 
 _MOST_PICKLE = 1 << 28
+_MOST_TIMES = 20  # as many bytes as the file has may be in it
+# what zipfile raises; RuntimeError where a part is encrypted
+_NO_ZIP = (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, RuntimeError, zlib.error, lzma.LZMAError)
 # what no checkpoint needs and a trap does
 _MODULES = {
     "os",
@@ -33,30 +41,34 @@ _STRINGS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE", "STRING"
 def prove_archive(file: Path) -> None:
     """Raises NotWhole where a file of torch.save's is torn, or its pickle names what no checkpoint needs."""
     try:
-        if file.stat().st_size == 0:
-            raise NotWhole(f"{file.name} is empty")
-        with file.open("rb") as handle:
+        with open_regular(file) as handle:
             begins = handle.read(2)
-        if begins == b"PK":
-            _prove_zip(file)
-        elif begins[:1] == b"\x80":  # torch before 1.6
-            prove_pickle(file.name, file.read_bytes()[:_MOST_PICKLE])
-        else:
-            raise NotWhole(f"{file.name} is damaged: it is neither an archive nor a pickle")
+            handle.seek(0)
+            if not begins:
+                raise NotWhole(f"{file.name} is empty")
+            if begins == b"PK":
+                _prove_zip(file.name, handle)
+            elif begins[:1] == b"\x80":  # torch before 1.6
+                prove_pickle(file.name, handle.read(_MOST_PICKLE))
+            else:
+                raise NotWhole(f"{file.name} is damaged: it is neither an archive nor a pickle")
     except OSError as error:
-        raise NotWhole(f"{file.name} cannot be read: {error.strerror}") from None
+        raise NotWhole(f"{file.name} cannot be read: {error.strerror or error}") from None
 
 
-def _prove_zip(file: Path) -> None:
+def _prove_zip(file: str, handle: BinaryIO) -> None:
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(handle) as archive:
+            unpacked, size = sum(one.file_size for one in archive.infolist()), handle.seek(0, os.SEEK_END)
+            if unpacked > _MOST_TIMES * size:
+                raise NotWhole(f"{file} would unpack to {unpacked:,} bytes and has {size:,}: torch.save packs nothing")
             if bad := archive.testzip():
-                raise NotWhole(f"{file.name} is damaged: the checksum of {bad} does not match")
+                raise NotWhole(f"{file} is damaged: the checksum of {bad} does not match")
             for name in archive.namelist():
                 if name.endswith(".pkl") and archive.getinfo(name).file_size <= _MOST_PICKLE:
-                    prove_pickle(file.name, archive.read(name))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
-        raise NotWhole(f"{file.name} is torn: {error}") from None
+                    prove_pickle(file, archive.read(name))
+    except _NO_ZIP as error:
+        raise NotWhole(f"{file} is torn: {error}") from None
 
 
 def prove_pickle(name: str, data: bytes) -> None:
