@@ -141,9 +141,11 @@ def planted(file: Path, rng: random.Random) -> str:
 
 def mutated_tensors(data: bytes, rng: random.Random) -> bytes:
     """A safetensors file with another header, or another length of it."""
+    if len(data) < 8:  # it was torn before
+        return torn(data, rng)
     (length,) = struct.unpack("<Q", data[:8])
     if rng.random() < 0.2:
-        return struct.pack("<Q", rng.choice([0, 1, length - 1, length + 1, 2**40, 2**64 - 1])) + data[8:]
+        return struct.pack("<Q", rng.choice([0, 1, max(length, 1) - 1, min(length, 2**63) + 1, 2**40, 2**64 - 1])) + data[8:]
     try:
         header = as_json(mutated(orjson.loads(data[8 : 8 + length]), rng))
     except orjson.JSONDecodeError:

@@ -18,6 +18,7 @@ from holdfast.core.errors import damaged
 from holdfast.core.safe_open import LARGEST_JSON, log_descriptor, open_regular, read_small
 
 Json = dict[str, Any]
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO)  # what stands there is no file, or none to read
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
 
 
@@ -74,7 +75,7 @@ def read_json(path: Path) -> Json | None:
     except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
         return None
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO):
+        if error.errno in _NO_FILE:
             return None
         raise
     return value if isinstance(value, dict) else None
@@ -99,11 +100,18 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
 
 
 def read_lines(path: Path) -> Iterator[Json]:
-    """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number."""
+    """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number.
+
+    Raises Damaged, too, where no file has the journal's name, and OSError where it may not be read.
+    """
     try:
         handle = open_regular(path)
     except FileNotFoundError:
         return
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise damaged(path, f"it {error.strerror}") from None
+        raise
     with handle:
         for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
             if not line.endswith(b"\n"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -55,12 +56,17 @@ def _waited(lock: Path, descriptor: int, tell: Tell | None) -> bool:
 def taken(lock: Path) -> bool:
     """Whether some process holds a lock file, on whatever machine. Creates nothing. Raises OSError when the file cannot be read.
 
+    A link is no lock of ours: none is ever taken through one.
     To ask, the lock is shared for an instant; whoever takes one has to try for more than that instant.
     """
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            return False
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

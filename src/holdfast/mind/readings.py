@@ -141,13 +141,14 @@ def _gib(size: float) -> str:
 def machine_readings(machine: Json) -> Iterator[Line]:
     """The facts of a machine file as sentences, and what follows from two of them."""
     for path, value in _leaves(machine, ""):
-        yield Line(None, f"reading: machine {path} = {value}")
+        yield Line(None, " ".join(f"reading: machine {path} = {value}".split("\n")))
     listed = machine.get("torch", {}).get("arch_list") if isinstance(machine.get("torch"), dict) else None
     gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
     for gpu in gpus or []:
         arch = gpu.get("arch") if isinstance(gpu, dict) else None
         if isinstance(arch, str) and isinstance(listed, list) and listed and arch not in listed:
-            yield Line(None, f"reading: torch has no code for {arch} (it was built for {' '.join(map(str, listed))})")
+            built = " ".join(map(str, listed))
+            yield Line(None, " ".join(f"reading: torch has no code for {arch} (it was built for {built})".split("\n")))
 
 
 def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:

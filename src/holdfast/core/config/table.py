@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Loss = Literal["auto", "mse", "huber", "quantile", "cross-entropy"]
 
 
 class Section(BaseModel):
-    """A part of a config: nothing unknown in it, and nothing that is no finite number."""
+    """A part of a config: nothing unknown in it, no number that is not finite, no whole number of more than 64 bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _of_use(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) >= 1 << 62:
+            raise ValueError(f"is a number of {len(str(abs(value)))} digits")
+        return value
 
 
 def _one_is_a_list(value: Any) -> Any:

@@ -20,6 +20,7 @@ LINE, RAGGED = "\0line", "\0ragged"
 MOST_COLUMNS = 10_000
 _LONGEST_HEADER = 1 << 24
 _SHOWN = 12
+_LONGEST_NAME = 80  # characters shown of one
 _BINARY: dict[str, Callable[[Path], pl.LazyFrame]] = {
     ".parquet": pl.scan_parquet,
     ".arrow": pl.scan_ipc,
@@ -38,7 +39,7 @@ class Frames:
 
     def shown(self) -> str:
         """The columns in words, not all of many."""
-        return listed(self.names, _SHOWN)
+        return listed([name[:_LONGEST_NAME] for name in self.names], _SHOWN)
 
 
 def open_frames(file: Path, most_columns: int = MOST_COLUMNS) -> Frames:
@@ -100,7 +101,7 @@ def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: l
             quote_char='"' if b'"' in text else None,
         )[bool(full) :]
     except pl.exceptions.PolarsError as error:
-        raise Stop(BLOCKED, f"{told} cannot be read as CSV: {str(error).splitlines()[0]}", "look for a quote that is not closed") from None
+        raise Stop(BLOCKED, f"{told} cannot be read as CSV: {_told(error)}", "look for a quote that is not closed") from None
     numbers = [first + at for at in range(len(lines)) if lines[at].strip()] if empty else range(first, first + len(lines))
     if len(frame) != len(numbers):
         raise Stop(
@@ -125,12 +126,15 @@ def _binary(file: Path) -> Frames:
         scanned = _BINARY[bare_suffix(str(file))](file)
         schema = scanned.collect_schema()
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise Stop(BLOCKED, f"{file} cannot be read as a table: {str(error).splitlines()[0]}", "write it again") from None
+        raise Stop(BLOCKED, f"{file} cannot be read as a table: {_told(error)}", "write it again") from None
 
     def chunks(wanted: list[str], rows: int) -> Iterator[pl.DataFrame]:
         first = 0
         while True:
-            frame = scanned.select(wanted).slice(first, rows).collect()
+            try:
+                frame = scanned.select(wanted).slice(first, rows).collect()
+            except (pl.exceptions.PolarsError, OSError) as error:
+                raise Stop(BLOCKED, f"{file} is damaged behind row {first:,}: {_told(error)}", "write it again") from None
             if not len(frame):
                 return
             numbers = range(first + 1, first + 1 + len(frame))
@@ -138,6 +142,11 @@ def _binary(file: Path) -> Frames:
             first += len(frame)
 
     return Frames(file, tuple(schema.names()), chunks)
+
+
+def _told(error: Exception) -> str:
+    """The first line of what polars says; behind it comes the data."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def as_text(values: pl.Series) -> pl.Series:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from holdfast.core.files import read_json
+from holdfast.core.safe_open import read_small
 from holdfast.world.checkpoints.archives import prove_archive
 from holdfast.world.checkpoints.tensors import NotWhole, prove_tensors
 
@@ -20,7 +21,7 @@ def prove(place: Path, whole: str, elder: Path | None = None) -> None:
     try:
         _prove_all(place, whole, elder)
     except OSError as error:
-        raise NotWhole(f"it cannot be read: {error.strerror}") from None
+        raise NotWhole(f"it cannot be read: {error.strerror or error}") from None
 
 
 def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
@@ -75,7 +76,7 @@ def _prove_sharded(place: Path) -> bool:
     """Whether the weights are in the folder of DeepSpeed or torch.distributed.checkpoint; raises NotWhole where a part of it is missing."""
     found = False
     if (latest := place / "latest").exists():
-        name = latest.read_text(errors="replace").strip()
+        name = read_small(latest).decode(errors="replace").strip()
         if not re.fullmatch(r"[\w.-]+", name) or not any((place / name).glob("*.pt")):
             raise NotWhole(f"latest names {name[:80]!r}, which is not there")
         found = True

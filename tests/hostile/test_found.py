@@ -1,0 +1,147 @@
+"""What fuzzing and fresh seeds have found, each kind once: files that were answered with a bug of ours, without an end, or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import write_table
+from holdfast.cli import main
+from holdfast.core.config.load import load_config
+from holdfast.core.errors import Stop
+from holdfast.core.files import read_lines
+from holdfast.core.locks import taken
+from holdfast.rows.table.frames import open_frames
+from holdfast.ship.registry import read_registry
+from holdfast.world.checkpoints.newest import newest_whole
+from holdfast.world.checkpoints.proof import prove
+from holdfast.world.checkpoints.tensors import NotWhole
+
+
+def archive(how: int = zipfile.ZIP_STORED, size: int = 64) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as held:
+        held.writestr("archive/data.pkl", b"\x80\x02N.")
+        held.writestr("archive/data/0", bytes(size))
+    return out.getvalue()
+
+
+def encrypted() -> bytes:
+    data = bytearray(archive())
+    for sign, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = data.index(sign)
+        data[at + flags] |= 1
+    return bytes(data)
+
+
+def headed(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header + bytes(8)
+
+
+TORN = {
+    "an encrypted archive": ("optimizer.pt", encrypted(), "encrypted"),
+    "an archive that swells": ("optimizer.pt", archive(zipfile.ZIP_DEFLATED, 1 << 20), "would unpack to"),
+    "packed bytes that are none": ("optimizer.pt", archive(zipfile.ZIP_DEFLATED).replace(b"\x63\x60", b"\xff\xff"), "torn|checksum"),
+    "half a pair": ("model.safetensors", headed(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[8]}}'), "describes no tensors"),
+    "a negative place": ("model.safetensors", headed(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[-8,8]}}'), "describes no tensors"),
+}
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_a_checkpoint_file_that_is_none_is_not_gone_on_from(name: str, tmp_path: Path) -> None:
+    file, data, why = TORN[name]
+    (tmp_path / file).write_bytes(data)
+    with pytest.raises(NotWhole, match=why):
+        prove(tmp_path / file, "files")
+
+
+def test_a_pipe_with_the_name_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model-7.pt")
+    found = newest_whole(tmp_path, "files", {})
+    assert found.path is None and "not a regular file" in found.aside[0][1]
+
+
+def test_a_shard_whose_name_is_none_is_a_checkpoint_that_is_not_whole(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 5000}}))
+    with pytest.raises(NotWhole, match="File name too long"):
+        prove(tmp_path, "files")
+
+
+def plant(kind: str, file: Path) -> None:
+    {"pipe": os.mkfifo, "folder": os.mkdir, "loop": lambda it: it.symlink_to(it.name), "device": lambda it: it.symlink_to("/dev/zero")}[
+        kind
+    ](file)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "device"])
+def test_what_is_no_file_is_no_journal_and_no_lock(kind: str, tmp_path: Path) -> None:
+    plant(kind, tmp_path / "planted")
+    with pytest.raises(Stop, match="is damaged"):
+        list(read_lines(tmp_path / "planted"))
+    assert not taken(tmp_path / "planted")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "promoted", "name": "a", "version": 1}',
+        '{"event": "exported", "name": "a", "version": "1"}',
+        '{"name": "a", "version": 1}',
+        "{}",
+    ],
+)
+def test_a_list_of_models_with_entries_of_nobody_is_told_with_the_line(line: str, tmp_path: Path) -> None:
+    (tmp_path / "models.jsonl").write_text(line + "\n")
+    with pytest.raises(Stop, match=r"models.jsonl is damaged: line 1"):
+        read_registry(tmp_path / "models.jsonl")
+
+
+def test_a_fact_of_a_machine_that_has_a_line_break_is_one_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "machine.json").write_text(json.dumps({"os": "a\nb\n" * 40, "torch": {"arch_list": ["x\n"]}, "gpus": [{"arch": "y\n"}]}))
+    (tmp_path / "a.log").write_text("RuntimeError: CUDA error: out of memory\n")
+    assert main(["diagnose", str(tmp_path / "a.log"), "--machine", str(tmp_path / "machine.json"), "--exit-code", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cause"] == "gpu_out_of_memory"
+
+
+@pytest.mark.parametrize("value", [10**40, -(10**40), 1e30, "9" * 60])
+def test_a_whole_number_beyond_all_use_is_a_problem_of_its_key(value: object, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "c.yaml").write_text(
+        yaml.safe_dump({"model": "tiny", "data": {"files": "rows.jsonl"}, "train": {"effective_batch": value}})
+    )
+    with pytest.raises(Stop, match="effective_batch"):
+        load_config(tmp_path / "c.yaml")
+
+
+def quoted(file: Path) -> None:
+    file.write_text(file.read_text().replace(",a,", ',"a,', 1))
+
+
+def cut_in_the_middle(file: Path) -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.read_csv(file)
+    frame.write_parquet(file)
+    data = bytearray(file.read_bytes())
+    data[40:200] = bytes(160)
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "suffix", "told"), [(quoted, "csv", "cannot be read as CSV"), (cut_in_the_middle, "parquet", "damaged behind row 0")]
+)
+def test_a_table_that_polars_cannot_read_is_told_and_not_shown(
+    spoil: Callable[[Path], None], suffix: str, told: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("polars")
+    file = write_table(tmp_path / f"table.{suffix}", 40)
+    spoil(file)
+    with pytest.raises(Stop, match=told) as stop:
+        list(open_frames(file).chunks(["x0", "x1"], 1000))
+    assert len(str(stop.value)) < 1000
