@@ -6,6 +6,7 @@ import contextlib
 import resource
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,12 @@ from holdfast.trainer.group import Group
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.meeting import store_of
-from holdfast.trainer.pressure import BeginAgain, MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse
+from holdfast.trainer.pressure import BeginAgain, MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
 from holdfast.trainer.rank import ALONE, PeerLost, Rank
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.slow import SlowRanks
+from holdfast.trainer.spot import spot_check
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.restore import Found, state_for_training
 from holdfast.trainer.state.saving import Saving
@@ -187,6 +189,7 @@ def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
         rehearse(bench, announcer.rehearsal)
     watch, slow = MemoryWatch(bench), SlowRanks(job.event)
+    every = _spot_checks(bench)
     held_out = HeldOut(bench, snapshots)
     over = held_out.over(step)
     while not over and not job.stopping.asked:
@@ -195,6 +198,8 @@ def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
         samples, computed = bench.samples(step), None
         if samples:  # else all of them are in quarantine, and the step moves nothing
             bench.task.refuse(samples, step)
+            if every is not None and step % every == 0:
+                within_memory(bench, step, partial(spot_check, bench, step, samples, announcer.of_step(step)))
             computed = compute_within_memory(bench, step, samples, announcer.of_step(step))
             if computed.finite:
                 job.point("optimizer", step)
@@ -215,6 +220,17 @@ def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
     snapshots.end()
     snapshots.pin_newest()
     return _end(job, code, kind=kind, step=step)
+
+
+def _spot_checks(bench: Bench) -> int | None:
+    """Steps between spot checks, None where there are none. Raises Refusal where bits differ between two right computations."""
+    every = bench.job.config.train.spot_check
+    if every is not None and not bench.settings.deterministic and bench.rank.size > 1:
+        text = "train.spot_check compares bits, and on a GPU without train.deterministic those of two computations differ"
+        raise Refusal(
+            "launch_misconfigured", text, "add train.deterministic: true, or leave train.spot_check out; start afresh with --run DIR"
+        )
+    return every
 
 
 def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) -> Json:

@@ -95,6 +95,11 @@ class Train(Section):
         "8 where there are several ranks, else off",
     )
 
+    spot_check: int | None = Field(
+        None,
+        ge=1,
+        description="steps between checks of each rank's gradients by another rank, for devices that compute wrong; never when not given",
+    )
     fsdp: bool = Field(
         False,
         description="cut frozen layers into pieces, one a rank (FSDP2), for models that do not fit one card; changes no result",
@@ -118,6 +123,8 @@ class Train(Section):
             raise ValueError(f"shards is {shards}, which is no power of two: {1 << shards.bit_length() - 1} or {1 << shards.bit_length()}")
         if isinstance(ranks, int) and self.ranks_min > ranks:
             raise ValueError(f"ranks_min is {self.ranks_min}, ranks {ranks}: it cannot be more")
+        if self.spot_check is not None and self.fsdp:
+            raise ValueError("spot_check computes parts on one rank alone, which train.fsdp cannot; leave one of them out")
         if shards == "off" or ranks == "auto" or ranks == 1:
             return self
         if ranks & (ranks - 1):
