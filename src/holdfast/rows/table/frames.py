@@ -29,6 +29,10 @@ _BINARY: dict[str, Callable[[Path], pl.LazyFrame]] = {
 }
 
 
+class TooWide(Stop):
+    """A file with more columns than are read."""
+
+
 @dataclass(frozen=True)
 class Frames:
     """A file's columns, and its rows: `chunks(wanted, rows)` gives frames of at most so many rows with these columns, LINE and RAGGED."""
@@ -47,7 +51,7 @@ def open_frames(file: Path, most_columns: int = MOST_COLUMNS) -> Frames:
     found = _binary(file) if bare_suffix(str(file)) in _BINARY else _csv(file)
     if len(found.names) > most_columns:
         text = f"{file} has {len(found.names):,} columns, {most_columns:,} at most are read"
-        raise Stop(BLOCKED, text, "a file written row by column? write it the other way round, or leave columns out")
+        raise TooWide(BLOCKED, text, "a file written row by column? write it the other way round, or leave columns out")
     if twice := sorted({name for name in found.names if found.names.count(name) > 1} if len(set(found.names)) < len(found.names) else ()):
         raise Stop(BLOCKED, f"{file}: the header names {', '.join(twice[:_SHOWN])} more than once", "rename one of them")
     return found

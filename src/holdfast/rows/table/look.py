@@ -22,7 +22,7 @@ from holdfast.rows.files.stream import bare_suffix
 from holdfast.rows.judge.layouts import parse_example
 from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.table.build import form_of
-from holdfast.rows.table.frames import open_frames
+from holdfast.rows.table.frames import TooWide, open_frames
 from holdfast.rows.table.intake import Intake, Raw
 from holdfast.rows.table.schema import Schema, found_schema, open_all, schema_of
 from holdfast.rows.table.statistics import Moments, facts_of, moments
@@ -45,6 +45,8 @@ def seems_a_table(files: list[str]) -> bool:
         schema = found_schema(frames)
         head = next(frames.chunks(list(frames.names), _LOOKED_AT))
         rows = list(islice(read_rows(files[0]), _LOOKED_AT))
+    except TooWide:
+        return True  # which is then said
     except (Stop, OSError):
         return False
     filled = [name for name in schema.numbers if head[name].null_count() < len(head)]
