@@ -21,7 +21,7 @@ from holdfast.rows.table.frames import LINE, RAGGED, Frames, as_text
 from holdfast.rows.table.schema import MISSING, Schema
 from holdfast.rows.table.times import NONE, times_of
 
-_CELLS, _ROWS = 2_000_000, 50_000  # of a chunk, at most
+_CELLS, _ROWS = 500_000, 50_000  # of a chunk, at most
 _QUOTED = 60  # characters of a value
 Array = npt.NDArray[Any]
 REASONS = {

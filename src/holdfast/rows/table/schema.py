@@ -36,8 +36,8 @@ class Schema:
 
     @property
     def wanted(self) -> list[str]:
-        others = [name for name in (self.target, self.time, self.group) if name]
-        return list(dict.fromkeys([*self.numbers, *self.categories, *others]))
+        beside = [name for name in (self.target, self.time, self.group) if name]
+        return list(dict.fromkeys([*self.numbers, *self.categories, *beside, *self.others]))
 
 
 def open_all(names: Sequence[str]) -> list[Frames]:
