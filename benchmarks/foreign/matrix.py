@@ -5,10 +5,10 @@
     python benchmarks/foreign/matrix.py FOLDER --table
 
 Each case is one real command in its own environment, with one fault from within (inside/sitecustomize.py), and a row of
-FOLDER/cases.jsonl; a case that has a row is not run again. The commands train a model of 0.1M parameters, LoRA with dropout, 16 steps
-of at least a second (they wait), with a checkpoint every 5. `disk` fills the small disk of the output folder (a tmpfs: needs root) and
-makes room again when the command has ended; where it then has to be started again by hand, the row says so. A case that has not ended
-after --limit-s is ended.
+FOLDER/cases.jsonl. A case that has a row is not run again; one that ended before its fault came (a busy machine) has none. The
+commands train a model of 0.1M parameters, LoRA with dropout, 16 steps of at least a second (they wait), with a checkpoint every 5.
+`disk` fills the small disk of the output folder (a tmpfs: needs root) and makes room again when the command has ended; where it then
+has to be started again by hand, the row says so. A case that has not ended after --limit-s is ended.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ def main() -> None:
                 for way in ("alone",) if fault == "none" else arguments.ways:
                     if (peer, fault, way) not in done(folder) and (fault != "worker" or peer == "trainer"):
                         row = case(folder, arguments.peers.resolve(), peer, fault, way, arguments.limit_s)
+                        if fault != "none" and not row["struck"]:
+                            print(f"{peer}, {fault}, {way}: ended before its fault came, so it is no row", flush=True)
+                            continue
                         with (folder / "cases.jsonl").open("a") as file:
                             file.write(json.dumps(row) + "\n")
                         print(json.dumps(row), flush=True)
