@@ -135,7 +135,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             return
         with contextlib.suppress(ValueError, TypeError, OSError):  # no sampler, an endless data set, a full disk
             self.rows = Rows(loader, int(args.gradient_accumulation_steps), self.account.folder)
-            in_epoch = -(-self.rows.batches // self.rows.accumulation)
+            in_epoch = max(1, -(-self.rows.batches // self.rows.accumulation))
             self.resumed = 0 if args.ignore_data_skip else int(state.global_step) % in_epoch
 
     @_guarded
