@@ -22,7 +22,7 @@ def test_the_page_of_an_export_has_figures_files_and_no_script() -> None:
     coarse = CHECKED | {"type": "q8_0", "budget": {"kl_per_token": 1e-2, "top1_agreement": 0.9}}
     files = [{"path": "/out/<b>.gguf", "bytes": 5559680, "sha256": "ab" * 32}]
     text = page({"checked": CHECKED | {"types": {"f16": CHECKED, "q8_0": coarse}}, "files": files}, "first", "base + adapter")
-    assert "it computes what base + adapter computes" in text and "llama.cpp, q8_0" in text and "5,559,680" in text
+    assert "it equals base + adapter" in text and "llama.cpp, q8_0" in text and "5,559,680" in text
     assert "<b>" not in text and "<script" not in text and "http" not in text.split("</head>")[1]
 
 

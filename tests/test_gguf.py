@@ -67,6 +67,38 @@ def test_llama_cpp_computes_what_base_and_adapter_do(family: str, made: Any, tmp
     assert "FROM ./" in (tmp_path / "out/Modelfile").read_text()
 
 
+SHORT = {"rope_theta": 10000.0, "original_max_position_embeddings": 32}
+ROPE: dict[str, tuple[str, dict[str, Any]]] = {
+    "yarn": ("qwen2", SHORT | {"rope_type": "yarn", "factor": 8.0}),
+    "llama3": ("llama", SHORT | {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+    "linear": ("llama", {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0}),
+}
+
+
+@pytest.mark.parametrize("kind", ["yarn", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("llama3", "linear"))])
+def test_scaled_rotary_positions_are_llama_cpps_too(kind: str, assets: SimpleNamespace, tmp_path: Path, monkeypatch: Any) -> None:
+    family, settings = ROPE[kind]
+    base = make_family(family, assets.model, tmp_path / "base", rope_parameters=settings)
+    adapter = make_adapter(base, tmp_path / "adapter")
+    checked = export_gguf(order_of(adapter, tmp_path / "out"), ["f16"], Tools())["checked"]
+    assert checked["nmse"] <= 1e-4 and checked["greedy_equal"]
+    if kind == "llama3":
+        monkeypatch.setattr(convert, "rope_factors", lambda family: None)
+    else:
+        monkeypatch.setattr(gguf.GGUFWriter, "add_rope_scaling_factor", lambda self, value: None)
+    with pytest.raises(Stop, match="NMSE"):
+        export_gguf(order_of(adapter, tmp_path / "other"), ["f16"], Tools())
+
+
+@pytest.mark.parametrize("more", [{"beta_fast": 64.0}, {"attention_factor": 1.5}, {"mscale": 0.7}])
+def test_settings_of_yarn_that_are_not_converted_are_told(more: dict[str, float], made: Any, tmp_path: Path) -> None:
+    subject = read_subject(made("qwen2"))
+    config = subject.facts.config | {"rope_parameters": ROPE["yarn"][1] | more}
+    with pytest.raises(Stop, match=next(iter(more))):
+        order = replace(order_of(made("qwen2"), tmp_path / "out"), subject=replace(subject, facts=replace(subject.facts, config=config)))
+        export_gguf(order, ["f16"], Tools())
+
+
 def test_an_adapter_in_gguf_is_compared_on_a_base_in_gguf(made: Any, tmp_path: Path) -> None:
     answer = export_gguf(order_of(made("llama"), tmp_path / "lora.gguf", "gguf-adapter"), [], Tools())
     assert answer["checked"]["nmse"] <= 1e-4 and [Path(file["path"]).name for file in answer["files"]] == ["lora.gguf"]

@@ -33,11 +33,16 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
 }  # fmt: skip
 
 
-def make_family(family: str, source: Path, out: Path) -> Path:
-    """A random model in bf16 with the tokenizer of the model folder `source`, its weights large enough to matter."""
+def make_family(family: str, source: Path, out: Path, **changes: Any) -> Path:
+    """A random model in bf16 with the tokenizer of the model folder `source`, its weights large enough to matter.
+
+    changes: settings of its config.
+    """
     words = json.loads((source / "config.json").read_text())["vocab_size"]
     torch.manual_seed(1)
     config = FAMILIES[family](words)
+    for name, value in changes.items():
+        setattr(config, name, value)
     model = transformers.AutoModelForCausalLM.from_config(config)
     middle = 0.0 if family.startswith("gemma") else 1.0  # Gemma's norms are stored without their 1
     for name, parameter in model.named_parameters():

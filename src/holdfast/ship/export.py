@@ -163,7 +163,7 @@ def refuse_unequal(order: Order, compared: Compared) -> None:
         return
     layer = compared.figures.get("first_layer")
     where = f"; the first that differs is {layer}" if layer else ""
-    text = f"the {order.kind} export does not compute what {order.subject.told} computes{where}:\n  " + "\n  ".join(compared.reasons)
+    text = f"the {order.kind} export does not equal {order.subject.told}{where}:\n  " + "\n  ".join(compared.reasons)
     answer: Json = {"files": [], "checked": compared.figures, "reasons": compared.reasons}
     raise Stop(BLOCKED, text, "nothing was written; please report it with these lines", answer)
 

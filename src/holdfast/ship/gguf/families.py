@@ -27,6 +27,14 @@ ARCHITECTURES = {  # of transformers, and llama.cpp's name
     "Gemma3ForCausalLM": "gemma3",
 }
 _GEMMA3_PATTERN = 6  # each sixth layer sees everything: llama.cpp has it built in
+_YARN = {
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "attention_factor": None,
+    "mscale": None,
+    "mscale_all_dim": None,
+    "truncate": True,
+}  # usual values
 _ACTIVATIONS = {"llama": "silu", "qwen2": "silu", "qwen3": "silu", "gemma": "gelu", "gemma2": "gelu", "gemma3": "gelu"}
 
 
@@ -86,7 +94,10 @@ def _refuse_settings(family: Family) -> None:
         types = config.get("layer_types") or []
         if any((kind == "full_attention") != ((at + 1) % _GEMMA3_PATTERN == 0) for at, kind in enumerate(types)):
             wrong.append("another pattern of sliding layers than each sixth full")
-    kind = rope_of(config).get("rope_type", "default")
+    rope = rope_of(config)
+    kind = rope["rope_type"]
+    if kind == "yarn":
+        wrong += [f"YaRN with {name} {rope[name]}" for name, usual in _YARN.items() if rope.get(name) not in (None, usual)]
     if kind not in ("default", "linear", "llama3", "yarn"):
         wrong.append(f"RoPE of type {kind}")
     if wrong:
