@@ -15,14 +15,16 @@ from pathlib import Path
 
 import orjson
 
+from holdfast import __version__
 from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.ship.serve.engines import MODELS, Engine, LlamaCpp, Transformers
 from holdfast.ship.serve.gateway import State, open_gateway
-from holdfast.ship.serve.preferences import tally
+from holdfast.ship.serve.preferences import Blind, tally
 from holdfast.ship.subject import Subject, read_subject
 from holdfast.supervisor.launch import measuring_environment
+from holdfast.ui.pages import page_template
 
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
 ENGINES = ("llama.cpp", "transformers")
@@ -52,7 +54,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     with tempfile.TemporaryDirectory(prefix="holdfast-serve-") as work:
-        state = State(codec, subject.name, subject.facts.positions or 2048, token, preferences)
+        state = State(codec, subject.name, subject.facts.positions or 2048, token)
+        if preferences:
+            state.blind = Blind(preferences, subject.name)
+            state.page = page_template("ab.html").render(name=subject.name, version=__version__)
         server = open_gateway(state, arguments.port)
         with contextlib.closing(_engine(arguments, subject, codec, Path(work))) as state.engine, server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -95,13 +100,13 @@ def _preferences(arguments: argparse.Namespace, subject: Subject) -> Path | None
 
 
 def _tell(arguments: argparse.Namespace, state: State, url: str) -> None:
-    page = f"{url}/?token={state.token}" if state.preferences else None
+    page = f"{url}/?token={state.token}" if state.blind else None
     if arguments.ready_line:
         facts: Json = {"url": url, "token": state.token, "engine": state.engine.name, "models": MODELS, "page": page}
         print(orjson.dumps(facts).decode(), flush=True)
         return
     lines = [f"{state.name} and its base, by {state.engine.name}: {url}/v1  (models: {', '.join(MODELS)}; Ctrl-C ends)"]
     lines.append(f"token: {state.token}")
-    if page and state.preferences:
-        lines += [f"page:  {page}", f"preferences: {state.preferences} ({tally(state.preferences)['tuned']} for tuned so far)"]
+    if state.blind:
+        lines += [f"page:  {page}", f"preferences: {state.blind.file} ({tally(state.blind.file)['tuned']} for tuned so far)"]
     print("\n".join(lines), flush=True)

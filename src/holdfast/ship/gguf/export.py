@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -142,7 +143,9 @@ def _run(command: list[str], log: Path, name: str) -> None:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False).returncode
     if code:
         last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        raise Stop(BLOCKED, f"{name} ended with exit code {code}: {last[:300]}", "nothing was written")
+        missing = re.search(r"No module named '([\w.]+)'", last)
+        hint = f"pip install {missing[1]}, which it needs" if missing else "leave out --llama-cpp and LLAMA_CPP: ours may convert it"
+        raise Stop(BLOCKED, f"{name} ended with exit code {code}: {last[:300]}", hint)
 
 
 def _one_file(order: Order, folder: Path, checked: Json) -> Json:

@@ -27,14 +27,7 @@ ARCHITECTURES = {  # of transformers, and llama.cpp's name
     "Gemma3ForCausalLM": "gemma3",
 }
 _GEMMA3_PATTERN = 6  # each sixth layer sees everything: llama.cpp has it built in
-_YARN = {
-    "beta_fast": 32,
-    "beta_slow": 1,
-    "attention_factor": None,
-    "mscale": None,
-    "mscale_all_dim": None,
-    "truncate": True,
-}  # usual values
+_YARN = {"beta_fast": 32, "beta_slow": 1, "truncate": True} | dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim"))
 _ACTIVATIONS = {"llama": "silu", "qwen2": "silu", "qwen3": "silu", "gemma": "gelu", "gemma2": "gelu", "gemma3": "gelu"}
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import hmac
-import random
-import threading
 import time
 import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
 from holdfast.core.errors import USAGE, Stop, told
-from holdfast.core.files import Json, append_line
+from holdfast.core.files import Json
 from holdfast.rows.judge.turns import Message
 from holdfast.rows.tokens.codec import Codec
 from holdfast.ship.serve.engines import MODELS, Engine, Wanted
-from holdfast.ship.serve.preferences import preference_row, tally
+from holdfast.ship.serve.preferences import CHOICES, Blind
 from holdfast.ship.serve.requests import Refused, chat_ids, message_of, wanted_of
 
 _LARGEST_BODY = 1 << 22  # bytes
@@ -29,19 +25,18 @@ _LARGEST_BODY = 1 << 22  # bytes
 
 @dataclass
 class State:
-    """preferences: the file of the comparisons by eye, None without --ab; waiting: pairs that were shown and not judged yet."""
+    """blind: the comparisons by eye, None without --ab; page: the HTML of it."""
 
     codec: Codec
     name: str
     context: int
     token: str
-    preferences: Path | None
+    blind: Blind | None = None
+    page: str = ""
     engine: Engine = field(init=False)  # once it is loaded, before anything is served
-    waiting: dict[str, Json] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
     seconds: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def open_gateway(state: State, port: int) -> ThreadingHTTPServer:
@@ -69,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         posts = {"/v1/chat/completions": self._chat, "/v1/completions": self._text}
-        self._answer(posts | ({"/ab/ask": self._ask, "/ab/vote": self._vote} if self.state.preferences else {}))
+        self._answer(posts | ({"/ab/ask": self._ask, "/ab/vote": self._vote} if self.state.blind else {}))
 
     def _answer(self, routes: Any) -> None:
         path = urlsplit(self.path).path
@@ -188,10 +183,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _page(self) -> None:
-        if self.state.preferences is None:
+        if self.state.blind is None:
             raise Refused(404, "start it with --ab for the page that compares")
-        page = (files("holdfast.ship.serve") / "ab.html").read_text(encoding="utf-8").replace("NAME", _escaped(self.state.name))
-        self._send(page.encode(), "text/html; charset=utf-8")
+        self._send(self.state.page.encode(), "text/html; charset=utf-8")
 
     def _ask(self) -> None:
         body = self._body()
@@ -203,23 +197,21 @@ class Handler(BaseHTTPRequestHandler):
             model: collect(self.state, wanted_of(self.state.context, {"model": model, "max_tokens": body.get("max_tokens")}, ids))[0]
             for model in MODELS
         }
-        order = random.SystemRandom().sample(MODELS, 2)
-        number = uuid.uuid4().hex
-        with self.state.lock:
-            self.state.waiting[number] = {"prompt": prompt, "answers": answers, "order": order}
-        self._json({"id": number, "left": answers[order[0]], "right": answers[order[1]]})
+        self._json(self._blind.show(prompt, answers))
 
     def _vote(self) -> None:
         body = self._body()
-        if body.get("choice") not in ("left", "right", "same"):
-            raise Refused(400, "choice: left, right or same")
-        with self.state.lock:
-            shown = self.state.waiting.pop(str(body.get("id")), None)
-            if shown is None:
-                raise Refused(404, "there is no such pair, or it was judged already")
-            assert self.state.preferences is not None
-            append_line(self.state.preferences, preference_row(shown, body["choice"], self.state.name), durable=True)
-            self._json(tally(self.state.preferences))
+        if body.get("choice") not in CHOICES:
+            raise Refused(400, f"choice: one of {', '.join(CHOICES)}")
+        counts = self._blind.vote(str(body.get("id")), body["choice"])
+        if counts is None:
+            raise Refused(404, "there is no such pair, or it was judged already")
+        self._json(counts)
+
+    @property
+    def _blind(self) -> Blind:
+        assert self.state.blind is not None  # its addresses are known with --ab alone
+        return self.state.blind
 
 
 def counted(state: State, wanted: Wanted) -> Any:
@@ -239,7 +231,3 @@ def collect(state: State, wanted: Wanted) -> tuple[str, int, str]:
         texts.append(piece)
         count, reason = count + tokens, why or reason
     return "".join(texts).strip(), count, reason
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

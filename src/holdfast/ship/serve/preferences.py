@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
+import uuid
 from pathlib import Path
 
-from holdfast.core.files import Json, read_lines
+from holdfast.core.files import Json, append_line, read_lines
 from holdfast.ship.serve.engines import MODELS
 from holdfast.ship.verify.stats import share_interval, sign_test
+
+CHOICES = ("left", "right", "same")
+
+
+class Blind:
+    """Pairs that were shown and not judged yet, and the file of those that were."""
+
+    def __init__(self, file: Path, name: str) -> None:
+        self.file, self._name = file, name
+        self._waiting: dict[str, Json] = {}
+        self._lock = threading.Lock()
+
+    def show(self, prompt: str, answers: dict[str, str]) -> Json:
+        """What the page is told of a pair: which is which stays here."""
+        order = random.SystemRandom().sample(MODELS, 2)
+        number = uuid.uuid4().hex
+        with self._lock:
+            self._waiting[number] = {"prompt": prompt, "answers": answers, "order": order}
+        return {"id": number, "left": answers[order[0]], "right": answers[order[1]]}
+
+    def vote(self, number: str, choice: str) -> Json | None:
+        """Keep one of CHOICES, durably; the counts with it. None for a pair that is not there, or was judged already."""
+        with self._lock:
+            shown = self._waiting.pop(number, None)
+            if shown is None:
+                return None
+            append_line(self.file, preference_row(shown, choice, self._name), durable=True)
+            return tally(self.file)
 
 
 def tally(file: Path) -> Json:
