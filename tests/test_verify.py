@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from peft import PromptTuningConfig, get_peft_model
 
 from conftest import make_rows, write_rows
 from holdfast.cli import main
@@ -107,3 +108,20 @@ def test_bad_input_is_answered_with_a_sentence(
     (tmp_path / "other/adapter_config.json").write_text(json.dumps(about | {"base_model_name_or_path": str(tmp_path / "base")}))
     assert main(["verify", str(made.good), *map(str, given[what])]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:Position ids are not supported")
+def test_a_trained_prompt_is_measured_as_peft_computes_it(made: SimpleNamespace, tmp_path: Path) -> None:
+    wide = transformers.AutoModelForCausalLM.from_pretrained(made.base, dtype=torch.float32)
+    wide.name_or_path = str(made.base)
+    torch.manual_seed(3)
+    model: Any = get_peft_model(wide, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)).eval()
+    prompts = [[7, 90, 33], [5, 6, 17, 80, 9, 12, 40], [100, 20]]
+    for prompt, answer in zip(prompts, greedy(model, prompts, 0, [2], 8), strict=True):
+        ids = torch.tensor([prompt])
+        given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False, "eos_token_id": [2], "pad_token_id": 0}
+        theirs = model.generate(input_ids=ids, **given)[0, len(prompt) :].tolist()
+        assert answer.ids == (theirs[:-1] if theirs[-1] == 2 else theirs)
+    model.save_pretrained(tmp_path / "prompt")
+    answer = verify(request_of(made, tmp_path / "prompt", generate=2))
+    assert answer["infers"] and answer["loss"]["tuned"] != answer["loss"]["base"]

@@ -43,9 +43,11 @@ def greedy(model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequenc
 @torch.inference_mode()
 def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
     device = next(model.parameters()).device
+    model, virtual = _without_virtual(model)
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=device)
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * (len(virtual) + len(prompt)) for prompt in prompts], device=device)
+    shown = {"inputs_embeds": _embedded(model, ids, [*map(len, prompts)], virtual)} if len(virtual) else {"input_ids": ids}
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     cache = DynamicCache(config=model.config)
     answers = [Answer([], [], False) for _ in prompts]
@@ -53,7 +55,7 @@ def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[in
     alive = torch.ones(len(rows), dtype=torch.bool)
     for _ in range(longest):
         given = {"position_ids": positions} if _takes_positions(model) else {}
-        logits = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **given).logits[:, -1]
+        logits = model(**shown, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **given).logits[:, -1]
         best = logits.float().topk(2)
         chosen, ahead = best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()
         for at, (number, margin) in enumerate(zip(chosen, ahead, strict=True)):
@@ -72,6 +74,7 @@ def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[in
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
         if 4 * int(alive.sum()) <= 3 * len(rows):
             ids, positions, mask, rows, alive = _without_ended(cache, alive, ids, positions, mask, rows)
+        shown = {"input_ids": ids}
     return answers
 
 
@@ -83,6 +86,22 @@ def _without_ended(
     there = kept.to(ids.device)
     cache.batch_select_indices(there)
     return ids[there], positions[there], mask[there], [rows[at] for at in kept.tolist()], torch.ones(len(kept), dtype=torch.bool)
+
+
+def _without_virtual(model: Any) -> tuple[Any, Tensor]:
+    """The model itself, and the embeddings [tokens, width] that an adapter puts before every prompt: PEFT would at every step."""
+    config = getattr(model, "active_peft_config", None)
+    if config is None or not config.is_prompt_learning:
+        return model, torch.empty(0, 0)
+    virtual: Tensor = model.get_prompt(batch_size=1)
+    return model.get_base_model(), virtual[0]
+
+
+def _embedded(model: Any, ids: Tensor, lengths: list[int], virtual: Tensor) -> Tensor:
+    """Embeddings [rows, tokens, width] of prompts padded on the left, each with the virtual tokens right before it."""
+    rows = model.get_input_embeddings()(ids)
+    begins, virtual = [ids.shape[1] - length for length in lengths], virtual.to(rows.dtype)
+    return torch.stack([torch.cat([row[:begin], virtual, row[begin:]]) for row, begin in zip(rows, begins, strict=True)])
 
 
 def _takes_positions(model: Any) -> bool:

@@ -83,7 +83,7 @@ def _of_shard(model: Any, shard: Shard, pad: int, vocabulary: int, device: torch
 def row_sums(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Sum of the losses of the learned tokens of each row, and how many there are. Rows are padded on the right, which none sees."""
     with torch.inference_mode():
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        logits = model(input_ids=ids, use_cache=False).logits[:, -ids.shape[1] : -1]  # those of virtual tokens stand before them
         each = torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), ids[:, 1:], reduction="none")
     sums = (each.double() * learned[:, 1:]).sum(dim=1)
     return sums.cpu().numpy(), learned.sum(dim=1).cpu().numpy()

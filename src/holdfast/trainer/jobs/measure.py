@@ -120,8 +120,8 @@ def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device
         ids = rows["ids"][int(rows["starts"][row]) : int(rows["starts"][row]) + max(at) + 1].astype(np.int64)
         with torch.inference_mode():
             found = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False, output_hidden_states=True)
-        logits.append(found.logits[0, at].float().cpu().numpy())
-        hidden.append(np.stack([state[0, at].float().cpu().numpy() for state in found.hidden_states]))
+        logits.append(found.logits[0, -len(ids) :][at].float().cpu().numpy())  # behind those of virtual tokens
+        hidden.append(np.stack([state[0, -len(ids) :][at].float().cpu().numpy() for state in found.hidden_states]))
     return np.concatenate(logits), np.concatenate(hidden, axis=1)
 
 
