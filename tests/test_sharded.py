@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from conftest import events, holdfast
+from conftest import holdfast
 from holdfast.core.config.config import Config, Train
 from holdfast.core.config.load import load_config
 from holdfast.core.config.settings import Settings
@@ -169,9 +169,11 @@ def test_a_rank_without_others_holds_what_it_always_held() -> None:
 def test_memory_that_runs_out_on_one_rank_costs_an_attempt_and_no_step(config_of: Callable[..., Path], tmp_path: Path) -> None:
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps({"faults": [{"effect": "oom", "when": {"rank": 1, "tokens": [61, 10_000], "attempt": 1, "step": 2}}]}))
-    config = config_of(train={"fsdp": True, "ranks": 2, "micro_batch_tokens": 120}, run={"standby": False})
+    config = config_of(train={"fsdp": True, "ranks": 2, "shards": 2, "micro_batch_tokens": 120}, run={"standby": False})
     done = holdfast("train", config, "--json", "--run", tmp_path / "run", "--faults", faults)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["status"], summary["attempts"]) == ("finished", 2)
-    assert any("micro_batch_tokens" in event["what"] for event in events(tmp_path / "run", "setting_changed"))
+    assert "micro_batch_tokens" in read_timeline(tmp_path / "run" / "timeline.jsonl")[-1].settings
+    log = (tmp_path / "run/attempts/001/output.log").read_text()
+    assert "the ranks are not all there any more" in log and "Traceback" not in log, "the other rank says what it met"

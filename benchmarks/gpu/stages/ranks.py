@@ -10,7 +10,7 @@ from stages.common import Place, events
 def run(place: Place) -> None:
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if cards < 2 or not torch.distributed.is_nccl_available():  # the simulated card has two and no NCCL
-        for question in ("finished", "same-bits", "killed", "named"):
+        for question in ("finished", "same-bits", "killed", "named", "cut-bits", "cut-bytes"):
             place.answer(question, None, f"{cards} cards, NCCL: {torch.distributed.is_nccl_available()}; two and one are needed")
         return
     train = {"shards": 8, "deterministic": True, "steps": 4, "threads": 1}
@@ -25,4 +25,10 @@ def run(place: Place) -> None:
     killed = place.train("killed", place.config("qwen0.5b", rows, train=train | {"ranks": 2}), [kill])
     place.answer("killed", sha is not None and sha == killed.get("artifact_sha256"))
     endings = [str(event["ending"]) for event in events(killed, "attempt_ended")]
+    whole, cut = (
+        place.train(f"fsdp{ranks}", place.config("qwen0.5b", rows, train=train | {"ranks": ranks, "fsdp": True})) for ranks in (1, 2)
+    )
+    place.answer("cut-bits", whole.get("artifact_sha256") is not None and whole.get("artifact_sha256") == cut.get("artifact_sha256"))
+    peaks = [one.get("peak_bytes") or 0 for one in (whole, cut)]
+    place.answer("cut-bytes", round(peaks[1] / peaks[0], 3) if all(peaks) else None, f"{peaks[1]:,} of {peaks[0]:,}")
     place.answer("named", bool(endings) and "rank 1" in endings[0], "; ".join(endings))

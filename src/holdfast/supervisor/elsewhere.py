@@ -24,7 +24,7 @@ from holdfast.world.machine import read_machine
 from holdfast.world.state_away import fetch, read_run_id, states_at
 from holdfast.world.targets import Target, target_of
 
-_LAST_WORD_S = 900  # for the last state, at the end of a run
+_AT_ONCE_S, _LAST_WORD_S = 2, 900  # for the last state, at the end of a run: without a word, and at all
 
 
 @contextlib.contextmanager
@@ -42,16 +42,25 @@ def sending(run: RunFolder, config: Config, tell: Tell) -> Iterator[None]:
         yield
     finally:
         child.terminate()
-        try:
-            code: int | None = child.wait(_LAST_WORD_S)
-        except subprocess.TimeoutExpired:
+        code = _ended(child, _AT_ONCE_S)
+        if code is None:
+            tell(f"sending the newest state to {address}")
+            code = _ended(child, _LAST_WORD_S)
+        if code is None:
             child.kill()
             child.wait()
-            code = None
         if code != 0:
             last = next((event for event in reversed(list(run.events())) if event["event"] in ("state_sent", "state_not_sent")), {})
             why = last.get("reason") or f"see {shown(run.path / 'upload.log')}"
             tell(f"the newest state is not at {address}: {why}; send it with: holdfast move {shown(run.path)} --to {address}")
+
+
+def _ended(child: subprocess.Popen[bytes], within_s: float) -> int | None:
+    """The exit code of a child; None where it has not ended by then."""
+    try:
+        return child.wait(within_s)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def fetched(path: Path, config: Config, tell: Tell) -> None:

@@ -60,6 +60,10 @@ class Group(Rank):
             full = error.with_traceback(None)  # the frames hold the tensors that did not fit
             full.__context__ = None
             own = {"full": told_of(full)}
+        except RuntimeError as error:
+            if self.together and _of_a_peer(error):  # in the middle of a pass
+                raise PeerLost(told(error)) from None
+            raise
         every = self.exchange(own)
         for rank, one in enumerate(every):
             if "full" in one:
@@ -129,6 +133,11 @@ def _peers() -> Iterator[None]:
         yield
     except RuntimeError as error:  # dist.DistError is one, too
         raise PeerLost(told(error)) from None
+
+
+def _of_a_peer(error: RuntimeError) -> bool:
+    """Whether a backend raised it because it could not reach another rank."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def _swap(other: int, outgoing: Tensor, incoming: Tensor) -> None:

@@ -54,7 +54,7 @@ class TextModel:
         make_stateless(self.model, self.context)
         self.artifact, self.form = trained.tensors, trained.form
         half = HALF_TYPES.get(settings.dtype)
-        able = on_card(device) and settings.dtype != "fp16" and mesh is None  # a remedy may have brought a card's run to the CPU
+        able = on_card(device) and settings.dtype != "fp16" and not config.train.fsdp  # a remedy may have brought a card's run to the CPU
         self.fused = Fused(self.model, self.context, half is not None) if settings.fused and able else None
         if self.fused is None:
             use_lean_lora(self.model, half, cut=mesh is not None)
