@@ -16,6 +16,7 @@ from conftest import write_table
 from holdfast.cli import main
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
+from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import read_lines
 from holdfast.core.locks import taken
 from holdfast.rows.table.frames import open_frames
@@ -133,8 +134,27 @@ def cut_in_the_middle(file: Path) -> None:
     file.write_bytes(data)
 
 
+def beyond_its_end(file: Path) -> None:
+    """An Arrow file whose footer places its one block behind the end of the file, which makes polars panic."""
+    polars = pytest.importorskip("polars")
+    polars.read_csv(file).write_ipc(file)
+    data = bytearray(file.read_bytes())
+    size = int.from_bytes(data[-10:-6], "little")
+    footer = len(data) - 10 - size
+    block = next(
+        at for at in range(footer, len(data) - 10, 4) if data[at : at + 8] == (data.index(b"\xff\xff\xff\xff", 12)).to_bytes(8, "little")
+    )
+    data[block : block + 8] = (1 << 40).to_bytes(8, "little")
+    file.write_bytes(data)
+
+
 @pytest.mark.parametrize(
-    ("spoil", "suffix", "told"), [(quoted, "csv", "cannot be read as CSV"), (cut_in_the_middle, "parquet", "damaged behind row 0")]
+    ("spoil", "suffix", "told"),
+    [
+        (quoted, "csv", "cannot be read as CSV"),
+        (cut_in_the_middle, "parquet", "damaged behind row 0"),
+        (beyond_its_end, "arrow", "damaged behind row 0"),
+    ],
 )
 def test_a_table_that_polars_cannot_read_is_told_and_not_shown(
     spoil: Callable[[Path], None], suffix: str, told: str, tmp_path: Path
@@ -145,3 +165,9 @@ def test_a_table_that_polars_cannot_read_is_told_and_not_shown(
     with pytest.raises(Stop, match=told) as stop:
         list(open_frames(file).chunks(["x0", "x1"], 1000))
     assert len(str(stop.value)) < 1000
+
+
+@pytest.mark.parametrize("size", [-512, 0, True, "x", None])
+def test_a_size_of_a_model_that_is_none_is_unknown(size: object, tmp_path: Path) -> None:
+    facts = ModelFacts(tmp_path, {"max_position_embeddings": size, "hidden_size": size}, {}, 0)
+    assert facts.positions is None and facts.number("hidden_size", default=7) == 7

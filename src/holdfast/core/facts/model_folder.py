@@ -45,7 +45,7 @@ class ModelFacts:
     def positions(self) -> int | None:
         """The longest input the model takes, in tokens; None when its config does not say."""
         value = self.config.get("max_position_embeddings") or self.config.get("n_positions")
-        return value if isinstance(value, int) else None
+        return value if type(value) is int and value > 0 else None
 
     def linear(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the weights of linear layers by module name: every matrix but embeddings and the output layer."""
@@ -59,8 +59,8 @@ class ModelFacts:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def number(self, *names: str, default: int) -> int:
-        """The first of these config keys that holds a whole number."""
-        return next((self.config[name] for name in names if isinstance(self.config.get(name), int)), default)
+        """The first of these config keys that holds a size: a whole number above 0."""
+        return next((self.config[name] for name in names if type(self.config.get(name)) is int and self.config[name] > 0), default)
 
 
 def read_description(model: str) -> ModelFacts:

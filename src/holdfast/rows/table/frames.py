@@ -21,6 +21,7 @@ MOST_COLUMNS = 10_000
 _LONGEST_HEADER = 1 << 24
 _SHOWN = 12
 _LONGEST_NAME = 80  # characters shown of one
+_REFUSED = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # the second is none of Exception's: offsets beyond a file raise it
 _BINARY: dict[str, Callable[[Path], pl.LazyFrame]] = {
     ".parquet": pl.scan_parquet,
     ".arrow": pl.scan_ipc,
@@ -104,7 +105,7 @@ def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: l
             encoding="utf8-lossy",
             quote_char='"' if b'"' in text else None,
         )[bool(full) :]
-    except pl.exceptions.PolarsError as error:
+    except _REFUSED as error:
         raise Stop(BLOCKED, f"{told} cannot be read as CSV: {_told(error)}", "look for a quote that is not closed") from None
     numbers = [first + at for at in range(len(lines)) if lines[at].strip()] if empty else range(first, first + len(lines))
     if len(frame) != len(numbers):
@@ -129,7 +130,7 @@ def _binary(file: Path) -> Frames:
     try:
         scanned = _BINARY[bare_suffix(str(file))](file)
         schema = scanned.collect_schema()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (*_REFUSED, OSError) as error:
         raise Stop(BLOCKED, f"{file} cannot be read as a table: {_told(error)}", "write it again") from None
 
     def chunks(wanted: list[str], rows: int) -> Iterator[pl.DataFrame]:
@@ -137,7 +138,7 @@ def _binary(file: Path) -> Frames:
         while True:
             try:
                 frame = scanned.select(wanted).slice(first, rows).collect()
-            except (pl.exceptions.PolarsError, OSError) as error:
+            except (*_REFUSED, OSError) as error:
                 raise Stop(BLOCKED, f"{file} is damaged behind row {first:,}: {_told(error)}", "write it again") from None
             if not len(frame):
                 return
@@ -148,7 +149,7 @@ def _binary(file: Path) -> Frames:
     return Frames(file, tuple(schema.names()), chunks)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """The first line of what polars says; behind it comes the data."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
