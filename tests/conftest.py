@@ -99,23 +99,27 @@ def assets(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(model=folder / "model", rows=rows)
 
 
+def write_config(assets: SimpleNamespace, file: Path, **sections: Any) -> Path:
+    """A config for the small model; keyword arguments replace sections' keys: train={...}."""
+    tree: dict[str, Any] = {
+        "model": str(assets.model),
+        "data": {"files": [str(assets.rows)], "held_out": 0.0},  # with some, each run ends with an evaluation in another process
+        "adapter": {"r": 4, "dropout": 0.1},
+        "train": {"steps": 8, "effective_batch": 8, "lr": 1e-3, "max_tokens": 96, "threads": 1},
+        "save": {"every": 3},
+    }
+    for section, values in sections.items():
+        tree[section] = tree.get(section, {}) | values if isinstance(values, dict) else values
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return file
+
+
 @pytest.fixture
 def config_of(assets: SimpleNamespace, tmp_path: Path) -> Callable[..., Path]:
-    """Write a config for the small model; keyword arguments replace sections' keys: train={...}."""
+    """Write a config for the small model into the test's folder, or another: `write_config`."""
 
     def write(name: str = "run", folder: Path | None = None, **sections: Any) -> Path:
-        tree: dict[str, Any] = {
-            "model": str(assets.model),
-            "data": {"files": [str(assets.rows)], "held_out": 0.0},  # with some, each run ends with an evaluation in another process
-            "adapter": {"r": 4, "dropout": 0.1},
-            "train": {"steps": 8, "effective_batch": 8, "lr": 1e-3, "max_tokens": 96, "threads": 1},
-            "save": {"every": 3},
-        }
-        for section, values in sections.items():
-            tree[section] = tree.get(section, {}) | values if isinstance(values, dict) else values
-        file = (folder or tmp_path) / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(tree), encoding="utf-8")
-        return file
+        return write_config(assets, (folder or tmp_path) / f"{name}.yaml", **sections)
 
     return write
 

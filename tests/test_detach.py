@@ -19,13 +19,14 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
+from conftest import events, holdfast, kill, lines, processes_of, start, wait_until, write_config
 from holdfast.core.identity import alive, identify
 from holdfast.core.run.folder import RunFolder
 from holdfast.world.standing import lives
+from support import forked
 
 Write = Callable[..., Path]
-pytestmark = pytest.mark.usefixtures("nobody_left", "no_leftovers", "exec_only")  # they count on the time that a start takes
+pytestmark = pytest.mark.usefixtures("nobody_left", "no_leftovers")
 
 
 @pytest.fixture
@@ -53,8 +54,13 @@ def summary_of(run: Path) -> dict[str, Any]:
     return found
 
 
-def undisturbed_sha256(config: Path, run: Path) -> str:
-    done = holdfast("train", config, "--run", run, "--json")
+RUN: dict[str, Any] = {"data": {"held_out": 0.1}, "train": {"steps": 300}}  # of the tests that compare with an undisturbed one
+
+
+@pytest.fixture(scope="module")
+def undisturbed_sha256(assets: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = holdfast("train", write_config(assets, folder / "run.yaml", **RUN), "--run", folder / "run", "--json")
     assert done.returncode == 0, done.stderr
     sha256: str = json.loads(done.stdout)["artifact_sha256"]
     return sha256
@@ -149,11 +155,14 @@ class Terminal:
     """A real terminal: a pseudo-terminal that a command has as its controlling one."""
 
     def __init__(self, *arguments: object, cwd: Path | None = None) -> None:
-        self.pid, self.descriptor = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd or Path.cwd())
-            os.environ["TERM"] = "xterm"
-            os.execv(sys.executable, [sys.executable, "-m", "holdfast", *map(str, arguments)])
+        self.descriptor, end = pty.openpty()
+        command = [sys.executable, "-m", "holdfast", *map(str, arguments)]
+        surroundings = os.environ | {"TERM": "xterm"}
+        self.process = subprocess.Popen(
+            command, stdin=end, stdout=end, stderr=end, cwd=cwd, env=surroundings, start_new_session=True, preexec_fn=forked.take_terminal
+        )
+        self.pid = self.process.pid
+        os.close(end)
         self.text = b""
 
     def read(self) -> None:
@@ -178,24 +187,21 @@ class Terminal:
         os.close(self.descriptor)
 
     def ended(self) -> int:
-        while True:
+        while (code := self.process.poll()) is None:
             self.read()
-            pid, state = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(state)
             time.sleep(0.01)
+        self.read()
+        return code
 
 
-def test_closing_the_terminal_costs_nothing_but_the_terminal(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(data={"held_out": 0.1}, train={"steps": 150}), tmp_path / "run"
-    sha256 = undisturbed_sha256(config, tmp_path / "other")
+def test_closing_the_terminal_costs_nothing_but_the_terminal(config_of: Write, undisturbed_sha256: str, tmp_path: Path) -> None:
+    config, run = config_of(**RUN), tmp_path / "run"
     terminal = Terminal("train", config, "--run", run)
     wait_until(lambda: terminal.shows("grad norm"))
     terminal.close()
-    _, state = os.waitpid(terminal.pid, 0)
-    assert os.waitstatus_to_exitcode(state) == 0
+    assert terminal.process.wait() == 0
     summary = summary_of(run)
-    assert (summary["status"], summary["attempts"], summary["artifact_sha256"]) == ("finished", 1, sha256)
+    assert (summary["status"], summary["attempts"], summary["artifact_sha256"]) == ("finished", 1, undisturbed_sha256)
     assert not events(run, "attempt_adopted"), "the same supervisor watched all the while"
     log = (run / "supervisor.log").read_text()
     assert f"the terminal is gone; process {terminal.pid} continues" in log.splitlines()[0]
@@ -212,8 +218,7 @@ def test_the_evaluation_counts_its_rows_and_goes_on_without_its_terminal(config_
     asked = 2 * (rows + 8)  # both models: each row's loss, and eight answers
     wait_until(lambda: terminal.matches(rb"\D[1-9]\d*/%d\D" % asked))
     terminal.close()
-    _, state = os.waitpid(terminal.pid, 0)
-    assert os.waitstatus_to_exitcode(state) == 0
+    assert terminal.process.wait() == 0
     assert summary_of(run)["loss"]["eval_tuned"] is not None
     log = (run / "supervisor.log").read_text()
     assert "finished" in log and "\x1b" not in log and "Traceback" not in log
@@ -227,8 +232,7 @@ def test_closing_the_terminal_during_the_preparation_ends_nothing(config_of: Wri
     assert not (run / "config.yaml").exists()
     terminal.close()
     os.kill(terminal.pid, signal.SIGCONT)
-    _, state = os.waitpid(terminal.pid, 0)
-    assert os.waitstatus_to_exitcode(state) == 0
+    assert terminal.process.wait() == 0
     assert summary_of(run)["status"] == "finished"
 
 
@@ -264,9 +268,10 @@ def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_p
     assert over.returncode == 130 and "resume with: holdfast train" in over.stdout
 
 
-def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 150}), tmp_path / "run"
-    sha256 = undisturbed_sha256(config, tmp_path / "other")
+def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(
+    config_of: Write, undisturbed_sha256: str, tmp_path: Path
+) -> None:
+    config, run = config_of(**RUN), tmp_path / "run"
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     supervisor = supervisor_of(run)
     os.kill(supervisor, signal.SIGTERM)
@@ -275,13 +280,13 @@ def test_a_stopped_run_has_its_step_saved_and_goes_on_to_the_same_weights(config
     assert "is not running: interrupted, step" in done.stdout
     assert identify(supervisor) is None and not processes_of(run)
     step = lines(run / "steps.jsonl")[-1]["step"]
-    assert step < 150
+    assert step < 300
     assert (run / "checkpoints" / f"step-{step:08d}" / "manifest.json").exists()
     assert summary_of(run)["status"] == "interrupted", "a second SIGTERM does not make the supervisor leave early"
     assert holdfast("stop", run).returncode == 0, "what does not run is stopped already"
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     assert holdfast("attach", run).returncode == 0
-    assert summary_of(run)["artifact_sha256"] == sha256
+    assert summary_of(run)["artifact_sha256"] == undisturbed_sha256
 
 
 def test_stop_waits_for_a_supervisor_that_has_let_go_of_its_run_and_is_on_its_way_out(tmp_path: Path) -> None:
@@ -295,9 +300,10 @@ def test_stop_waits_for_a_supervisor_that_has_let_go_of_its_run_and_is_on_its_wa
         assert identify(leaving.pid) is None
 
 
-def test_a_detached_run_with_everything_killed_in_turn_ends_with_the_same_weights(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 300}), tmp_path / "run"
-    sha256 = undisturbed_sha256(config, tmp_path / "other")
+def test_a_detached_run_with_everything_killed_in_turn_ends_with_the_same_weights(
+    config_of: Write, undisturbed_sha256: str, tmp_path: Path
+) -> None:
+    config, run = config_of(**RUN), tmp_path / "run"
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     for role in ("trainer", "writer", "nurse"):
         wait_until(lambda role=role: role in processes_of(run))
@@ -309,7 +315,7 @@ def test_a_detached_run_with_everything_killed_in_turn_ends_with_the_same_weight
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     assert holdfast("attach", run).returncode == 0
     summary = summary_of(run)
-    assert (summary["status"], summary["artifact_sha256"]) == ("finished", sha256)
+    assert (summary["status"], summary["artifact_sha256"]) == ("finished", undisturbed_sha256)
     assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 301))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from holdfast.cli import VERBS, build_parser
 
 FIRST = ("data", "doctor", "train")  # the others' examples are about what these made
 DEAR = ("drill", "walk")  # many runs each, about nothing that others made
+FOR_A_SHELL = frozenset("|&;<>$`*?~{")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
@@ -46,8 +48,11 @@ def work_through(page: str, place: Path) -> None:
     found = commands(page)
     assert found, page
     for command in found:
-        line = command.replace("holdfast ", f"{sys.executable} -m holdfast ")
-        done = subprocess.run(["bash", "-euc", line], cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        if command.startswith("holdfast ") and not FOR_A_SHELL.intersection(command):
+            words = [sys.executable, "-m", *shlex.split(command, comments=True)]
+        else:
+            words = ["bash", "-euc", command.replace("holdfast ", f"{sys.executable} -m holdfast ")]
+        done = subprocess.run(words, cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 

@@ -4,6 +4,8 @@
 `subprocess`, is a fork of it: a process of its own, the child of the one that asked for it, with the files, environment, signals and
 command line that an exec gives. A process that itself starts others brings a stem of its own, forked before it did anything.
 
+Where the simulated card's folder is on PYTHONPATH, what it does at a start is done in the fork, torch being there already.
+
 What differs from an exec: torch is in `sys.modules` of a process that never asks for it, and what the loader or glibc read at a start
 (LD_PRELOAD, MALLOC_*) is the stem's. So anything that changes what Python or torch read at their start is still an exec, and so is
 everything with HOLDFAST_TESTS_EXEC in its environment.
@@ -27,14 +29,17 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import traceback
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 EXEC = "HOLDFAST_TESTS_EXEC"
+_CARD, _CARD_SITE = "SIMULATED_CARD", str(Path(__file__).parents[1] / "simulated" / "site")
 _ROOM = 16384  # bytes for a command line, kept free in the stem's own
 _HIGH = 512  # descriptors from here on are ours
 _SUBREAPER = 36  # prctl: a process whose parent died becomes the child of the nearest ancestor that asked for it
@@ -49,7 +54,7 @@ LOADED_WITH = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
-_READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", "SIMULATED_")
+_READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", _CARD)
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "CUDA", "HIP", "ROCR", "HSA", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR")  # the second is set by an import
 _CHILDLESS = ("holdfast.trainer", "holdfast.world.writer", "holdfast.world.command_nurse")
@@ -69,6 +74,7 @@ class Stem:
     def suits(self, args: list[str], environment: dict[str, str]) -> bool:
         """Whether a fork is what an exec of `args` would be."""
         module = next(iter(_module(args)), "")
+        environment = _without_card(environment)
         if args[:1] != [sys.executable] or module.partition(".")[0] != "holdfast" or EXEC in environment:
             return False
         if module != "holdfast.trainer":
@@ -94,6 +100,15 @@ class Stem:
                 _libc.prctl(_SUBREAPER, 0, 0, 0, 0)
 
 
+def _without_card(environment: dict[str, str]) -> dict[str, str]:
+    """The same without a simulated card that a fork can be given: any but a Radeon, which torch has to see when it is loaded."""
+    first, _, rest = environment.get("PYTHONPATH", "").partition(os.pathsep)
+    if first != _CARD_SITE or '"hip"' in environment.get(_CARD, '"hip"'):
+        return environment
+    kept = {name: value for name, value in environment.items() if name not in (_CARD, "PYTHONPATH")}
+    return kept | ({"PYTHONPATH": rest} if rest else {})
+
+
 def _module(args: list[str]) -> list[str]:
     """The module and its arguments of `python -m ...` or `python -P -m ...`; nothing of another command."""
     rest = args[2:] if args[1:2] == ["-P"] else args[1:]
@@ -102,6 +117,11 @@ def _module(args: list[str]) -> list[str]:
 
 def _of(environment: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(beginnings) and name not in _TOLD_LATER}
+
+
+def take_terminal() -> None:
+    """In a session of its own: have standard input for the controlling terminal. A `preexec_fn` that a stem knows."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def install() -> None:
@@ -249,6 +269,10 @@ def _run(module: str, arguments: list[str], safely: bool) -> int:
     else:
         sys.path[0] = str(Path.cwd())
     sys.argv = ["-m", *arguments]
+    sys.orig_argv = [sys.executable, *(["-P"] if safely else []), "-m", module, *arguments]
+    if _CARD in os.environ:
+        sys.path.insert(1 - safely, _CARD_SITE)
+        runpy.run_path(str(Path(_CARD_SITE, "sitecustomize.py")))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
@@ -299,5 +323,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     environment = dict(os.environ)
+    sys.modules["support"] = types.ModuleType("support")
+    sys.modules["support.forked"] = sys.modules["__main__"]  # for `before`
     _load()
     _serve(end, environment)
