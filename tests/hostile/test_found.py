@@ -19,6 +19,7 @@ from holdfast.core.errors import Stop
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import read_lines
 from holdfast.core.locks import taken
+from holdfast.core.run.adapter_folder import read_start
 from holdfast.rows.table.frames import open_frames
 from holdfast.ship.registry import read_registry
 from holdfast.world.checkpoints.newest import newest_whole
@@ -171,3 +172,12 @@ def test_a_table_that_polars_cannot_read_is_told_and_not_shown(
 def test_a_size_of_a_model_that_is_none_is_unknown(size: object, tmp_path: Path) -> None:
     facts = ModelFacts(tmp_path, {"max_position_embeddings": size, "hidden_size": size}, {}, 0)
     assert facts.positions is None and facts.number("hidden_size", default=7) == 7
+
+
+@pytest.mark.parametrize("saved", ["lm_head", [{"a": 1}], [None], 7, {}])
+def test_modules_of_an_adapter_that_are_no_names_are_told(saved: object, tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "modules_to_save": saved}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.safetensors").write_bytes(headed(b"{}")[:-8])
+    with pytest.raises(Stop, match="modules_to_save is no list of names"):
+        read_start(tmp_path)

@@ -70,6 +70,9 @@ def read_start(path: Path) -> StartAdapter:
         raise Stop(
             BLOCKED, f"{folder} is not an adapter that can be trained further ({told})", f"kinds that can: {', '.join(_TYPES.values())}"
         )
+    saved = config.get("modules_to_save")
+    if saved is not None and not (isinstance(saved, list) and all(isinstance(name, str) for name in saved)):
+        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG}: modules_to_save is no list of names", "download the adapter again")
     if kind in ("prompt", "ia3"):
         return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
     if kind == "adalora":
