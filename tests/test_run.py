@@ -236,7 +236,7 @@ def test_what_is_ended_is_what_the_attempt_has_started(tmp_path: Path) -> None:
     orphan = subprocess.Popen(["sleep", "600"], start_new_session=True, env=environment)
     try:
         write_json(attempt.folder / "rank0.json", {"identity": identify(bystander.pid)})
-        assert "is none that this attempt has started" in end(attempt, tmp_path / "trainer.lock")
+        assert "was not started by this attempt" in end(attempt, tmp_path / "trainer.lock")
         assert bystander.poll() is None and orphan.poll() is None
         (attempt.folder / "rank0.json").unlink()
         assert end(attempt, tmp_path / "trainer.lock") == ""
