@@ -17,7 +17,7 @@ from holdfast.cli import main
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
 from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.files import read_lines
+from holdfast.core.files import cut_torn_line, read_lines
 from holdfast.core.locks import taken
 from holdfast.core.run.adapter_folder import read_start
 from holdfast.rows.table.frames import open_frames
@@ -87,6 +87,8 @@ def test_what_is_no_file_is_no_journal_and_no_lock(kind: str, tmp_path: Path) ->
     plant(kind, tmp_path / "planted")
     with pytest.raises(Stop, match="is damaged"):
         list(read_lines(tmp_path / "planted"))
+    with pytest.raises(Stop, match="is damaged"):
+        cut_torn_line(tmp_path / "planted")
     assert not taken(tmp_path / "planted")
 
 

@@ -147,11 +147,18 @@ class Tail:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Cut what follows the last line end of a journal; the number of bytes removed. Only the file's single writer may call this."""
+    """Cut what follows the last line end of a journal; the number of bytes removed. Only the file's single writer may call this.
+
+    Raises Damaged as `read_lines` does.
+    """
     try:
         data = read_small(path, 1 << 62)
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise damaged(path, f"it {error.strerror}") from None
+        raise
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
         os.truncate(path, whole)
