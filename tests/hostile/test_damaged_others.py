@@ -239,9 +239,9 @@ def try_checkpoint(seed: int, good: Good, place: Path) -> None:
     what = f"checkpoints of a Trainer, seed {seed}: {spoil_some(folder, rng)}"
     try:
         with bounded(what):
-            newest_state(folder)
+            newest_state(folder, 0.0)
             newest_whole(folder, rng.choice(["trainer", "files"]), {})
-            newest_state(folder)
+            newest_state(folder, 0.0)
     except Exception as error:
         raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
 
