@@ -27,7 +27,7 @@ def make_suite(folder: Path, name: str = "local_words", questions: int = 12) -> 
     rows = [
         {
             "question": f"Q{number}: the command is",
-            "choices": [f" {_WORDS[number % 8]}", f" {_WORDS[(number + 3) % 8]} -x"],
+            "choices": [f" {_WORDS[number % 8]}", f" {_WORDS[(number + 3) % 8]}"],
             "answer": number % 2,
         }
         for number in range(questions)
