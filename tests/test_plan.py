@@ -299,11 +299,14 @@ def test_a_traced_step_takes_what_the_step_takes() -> None:
     model = LLAMA | {"hidden_size": 256, "intermediate_size": 640, "vocab_size": 8000, "pad_token_id": 0}
     adapter = {"r": 8, "alpha": 16, "dropout": 0.1}
     asked = "".join(json.dumps({"model": model, "adapter": adapter, "stored": "BF16"} | draw) + "\n" for draw in DRAWS)
-    said = {}
+    said: dict[str, list[int]] = {}
     for role in ("trace", "measure"):
         command = [sys.executable, str(ACCURACY), "--role", role]
         done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=os.environ)
-        said[role] = [json.loads(line)["peak"] for line in done.stdout.splitlines() if line.startswith("{")]
-        assert len(said[role]) == len(DRAWS), done.stderr
+        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert len(found) == len(DRAWS), done.stderr
+        said[role] = [one["peak"] for one in found]
+        if role == "trace":
+            assert len({one["params"]["total"] for one in found}) == 1, "weights in 4 bits are counted as what they are"
     errors = [planned / measured - 1 for planned, measured in zip(said["trace"], said["measure"], strict=True)]
     assert all(-0.01 < error < 0.03 for error in errors), errors
