@@ -86,7 +86,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
 
 def _counted(parameters: Any, trainable: int) -> int:
     frozen = (getattr(parameter, "of_shape", parameter.shape) for parameter in parameters if not parameter.requires_grad)
-    return sum(shape.numel() for shape in frozen) + trainable  # of weights in 4 bits, two lie in a byte
+    return int(sum(shape.numel() for shape in frozen)) + trainable  # of weights in 4 bits, two lie in a byte
 
 
 def _before(ledger: Ledger, task: Sft, optimizer: Block) -> dict[int, str]:
