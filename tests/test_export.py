@@ -261,7 +261,7 @@ def test_a_merge_of_another_adapter_is_refused(fault: str, made: Any, tmp_path: 
     monkeypatch.setattr(exporting, "write_merged_files", lambda order, codec, folder: whole(order_of(other, order.out), codec, folder))
     with pytest.raises(Stop) as stop:
         export(order_of(made("qwen2").adapter, tmp_path / "out"))
-    assert wrong.adapter == other and reason in stop.value.message and not (tmp_path / "out").exists()
+    assert wrong.tuned == other and reason in stop.value.message and not (tmp_path / "out").exists()
 
 
 def test_an_adapter_is_exported_with_what_it_needs(made: Any, tmp_path: Path, here: None) -> None:
