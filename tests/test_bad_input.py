@@ -510,11 +510,11 @@ def test_the_help_of_every_verb_shows_an_example(verb: str) -> None:
 
 def test_a_fault_file_with_a_mistake(config_of: Write, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
-    wrong = {"attenton": "eager", "dtype": "fp16"}
+    wrong = {"attenton": "eager", "dtype": "fp8"}
     file.write_text(yaml.safe_dump([{"effect": "explode", "when": {"stepp": 1, "setting": wrong}}]))
     said = refused(2, "train", config_of(), "--faults", file, "--run", tmp_path / "run", says="faults.0.effect: 'explode'")
     assert "faults.0.when.stepp: unknown key" in said
-    assert "when.setting: attenton: no such setting; did you mean attention?; dtype: input should be 'fp32' or 'bf16'" in said
+    assert "when.setting: attenton: no such setting; did you mean attention?; dtype: input should be 'fp32', 'bf16' or 'fp16'" in said
 
 
 def test_a_run_folder_in_place_of_a_config_is_told_how_to_go_on(config_of: Callable[..., Path], tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_card_says_why(shelf: str, card: Card) -> None:
     ("settings", "says"),
     [
         ({"attenton": "eager"}, "attenton: no such setting; did you mean attention?"),
-        ({"dtype": "fp16"}, "dtype: input should be 'fp32' or 'bf16'"),
+        ({"dtype": "fp8"}, "dtype: input should be 'fp32', 'bf16' or 'fp16'"),
         ({"packing": "half"}, "packing: input should be a valid boolean"),
         ({"threads": 0}, "threads: input should be greater than or equal to 1"),
     ],

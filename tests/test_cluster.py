@@ -29,6 +29,14 @@ MARK, PREFIX = "HOLDFAST_TEST_CLUSTER", f"/tmp/hf-ray-{os.getpid()}-"  # not und
 pytestmark = pytest.mark.skipif(not RAY.exists(), reason="Ray is not installed")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_token() -> Iterator[None]:
+    """A token that other work with Ray left in the home folder would be asked of these clusters, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        yield
+
+
 @contextmanager
 def nodes(*environments: dict[str, str]) -> Iterator[str]:
     """The address of a cluster with a node of one CPU for each of these additions to the environment; nothing of it stays."""

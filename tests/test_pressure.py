@@ -189,7 +189,7 @@ class Watched:
             timeline=[Entry(1, settings_with(micro_batch_tokens=400).model_dump())],
             settings=lambda step: settings_at(self.job.timeline, step),
             event=lambda kind, **facts: self.told.append((kind, facts["reason"])),
-            amend=lambda entry: self.job.timeline.append(add_entry(folder / "timeline.jsonl", entry)),
+            amend=lambda entry, alone=False: self.job.timeline.append(add_entry(folder / "timeline.jsonl", entry)),
         )
 
 

@@ -38,7 +38,7 @@ DRIVER = """
 
 
 def driver(address: str, config: Path, run: Path, log: Path) -> subprocess.Popen[bytes]:
-    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     with log.open("wb") as out:
         return subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(DRIVER), address, str(config), str(run)], stdout=out, stderr=out, env=env

@@ -349,7 +349,7 @@ def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
 
 
 def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_path: Path) -> None:
-    from holdfast.core.run import memory_file as memoryfile
+    from holdfast.core.run.memory_places import SHARED_MEMORY
     from holdfast.trainer.job import open_job
     from holdfast.trainer.setup import build
     from holdfast.trainer.state import snapshot
@@ -359,7 +359,7 @@ def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_pa
     (trained / "attempts/002").mkdir()
     job = open_job(RunFolder(trained), 2, trained / "attempts/002", {})
     bench = build(job, job.settings(1))
-    shared = memoryfile.SHARED_MEMORY / f"holdfast-test-{os.getpid()}"
+    shared = SHARED_MEMORY / f"holdfast-test-{os.getpid()}"
     snapshots = snapshot.Snapshots(bench, [shared, tmp_path / "elsewhere"])
     assert snapshots.memory.path == tmp_path / "elsewhere" and not shared.exists()
     assert "more than a quarter of 1 MiB" in events(trained, "snapshot_place_refused")[0]["reason"]

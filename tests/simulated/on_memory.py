@@ -50,7 +50,7 @@ class Stage:
             timeline=timeline,
             run=SimpleNamespace(timeline_file=folder / "timeline.jsonl"),
             event=lambda kind, **facts: self.told.append(kind),
-            amend=timeline.append,
+            amend=lambda entry, alone=False: timeline.append(entry),
         )
         optimizer = AdamW(task.artifact, config.train)
         artifact, state = TensorImage(task.artifact), TensorImage(optimizer.state())

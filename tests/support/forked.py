@@ -307,7 +307,7 @@ def _load() -> None:
 
         for found in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
             last = found.name.rpartition(".")[2]
-            if last not in ("__main__", "nurse", "writer", "cluster") and ".kernels." not in found.name:
+            if last not in ("__main__", "nurse", "writer", "cluster", "ray") and ".kernels." not in found.name:
                 importlib.import_module(found.name)
         for name in ("auto", "qwen2"):
             importlib.import_module(f"transformers.models.{name}.modeling_{name}")
