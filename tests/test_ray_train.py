@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, lines, wait_until
-from test_cluster import MARK, PREFIX, RAY, nodes, processes, read
+from test_cluster import MARK, PREFIX, RAY, no_token, nodes, processes, read  # noqa: F401
 
 pytestmark = [pytest.mark.skipif(not RAY.exists(), reason="Ray is not installed"), pytest.mark.long]
 TRAIN = {"steps": 12, "effective_batch": 8, "shards": 2, "lr": 1e-3, "max_tokens": 96, "threads": 1}
@@ -38,7 +38,7 @@ DRIVER = """
 
 
 def driver(address: str, config: Path, run: Path, log: Path) -> subprocess.Popen[bytes]:
-    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
     with log.open("wb") as out:
         return subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(DRIVER), address, str(config), str(run)], stdout=out, stderr=out, env=env
