@@ -80,7 +80,8 @@ def test_a_detached_run_goes_on_alone_and_can_be_looked_on_at(config_of: Write, 
     assert f"run: {run}" in looking_on.stdout
     assert "the steps are done; base and tuned model are being compared" in looking_on.stdout
     assert summary_of(run)["artifact_sha256"][:16] in looking_on.stdout
-    assert not lives(RunFolder(run)) and identify(pid) is None
+    assert not lives(RunFolder(run))
+    wait_until(lambda: identify(pid) is None)
     log = (run / "supervisor.log").read_text()
     assert "holdfast train" in log.splitlines()[0] and "evaluating" in log
     assert summary_of(run)["attempts"] == 1

@@ -50,6 +50,14 @@ class _Console(Console):
         raise
 
 
+def _end(bar: Progress) -> None:
+    try:
+        with contextlib.suppress(IndexError):  # rich stops what Ctrl-C came upon while it was started, and finds no hook of it
+            bar.stop()
+    finally:
+        bar.console.show_cursor(True)
+
+
 class Terminal:
     """The voice of one command. With `quiet` only what went wrong and the summary are said."""
 
@@ -180,7 +188,7 @@ class Terminal:
             yield show
         finally:
             with self._writing():
-                bar.stop()
+                _end(bar)
 
     def _numbers(self, row: Json) -> str:
         """The latest step in figures; the arrow compares its loss with the mean of those shown before."""
@@ -227,7 +235,7 @@ class Terminal:
     def _stop_progress(self) -> None:
         if self._progress is not None:
             with self._writing():
-                self._progress.stop()
+                _end(self._progress)
             self._progress = None
 
     def summary(self, summary: Json, run: RunFolder) -> None:

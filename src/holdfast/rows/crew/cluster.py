@@ -147,6 +147,7 @@ class _Told(io.TextIOBase):
 
 def _connect(address: str) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what it is cut off from at Ctrl-C it would tell in the middle of a line
     try:
         where = canonicalize_bootstrap_address_or_die(address)
         host, _, port = where.rpartition(":")
