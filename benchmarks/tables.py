@@ -1,6 +1,9 @@
 """Networks on tables beside scikit-learn's MLP, LightGBM and TabM of its authors: the same splits, test scores, seconds, memory.
 
-    pip install scikit-learn lightgbm tabm && python benchmarks/tables.py [--splits 3] [--only mlp,tabm]
+    pip install scikit-learn lightgbm tabm && python benchmarks/tables.py [--splits 3] [--only mlp,tabm] [--kept cells.jsonl]
+
+Each figure is kept as a line of a file as it comes, so that a measurement that was cut short goes on where it was. Seconds are those of
+all CPUs (of a run of holdfast: supervisor, trainer and evaluation), because a busy machine changes those on the clock much more.
 
 Sets that ship with scikit-learn, and generated ones with a known truth. One setting for all sets on each side: scikit-learn's and
 LightGBM's defaults (the MLP on standardised columns, with its early stopping), holdfast with 80 epochs in batches of 64, the authors'
@@ -19,6 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -131,8 +135,8 @@ def theirs(name: str, split: int) -> float:
     return float(1 - ((guess - test_y) ** 2).sum() / ((test_y - test_y.mean()) ** 2).sum())
 
 
-def ours(network: str, name: str, split: int, folder: Path) -> tuple[float, float]:
-    """(test score, seconds of the whole command)"""
+def ours(network: str, name: str, split: int, folder: Path) -> float:
+    """The test score of a whole `holdfast train`."""
     x, y, test_x, test_y, classes = parts(name, split)
     columns = [f"x{at}" for at in range(x.shape[1])]
     for file, some, wanted in (("train", x, y), ("test", test_x, test_y)):
@@ -151,51 +155,80 @@ def ours(network: str, name: str, split: int, folder: Path) -> tuple[float, floa
     (folder / "c.yaml").write_text(json.dumps(config))
     run = folder / "run"
     command = [sys.executable, "-m", "holdfast", "train", "c.yaml", "--run", str(run), "--quiet"]
-    began = time.perf_counter()
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     metrics = json.loads((run / "summary.json").read_text())["metrics"]
-    return metrics["accuracy" if classes else "r2"], time.perf_counter() - began
+    return float(metrics["accuracy" if classes else "r2"])
 
 
-def measured(kind: str, name: str, split: int) -> tuple[float, float, int]:
-    """(score, seconds, most bytes of any process)"""
+def score_of(kind: str, name: str, split: int) -> tuple[float, int | None]:
+    """(test score, most bytes of any process where the contender says so)"""
+    if kind not in NETWORKS:
+        return rival(kind, name, split), None
     with tempfile.TemporaryDirectory() as folder:
-        if kind in NETWORKS:
-            score, seconds = ours(kind, name, split, Path(folder))
-            peak = json.loads((Path(folder) / "run" / "summary.json").read_text())["peak_bytes"]
-            return score, seconds, peak
-        began = time.perf_counter()
-        child = subprocess.Popen([sys.executable, __file__, "--one", kind, name, str(split)], stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        text = child.stdout.read()
-        _, status, used = os.wait4(child.pid, 0)
-        if status:
-            raise SystemExit(f"{kind} on {name} ended with {status}")
-        return float(text), time.perf_counter() - began, used.ru_maxrss * 1024
+        score = ours(kind, name, split, Path(folder))
+        return score, json.loads((Path(folder) / "run" / "summary.json").read_text())["peak_bytes"]
+
+
+def measured(kind: str, name: str, split: int) -> dict[str, Any]:
+    """One contender on one split, in a process of its own."""
+    began = time.perf_counter()
+    child = subprocess.Popen([sys.executable, __file__, "--one", kind, name, str(split)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    text = child.stdout.read()
+    _, status, used = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{kind} on {name} ended with {status}")
+    score, peak = json.loads(text)
+    return {
+        "kind": kind,
+        "set": name,
+        "split": split,
+        "score": score,
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "bytes": peak or used.ru_maxrss * 1024,
+    }
+
+
+def table(cells: list[dict[str, Any]], kinds: list[str]) -> str:
+    """Mean and spread of each set's scores; below them seconds of CPU and memory."""
+    lines = [f"| set | {' | '.join(kinds)} |", f"|---{'|---' * len(kinds)}|"]
+    for name in SETS:
+        row = []
+        for kind in kinds:
+            scores = np.array([one["score"] for one in cells if (one["set"], one["kind"]) == (name, kind)])
+            row.append(f"{scores.mean():.3f} ± {scores.std():.3f} ({len(scores)})" if len(scores) else "")
+        lines.append(f"| {name} | {' | '.join(row)} |")
+    for title, key, unit in (("mean seconds of CPU", "cpu_seconds", 1), ("most MiB", "bytes", 1 << 20)):
+        found = [[one[key] for one in cells if one["kind"] == kind] for kind in kinds]
+        of = np.mean if unit == 1 else max
+        lines.append(f"| {title} | {' | '.join(f'{of(some) / unit:.1f}' if some else '' for some in found)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--only", default=",".join((*RIVALS, *NETWORKS)), help="who is measured")
-    parser.add_argument("--one", nargs=3, metavar=("KIND", "SET", "SPLIT"), help="score of one rival, for the processes this starts")
+    parser.add_argument(
+        "--kept", type=Path, default=Path("tables.jsonl"), help="where figures are kept; those in it are not measured again"
+    )
+    parser.add_argument("--one", nargs=3, metavar=("KIND", "SET", "SPLIT"), help="score of one contender, for the processes this starts")
     arguments = parser.parse_args()
     if arguments.one:
-        print(rival(arguments.one[0], arguments.one[1], int(arguments.one[2])))
+        print(json.dumps(score_of(arguments.one[0], arguments.one[1], int(arguments.one[2]))))
         return
     kinds = arguments.only.split(",")
-    print(f"| set | {' | '.join(kinds)} |\n|---{'|---' * len(kinds)}|", flush=True)
-    spent: dict[str, list[tuple[float, int]]] = {kind: [] for kind in kinds}
-    for name in SETS:
-        cells = []
-        for kind in kinds:
-            found = [measured(kind, name, split) for split in range(arguments.splits)]
-            scores = np.array([score for score, _, _ in found])
-            spent[kind] += [(seconds, peak) for _, seconds, peak in found]
-            cells.append(f"{scores.mean():.3f}" + (f" ± {scores.std():.3f}" if len(scores) > 1 else ""))
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
-    for kind, costs in spent.items():
-        print(f"{kind}: {np.mean([one for one, _ in costs]):.1f} s, {max(peak for _, peak in costs) >> 20} MiB")
+    cells = [json.loads(line) for line in arguments.kept.read_text().splitlines()] if arguments.kept.exists() else []
+    known = {(one["kind"], one["set"], one["split"]) for one in cells}
+    for split in range(arguments.splits):
+        for name in SETS:
+            for kind in kinds:
+                if (kind, name, split) not in known:
+                    cells.append(measured(kind, name, split))
+                    with arguments.kept.open("a") as out:
+                        out.write(json.dumps(cells[-1]) + "\n")
+    print(table(cells, kinds))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conftest import events, holdfast
+from conftest import events, holdfast, start, wait_until
 from holdfast.core.config.config import Config, Save
 from holdfast.core.errors import Stop
 from holdfast.core.run.artifact import Artifact
@@ -20,7 +24,8 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.mind.machines import unlike
 from holdfast.supervisor import elsewhere
-from holdfast.world import targets
+from holdfast.world import lease, targets
+from holdfast.world.lease import Lease, free_lease, lease_at
 from holdfast.world.state_away import Sender, fetch, states_at
 from holdfast.world.targets import Target, target_of
 
@@ -256,3 +261,165 @@ def test_a_run_that_is_moved_and_moved_back_ends_with_the_bits_of_one_that_staye
     assert moved.returncode == 0 and json.loads(moved.stdout)["step"] == 8, moved.stderr
     again = holdfast("train", tmp_path / "back" / "config.yaml", "--run", tmp_path / "back", "--json")
     assert json.loads(again.stdout)["artifact_sha256"] == json.loads(alone.stdout)["artifact_sha256"]
+
+
+# -- two machines on one place: neither sees the other's locks
+
+BEATS = "import sys; from holdfast.world import lease, upload; lease.BEAT_S = 0.1; "
+
+
+def uploader(run: RunFolder, place: Path) -> subprocess.Popen[str]:
+    """The process that sends a run's states beside its training, with beats that a test can wait for."""
+    code = BEATS + "sys.exit(upload.main(upload.RunFolder(upload.Path(sys.argv[1])), sys.argv[2], 3))"
+    return subprocess.Popen([sys.executable, "-c", code, run.path, place], text=True)
+
+
+def copied(run: RunFolder, path: Path) -> RunFolder:
+    shutil.copytree(run.path, path)
+    return RunFolder(path)
+
+
+def test_a_second_machine_is_refused_while_the_first_trains_and_takes_over_once_it_is_gone(tmp_path: Path) -> None:
+    place, said = tmp_path / "shared", []
+    here = begun(tmp_path / "here", 1)
+    there = copied(here, tmp_path / "there")
+    target = target_of(str(place))
+    first, second = uploader(here, place), None
+    try:
+        wait_until(lambda: lease_at(target) is not None)
+        copy = copied(here, tmp_path / "copy")  # with the first one's token in it
+        for other in (there, copy):
+            with pytest.raises(Stop, match="is being trained by") as stop:
+                free_lease(target, other, said.append)
+            assert stop.value.code == 1 and str(here.path) in str(stop.value) and "silent for 1 s" in stop.value.hint
+        free_lease(target, here, lambda text: pytest.fail(text))  # its own folder's lock says who works there
+        first.send_signal(signal.SIGSTOP)
+        free_lease(target, there, said.append)
+        assert said[-1] == "it said nothing for 1 s: the run is taken over here"
+        second = uploader(there, place)
+        wait_until(lambda: (lease_at(target) or {}).get("folder") == str(there.path))
+        first.send_signal(signal.SIGCONT)
+        wait_until(lambda: here.events_file.exists() and bool(events(here.path, "lease_lost")))
+        train(here, 9)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait() == 1 and 9 not in states_at(target), "the one that was held up sends nothing more"
+        assert str(there.path) in events(here.path, "lease_lost")[0]["holder"]
+        second.send_signal(signal.SIGTERM)
+        assert second.wait() == 0 and lease_at(target) is None, "given back"
+    finally:
+        for child in filter(None, (first, second)):
+            child.kill()
+            child.wait()
+
+
+def test_clocks_that_are_hours_apart_say_nothing_about_who_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    target, here = target_of(str(tmp_path / "shared")), begun(tmp_path / "here")
+    real = time.strftime
+    monkeypatch.setattr(time, "strftime", lambda form, *_: real(form, time.localtime(time.time() - 9 * 3600)))
+    with Lease(here, target), pytest.raises(Stop, match="is being trained by"):
+        free_lease(target, begun(tmp_path / "there"), lambda _: None)
+    target.put("lease.json", json.dumps(lease._ours(here) | {"since": "2099-01-01 00:00:00", "beat": 7, "beat_s": 0.05}).encode())
+    free_lease(target, begun(tmp_path / "third"), lambda _: None)
+    assert lease_at(target) is None, "from the future, and silent"
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b'{"token": 1, "host": "h", "folder": "f", "since": "", "beat": "x", "beat_s": "nan"}']
+)
+def test_what_is_no_lease_keeps_nobody_out(place: Target, tmp_path: Path, text: bytes) -> None:
+    place.put("lease.json", text)
+    free_lease(place, begun(tmp_path / "here"), lambda said: pytest.fail(said))
+    with Lease(begun(tmp_path / "there"), place):
+        assert (lease_at(place) or {})["folder"] == str(tmp_path / "there")
+
+
+class Late:
+    """A place that shows files `late_s` after they were written, as a network disk does whose names are cached."""
+
+    def __init__(self, target: Target, late_s: float) -> None:
+        self.target, self.address, self.late_s = target, target.address, late_s
+        self.seen: dict[str, list[tuple[float, bytes]]] = {}
+
+    def put(self, name: str, source: Path | bytes) -> None:
+        self.seen.setdefault(name, []).append((time.monotonic(), source if isinstance(source, bytes) else source.read_bytes()))
+
+    def _now(self, name: str) -> bytes | None:
+        old = [data for at, data in self.seen.get(name, []) if at + self.late_s <= time.monotonic()]
+        return old[-1] if old else None
+
+    def names(self, folder: str) -> list[str]:
+        return [name.partition("/")[2] for name in self.seen if name.startswith(f"{folder}/") and self._now(name) is not None]
+
+    def size(self, name: str) -> int | None:
+        return None if (data := self._now(name)) is None else len(data)
+
+    def read(self, name: str) -> bytes:
+        if (data := self._now(name)) is None:
+            raise FileNotFoundError(name)
+        return data
+
+    def get(self, name: str, path: Path) -> None:
+        path.write_bytes(self.read(name))
+
+    def remove(self, name: str) -> None:
+        self.seen.pop(name, None)
+
+
+def test_a_place_that_shows_files_late_gives_an_older_state_or_none_and_never_half_a_one(tmp_path: Path) -> None:
+    run, late = begun(tmp_path / "here", 1), Late(target_of(str(tmp_path / "shared")), 0.5)
+    sender = Sender(run, late)
+    sender.send()
+    with pytest.raises(Stop, match="there is none"):
+        fetch(late, tmp_path / "there")
+    time.sleep(0.5)
+    train(run, 2)
+    sender.send()
+    assert fetch(late, tmp_path / "older")[0] == 1
+    late.seen["states/step-00000002.json"] = [(0.0, data) for _, data in late.seen["states/step-00000002.json"]]  # before its blobs
+    step, passed_over = fetch(late, tmp_path / "half")
+    assert step == 1 and passed_over[0]["state"] == 2
+    time.sleep(0.5)
+    assert fetch(late, tmp_path / "newest")[0] == 2
+
+
+def test_a_holder_is_seen_through_a_place_that_shows_files_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    late = Late(target_of(str(tmp_path / "shared")), 0.2)
+    with Lease(begun(tmp_path / "here"), late):
+        time.sleep(0.25)
+        with pytest.raises(Stop, match="is being trained by"):
+            free_lease(late, begun(tmp_path / "there"), lambda _: None)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_run_that_another_machine_took_over_is_stopped_here_and_refused_until_that_one_ends(
+    config_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    place = target_of(str(tmp_path / "shared"))
+    config = config_of(save={"to": place.address, "every": 1}, train={"steps": 400}, run={"standby": False})
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps({"faults": [{"effect": "slow", "seconds": 0.2, "when": {"every": 1}}]}))
+    run = start("train", config, "--faults", faults, "--run", tmp_path / "run")
+    wait_until(lambda: (lease_at(place) or {}).get("beat", 0) > 1)
+    other = begun(tmp_path / "other")
+    with Lease(RunFolder(tmp_path / "run"), place) as ours:
+        place.put("lease.json", json.dumps(lease._ours(other) | {"since": "now", "beat": 1, "beat_s": 0.2, "token": "b" * 32}).encode())
+        output, _ = run.communicate()
+        ours.lost.set()
+    assert run.returncode == 130, output
+    assert "the run at" in output and "went on elsewhere, with" in output and str(other.path) in output
+    stood = RunFolder(tmp_path / "run").committed()
+    assert 2 < stood < 400
+    place.remove("lease.json")
+    with Lease(other, place):
+        lease_of = lease_at(place)
+        assert lease_of is not None
+        refused = start("train", config, "--run", tmp_path / "run")
+        while refused.poll() is None:
+            lease_of["beat"] += 1
+            place.put("lease.json", json.dumps(lease_of).encode())
+            time.sleep(0.2)
+        output, _ = refused.communicate()
+    assert refused.returncode == 1 and "is being trained by" in output, output

@@ -20,6 +20,7 @@ from holdfast.core.units import listed
 from holdfast.mind.machines import unlike
 from holdfast.ui.words import shown
 from holdfast.world.child import module_command
+from holdfast.world.lease import free_lease
 from holdfast.world.machine import read_machine
 from holdfast.world.state_away import fetch, read_run_id, states_at
 from holdfast.world.targets import Target, target_of
@@ -50,9 +51,16 @@ def sending(run: RunFolder, config: Config, tell: Tell) -> Iterator[None]:
             child.kill()
             child.wait()
         if code != 0:
-            last = next((event for event in reversed(list(run.events())) if event["event"] in ("state_sent", "state_not_sent")), {})
-            why = last.get("reason") or f"see {shown(run.path / 'upload.log')}"
-            tell(f"the newest state is not at {address}: {why}; send it with: holdfast move {shown(run.path)} --to {address}")
+            tell(_why_not_there(run, address))
+
+
+def _why_not_there(run: RunFolder, address: str) -> str:
+    known = ("state_sent", "state_not_sent", "lease_lost")
+    last = next((event for event in reversed(list(run.events())) if event["event"] in known), {})
+    if last.get("event") == "lease_lost":
+        return f"the run at {address} went on elsewhere, with {last['holder']}: it was stopped here, and nothing more is sent"
+    why = last.get("reason") or f"see {shown(run.path / 'upload.log')}"
+    return f"the newest state is not at {address}: {why}; send it with: holdfast move {shown(run.path)} --to {address}"
 
 
 def _ended(child: subprocess.Popen[bytes], within_s: float) -> int | None:
@@ -64,15 +72,19 @@ def _ended(child: subprocess.Popen[bytes], within_s: float) -> int | None:
 
 
 def fetched(path: Path, config: Config, tell: Tell) -> None:
-    """Where `save.to` has a newer state of the run than this machine, make `path` that one. What was there is renamed, never deleted."""
+    """Where `save.to` has a newer state of the run than this machine, make `path` that one. What was there is renamed, never deleted.
+
+    Raises Stop(1) where another machine trains the run meanwhile.
+    """
     if config.save.to is None:
         return
     target, aside = target_of(config.save.to), None
     try:
+        here = RunFolder(path)
+        free_lease(target, here, tell)
         steps = states_at(target)
         if not steps:
             return
-        here = RunFolder(path)
         if here.begun() and not _is_behind(here, target, steps[-1]):
             return
         aside = _moved_aside(here, tell) if path.exists() and any(path.iterdir()) else None

@@ -16,6 +16,7 @@ from holdfast.supervisor.hold import held
 from holdfast.supervisor.recorded_machine import recorded
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
+from holdfast.world.lease import free_lease
 from holdfast.world.standing import lives
 from holdfast.world.state_away import Sender, states_at
 from holdfast.world.targets import target_of
@@ -49,6 +50,7 @@ def _send(run: RunFolder, arguments: argparse.Namespace, terminal: Terminal) -> 
         name = shown(run.path)
         raise Stop(BLOCKED, f"{name} is running", f"stop it first: holdfast stop {name}; or let it send by itself: save.to={arguments.to}")
     target = target_of(arguments.to)
+    free_lease(target, run, terminal.tell)
     config = run.config()
     differing, findings = judged(run, recorded(arguments.machine)) if arguments.machine else ([], [])
     with held(run.path):

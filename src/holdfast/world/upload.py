@@ -2,7 +2,8 @@
 
     python -m holdfast.world.upload RUN ADDRESS KEEP
 
-It looks for a checkpoint that was not sent yet, and ends after a last look when it is told to (SIGTERM) or its parent is gone.
+It looks for a checkpoint that was not sent yet, and ends after a last look when it is told to (SIGTERM) or its parent is gone. Meanwhile
+it holds the place's lease; where another machine has that, nothing more is sent and the training here is asked to stop.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.errors import Stop
 from holdfast.core.run.checkpoint import checkpoint_steps
 from holdfast.core.run.folder import RunFolder
+from holdfast.world.lease import Lease
+from holdfast.world.process import ask_newest_to_stop
 from holdfast.world.state_away import Sender
 from holdfast.world.targets import target_of
 
@@ -27,17 +31,32 @@ def main(run: RunFolder, address: str, keep: int) -> int:
     told, parent = threading.Event(), os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sender = Sender(run, target_of(address))
+    with Lease(run, target_of(address)) as lease:
+        if _send_until(told, lambda: os.getppid() != parent, Sender(run, target_of(address)), lease, keep):
+            return 0
+    if lease.lost.is_set():
+        run.event("lease_lost", to=address, holder=lease.holder)
+        while not told.is_set() and os.getppid() == parent:  # a trainer that only starts can be asked a little later
+            ask_newest_to_stop(run)
+            told.wait(LOOK_S)
+    return 1
+
+
+def _send_until(told: threading.Event, orphaned: Callable[[], bool], sender: Sender, lease: Lease, keep: int) -> bool:
+    """Send each new checkpoint until told to end, or the lease is lost; whether the newest one is there at the end."""
+    run, address = sender.run, sender.target.address
     sent: tuple[int, bool] | None = None
     wait_s, failure = LOOK_S, ""
-    while True:
-        last = told.is_set() or os.getppid() != parent
+    while not lease.lost.is_set():
+        last = told.is_set() or orphaned()
         steps = checkpoint_steps(run)
         now = (steps[-1], run.summary_file.exists()) if steps else None
         if now is not None and now != sent:
             try:
-                state = sender.send(keep)
-                if state is not None:
+                lease.beat()
+                if lease.lost.is_set():
+                    break
+                if (state := sender.send(keep)) is not None:
                     run.event(
                         "state_sent",
                         step=state.step,
@@ -54,8 +73,9 @@ def main(run: RunFolder, address: str, keep: int) -> int:
                     run.event("state_not_sent", to=address, step=now[0], reason=failure)
                 wait_s = min(2 * wait_s, LONGEST_S)
         if last:
-            return 0 if now is None or (sent is not None and sent[0] >= now[0]) else 1
+            return now is None or (sent is not None and sent[0] >= now[0])
         told.wait(wait_s)
+    return False
 
 
 if __name__ == "__main__":
