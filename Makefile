@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# of two cores; a quarter of the time of a test is waiting
+JOBS ?= 3
 
 .PHONY: demo test test-long lint clean
 .DEFAULT_GOAL := demo

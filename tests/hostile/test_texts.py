@@ -58,7 +58,10 @@ def test_a_profile_holds_no_command_of_a_machine_file(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}])
+LATIN, ASCII = {"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+@pytest.mark.parametrize("locale", [pytest.param(LATIN, marks=pytest.mark.long), ASCII])
 def test_a_locale_that_cannot_print_an_arrow_ends_nothing(tmp_path: Path, locale: dict[str, str]) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"ü{n}", "completion": "→"}) + "\n" for n in range(8)), "utf-8")
     (tmp_path / "run.yaml").write_text("model: tiny\ndata: {files: rows.jsonl}\ntrain: {steps: 3, effective_batch: 2}\n")
