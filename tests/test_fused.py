@@ -224,7 +224,9 @@ def test_a_gpu_with_triton_begins_with_them() -> None:
     "case",
     [
         *("masks", "products-bf16", "model-qwen2"),
-        *(pytest.param(case, marks=pytest.mark.long) for case in ("products-fp32", "model-gemma3", "model-gpt2")),  # to a minute of CPU each
+        *(
+            pytest.param(case, marks=pytest.mark.long) for case in ("products-fp32", "model-gemma3", "model-gpt2")
+        ),  # to a minute of CPU each
     ],
 )
 def test_the_kernels_interpreted(case: str) -> None:
