@@ -27,7 +27,6 @@ from support.architectures import ARCHITECTURES, task_of, tokens_of
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
-starts_as_a_users = pytest.mark.usefixtures("exec_only")  # it counts on the time that a start takes
 STEPS = 400
 LONG = {"steps": STEPS, "effective_batch": 4}
 
@@ -70,17 +69,20 @@ def memory_of(run: Path) -> MemoryFile:
 # ---- the standby
 
 
-def waiting_for_its_death(folder: Path) -> Path:
-    """Faults with which a first attempt does not get past its hundredth step before a standby is ready, however busy the machine."""
+def that_wait(folder: Path, *seconds: float, step: int = 100, also: dict[str, Any] | None = None) -> Path:
+    """Faults with which the first attempts stand still at a step, each for so long: for a standby, however busy the machine is."""
     file = folder / "waiting.yaml"
-    file.write_text(json.dumps([{"when": {"step": 100, "attempt": 1, "phase": "forward"}, "effect": "slow", "seconds": 90}]))
+    waits = [
+        {"when": {"step": step, "attempt": number, "phase": "forward"}, "effect": "slow", "seconds": length}
+        for number, length in enumerate(seconds, 1)
+    ]
+    file.write_text(json.dumps(waits + ([also] if also else [])))
     return file
 
 
-@starts_as_a_users
 def test_a_standby_takes_over_and_ends_alike(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    child = start("train", config_of(train=LONG, run={"standby": True}), "--run", run, "--faults", waiting_for_its_death(tmp_path))
+    child = start("train", config_of(train=LONG, run={"standby": True}), "--run", run, "--faults", that_wait(tmp_path, 90))
     wait_until(lambda: "standby trainer" in processes_of(run) and _is_ready(processes_of(run)["standby trainer"]))
     standby, before = processes_of(run)["standby trainer"], committed(run)
     assert json.loads((run / "standby_pids.json").read_text())["standby"]["pid"] == standby
@@ -103,26 +105,25 @@ def _is_ready(pid: int) -> bool:
         return False
 
 
-@starts_as_a_users
 def test_a_standby_ends_with_its_supervisor_and_the_run_gets_another(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
     run, config = tmp_path / "run", config_of(train=LONG, run={"standby": True})
-    first = start("train", config, "--run", run)
+    faults = that_wait(tmp_path, 8)
+    first = start("train", config, "--run", run, "--faults", faults)
     wait_until(lambda: "standby trainer" in processes_of(run))
     kill(first.pid)
     first.communicate()
     wait_until(lambda: "standby trainer" not in processes_of(run) and "standby nurse" not in processes_of(run))
     assert "trainer" in processes_of(run), "the run itself goes on"
-    again = holdfast("train", config, "--run", run)
+    again = holdfast("train", config, "--run", run, "--faults", faults)
     assert again.returncode == 0, again.stderr
     assert finished(run) == undisturbed
     assert len(events(run, "standby_started")) == 2
 
 
-@starts_as_a_users
 def test_dead_standbys_do_no_harm(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
     """First its trainer, then its nurse dies before the run's own trainer does."""
     run = tmp_path / "run"
-    child = start("train", config_of(train=LONG, run={"standby": True}), "--run", run, "--faults", waiting_for_its_death(tmp_path))
+    child = start("train", config_of(train=LONG, run={"standby": True}), "--run", run, "--faults", that_wait(tmp_path, 90, 90))
     for role in ("standby trainer", "standby nurse"):
         wait_until(lambda: {"standby trainer", "standby nurse"} <= set(processes_of(run)))  # a nurse alone is on its way out
         kill(processes_of(run)[role])
@@ -166,20 +167,18 @@ def test_a_standby_has_to_pay(tmp_path: Path) -> None:
             assert standby.waits() is expected
 
 
-@starts_as_a_users
 def test_a_standby_of_other_settings_builds_its_model_anew(config_of: Write, tmp_path: Path) -> None:
     """The micro-batch was split after the standby was built; what takes over computes with the new limit, to the same bits."""
-    faults = tmp_path / "f.yaml"
     split = {"when": {"attempt": 1, "step": 200, "tokens": [100, 9999]}, "effect": "oom"}
-    faults.write_text(json.dumps([split]))
     config = config_of(train=LONG, run={"standby": True})
     run = tmp_path / "run"
-    child = start("train", config, "--run", run, "--faults", faults)
+    child = start("train", config, "--run", run, "--faults", that_wait(tmp_path, 90, step=210, also=split))
     wait_until(lambda: (run / "timeline.jsonl").exists() and len(lines(run / "timeline.jsonl")) > 1 and committed(run) > 205)
-    assert "standby trainer" in processes_of(run)
+    wait_until(lambda: "standby trainer" in processes_of(run) and _is_ready(processes_of(run)["standby trainer"]))
     kill(processes_of(run)["trainer"])
     output, _ = child.communicate()
     killed = finished(run, output)
+    faults = that_wait(tmp_path, also=split)
     whole = holdfast("train", config, "run.standby=false", "--run", tmp_path / "whole", "--faults", faults)
     assert whole.returncode == 0, whole.stderr
     assert [event["stood_by"] for event in events(run, "attempt_started")] == [False, True]
