@@ -91,7 +91,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.redirect_stdout(_Told()))
-            stack.callback(ray.shutdown)
+            stack.callback(_leave_cluster)
             _connect(self._address)
             self._count()
             if self.count < 1:
@@ -147,7 +147,6 @@ class _Told(io.TextIOBase):
 
 def _connect(address: str) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what it is cut off from at Ctrl-C it would tell in the middle of a line
     try:
         where = canonicalize_bootstrap_address_or_die(address)
         host, _, port = where.rpartition(":")
@@ -160,6 +159,19 @@ def _connect(address: str) -> None:
             f"no Ray cluster can be joined at {address}: {why}",
             "start one: ray start --head here, ray start --address HOST:PORT elsewhere; or leave --ray out, the result is the same",
         ) from None
+
+
+def _leave_cluster() -> None:
+    """Shut Ray down; of the work that it is cut off from, its own threads would tell on standard error, past Python."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        ray.shutdown()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _got(place: Any) -> Any:
