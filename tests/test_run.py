@@ -21,6 +21,7 @@ from holdfast.supervisor.command.attempts import end
 from holdfast.supervisor.command.signs import Signs
 from holdfast.supervisor.command.supervise import row_due
 from holdfast.ui.echo import Echo
+from holdfast.verbs.run import known
 from holdfast.world.process import Attempt
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
@@ -45,6 +46,23 @@ def resumed(place: Path) -> list[str | None]:
         words = line.split()
         found.append(words[words.index("--resume_from_checkpoint") + 1] if "--resume_from_checkpoint" in words else None)
     return found
+
+
+@pytest.mark.parametrize(
+    ("script", "callback", "said"),
+    [
+        ("from transformers import Trainer\nTrainer().train()", False, "with --callback it goes on from its last step"),
+        ("if True:\n    import trl\n    trl.SFTTrainer(model)", False, "with --callback it goes on from its last step"),
+        ("from transformers import Trainer\nTrainer().train()", True, "told by the callback"),
+        ("# from transformers import Trainer\nTrainer().train()", False, "--checkpoints DIR tells"),
+        ("import transformers\nmodel.train()", False, "--checkpoints DIR tells"),
+        (None, False, "--checkpoints DIR tells"),
+    ],
+)
+def test_a_script_that_makes_a_trainer_is_told_of_the_callback(script: str | None, callback: bool, said: str, tmp_path: Path) -> None:
+    if script is not None:
+        (tmp_path / "mine.py").write_text(script)
+    assert said in known(Command(("python", "mine.py"), str(tmp_path), callback=callback))
 
 
 @pytest.mark.parametrize(

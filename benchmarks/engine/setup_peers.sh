@@ -25,7 +25,11 @@ END
 add() { # NAME PIP-ARGUMENTS...
     local name=$1
     shift
-    "$folder/$name/bin/python" -m pip install --quiet --no-input -c "$folder/constraints" "$@"
+    if command -v uv >/dev/null; then # Axolotl in 13 s, where pip was not done after ten minutes; torch is there already
+        uv pip install --quiet --python "$folder/$name/bin/python" --override "$folder/no-torch" "$@"
+    else
+        "$folder/$name/bin/python" -m pip install --quiet --no-input -c "$folder/constraints" "$@"
+    fi
 }
 
 install_hf() { add hf $hf trl; }
@@ -63,6 +67,7 @@ if [ ! -x "$folder/base/bin/python" ]; then
     "$folder/base/bin/python" -m pip install --quiet --no-input "$torch"
 fi
 echo "$torch" >"$folder/constraints"
+echo 'torch ; sys_platform == "never"' >"$folder/no-torch"
 [ $# -gt 0 ] || set -- hf torchtune litgpt llamafactory axolotl
 for name in "$@"; do
     environment "$name"

@@ -108,7 +108,12 @@ def spoil(file: Path, rng: random.Random) -> str:
                 lines[number] = rng.choice(LINES).strip()
         replaced(file, b"\n".join(lines) + b"\n")
     elif file.suffix == ".yaml":
-        replaced(file, yaml.safe_dump(mutated(yaml.safe_load(data), rng), allow_unicode=False).encode("utf-8", "surrogatepass"))
+        try:
+            tree = yaml.safe_load(data)
+        except (yaml.YAMLError, ValueError):  # it was torn before
+            replaced(file, torn(data, rng))
+        else:
+            replaced(file, yaml.safe_dump(mutated(tree, rng), allow_unicode=False).encode("utf-8", "surrogatepass"))
     elif file.suffix == ".safetensors":
         replaced(file, mutated_tensors(data, rng))
     else:

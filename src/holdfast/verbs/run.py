@@ -17,6 +17,7 @@ from holdfast.core.errors import DONE, USAGE, Stop
 from holdfast.core.files import Json
 from holdfast.core.run.command import Command, read_command, write_command
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.safe_open import read_small
 from holdfast.mind.resuming import checkpoints_of, known_by, resumes_by
 from holdfast.supervisor.command.run_to_end import finished_before, free_name, run_command
 from holdfast.supervisor.command.wishes import Wishes
@@ -29,6 +30,8 @@ from holdfast.world.checkpoints.newest import marks
 
 EXAMPLE = "holdfast run --name mine -- python train.py --output_dir out"
 _SCRIPT = re.compile(r"([\w.-]+?)(?:\.py|\.sh)$")
+_TRAINER = re.compile(rb"^\s*(?:from|import) (?:transformers|trl|unsloth)\b[^\0]*?\w*Trainer\(", re.MULTILINE)
+_LONGEST_SCRIPT = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         if summary := finished_before(folder):
             terminal.say(f"{path} is finished; to run the command again give another --run or --name")
             return DONE, summary
-        terminal.say(f"run: {path}  ({_known(command)})")
+        terminal.say(f"run: {path}  ({known(command)})")
         return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), wishes)
 
 
@@ -165,7 +168,27 @@ def _taken_up(folder: RunFolder, command: Command) -> Command:
     return command
 
 
-def _known(command: Command) -> str:
+def known(command: Command) -> str:
     """What is known of the command, for the first line."""
-    where = f"checkpoints in {command.checkpoints}" if command.checkpoints else "where it saves is not known: --checkpoints DIR tells"
+    if command.checkpoints:
+        where = f"checkpoints in {command.checkpoints}"
+    elif command.callback:
+        where = "where it saves is told by the callback"
+    elif _makes_a_trainer(command):
+        where = "where it saves is not known; it makes a Trainer, so with --callback it goes on from its last step after a death"
+    else:
+        where = "where it saves is not known: --checkpoints DIR tells"
     return f"{command.launcher or 'a command of no known kind'}; {where}"
+
+
+def _makes_a_trainer(command: Command) -> bool:
+    """Whether a script that the command names makes a Trainer of transformers (or TRL's, a subclass), by its text."""
+    scripts = (Path(command.folder, word) for word in command.argv if word.endswith(".py"))
+    return any(_TRAINER.search(_text_of(script)) for script in scripts)
+
+
+def _text_of(script: Path) -> bytes:
+    try:
+        return read_small(script, _LONGEST_SCRIPT)
+    except OSError:
+        return b""

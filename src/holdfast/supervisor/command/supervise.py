@@ -127,12 +127,18 @@ class CommandSupervisor:
         if attempt.number > 1:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
-            takes = state is None or self.command.callback or resumes_by(self.command.argv, self.card) is not None
-            how = f"going on from {name}" if takes else f"started again; {name} is there, and the command takes no option to go on from it"
-            self.view.tell(f"attempt {attempt.number}: {how}")
+            self.view.tell(f"attempt {attempt.number}: {self._how(name, state is not None)}")
         self.view.follow(attempt, False)
         cards_of("failures")  # read while the command starts
         return attempt
+
+    def _how(self, name: str, checkpoint: bool) -> str:
+        """How an attempt begins, in words, and what would let the next one go on where it cannot."""
+        if checkpoint and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
+            return f"started again; {name} is there, and the command takes no option to go on from it (a Trainer does with --callback)"
+        if not checkpoint and not self.command.callback and self.command.checkpoints is None:
+            return f"going on from {name}: where it saves is not known (--checkpoints DIR tells, for a Trainer --callback)"
+        return f"going on from {name}"
 
     def watch(self, attempt: Attempt) -> Ending:
         """Wait until it has ended; it is asked to stop where its user wants that, and ended where it hangs."""
