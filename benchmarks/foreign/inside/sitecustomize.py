@@ -104,8 +104,10 @@ def strike(out):
         with open(out / "somebody-elses", "wb") as file:
             file.write(bytes(max(0, shutil.disk_usage(out).free - 12288)))
     elif KIND == "memory":
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used, used))
+        used, hoard = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize(), []
+        resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), used + (256 << 20)))
+        while True:  # a leak, until there is no more
+            hoard.append(bytearray(32 << 20))
     elif KIND == "term":
         os.kill(os.getpid(), signal.SIGTERM)
     elif KIND == "worker":

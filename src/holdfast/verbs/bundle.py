@@ -6,7 +6,6 @@ import argparse
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import distributions
 from pathlib import Path
 
 import orjson
@@ -28,7 +27,7 @@ from holdfast.supervisor.diagnose_run import diagnose_run
 from holdfast.supervisor.runs import chosen, entry
 from holdfast.world.bundle_parts import BundlePart, listing, read_parts, write_archive
 from holdfast.world.log_file import read_log
-from holdfast.world.machine import read_machine
+from holdfast.world.machine import installed, read_machine
 from holdfast.world.person import person
 from holdfast.world.standing import look
 
@@ -92,8 +91,7 @@ def _made(folder: RunFolder) -> Iterator[BundlePart]:
     yield _judged("status.json", "state of the run now", lambda: entry(look(folder)))
     yield _judged("diagnosis.json", "what `holdfast diagnose` says of the run", lambda: _diagnosis(folder))
     yield _judged("machine-now.json", "this machine now, without asking torch", lambda: read_machine(folder.path, ask_torch=False))
-    names = {dist.name.lower(): dist.version for dist in distributions() if dist.name}
-    known = [f"{name}=={version}" for name, version in sorted(names.items()) if name.startswith(_PACKAGES)]
+    known = [f"{name}=={version}" for name, version in sorted(installed().items()) if name.startswith(_PACKAGES)]
     head = f"holdfast=={__version__}\npython=={platform.python_version()}\n"
     yield BundlePart("versions.txt", "versions of holdfast, Python and the packages that matter", head + "\n".join(known) + "\n")
     yield BundlePart("files.txt", "every file of the run with its size", listing(folder.path))

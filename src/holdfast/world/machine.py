@@ -53,8 +53,13 @@ def read_packages() -> dict[str, str | None]:
     named: dict[str, str | None] = {name: _version(name) for name in _PACKAGES}
     if named["rocm-sdk-core"] is None:
         return named
-    found = ((dist.name.lower(), dist.version) for dist in importlib.metadata.distributions() if dist.name)
-    return named | {name: version for name, version in found if name.startswith(_FOR_ONE_GPU)}
+    return named | {name: version for name, version in installed().items() if name.startswith(_FOR_ONE_GPU)}
+
+
+def installed() -> dict[str, str]:
+    """Version by name, in small letters, of every package this Python would import. What has no name is left out."""
+    described = (found.metadata for found in importlib.metadata.distributions())  # parsed at each `.name` and `.version`: asked for once
+    return {about["Name"].lower(): about["Version"] for about in described if about["Name"]}
 
 
 def _version(name: str) -> str | None:
