@@ -124,7 +124,7 @@ def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
         config = load_config(config_of(data={"files": [str(file)]}))
         check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=False))
         said = capsys.readouterr().out
-        assert "! not used, though it may change what a row means: rating (30 rows); every row is learned alike" in said
+        assert "! not used, though it may change what a row means: rating (30 rows); every row is learned from its text" in said
         assert "fields that are not used: source" in said
         assert "notes on rows that are trained on as they are: email_address 1; the rows: holdfast data check " in said
         data = json.loads(run.data_report_file.read_text())

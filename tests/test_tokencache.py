@@ -225,9 +225,9 @@ def counts_changed(file: Path) -> str:
 
 def of_another_version(file: Path) -> str:
     data = file.read_bytes()
-    assert data.count(b'\\"version\\":1,') == 1
-    file.write_bytes(data.replace(b'\\"version\\":1,', b'\\"version\\":0,'))
-    return "it is of version 0, this is version 1"
+    assert data.count(b'\\"version\\":2,') == 1
+    file.write_bytes(data.replace(b'\\"version\\":2,', b'\\"version\\":0,'))
+    return "it is of version 0, this is version 2"
 
 
 @pytest.mark.parametrize("damage", [torn, flipped, emptied, another_files, counts_changed, of_another_version])

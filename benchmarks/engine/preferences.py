@@ -3,8 +3,8 @@
     PYTHON_OF_TRL benchmarks/engine/preferences.py OUT [OBJECTIVE ...]
 
 Run by an interpreter that has both holdfast's packages and TRL's (1.16 was used); HOLDFAST_PYTHON: one that trains, if another.
-`holdfast train` runs first, on the embedded model; the samples of its steps are then given to TRL's trainer in their order. Prints a
-table; OUT keeps both.
+`holdfast train` runs first, on the embedded model; the samples of its steps are then given to TRL's trainer in their order. A scalar head
+is drawn by the run, so reward is compared from its first checkpoint on, by an optimizer without a memory. Prints a table; OUT keeps both.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from holdfast.core.facts.model_folder import read_model
 
-STEPS, BATCH, LR = 6, 8, 3e-3
+STEPS, BATCH, LR, SGD_LR = 6, 8, 3e-3, 0.1
 MODEL = read_model("tiny").folder
 WORDS = ("amber", "basalt", "cedar", "delta", "ember", "fjord", "granite", "harbour", "iris", "juniper", "kelp", "lantern")
 
@@ -38,9 +38,13 @@ def main() -> None:
         wanted = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
         get_peft_model(AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32), wanted).save_pretrained(start)
     print(f"{'objective':<10}{'largest difference of a step loss':>36}   losses of holdfast / of TRL")
-    for objective in sys.argv[2:] or ("dpo", "orpo", "kto"):
+    for objective in sys.argv[2:] or ("dpo", "orpo", "kto", "reward"):
         ours, samples = _ours(out, objective, rows, start)
-        theirs = _theirs(out, objective, rows, start, samples)
+        if objective == "reward":
+            ours, samples = ours[1:], samples[1:]
+            theirs = _theirs(out, objective, rows, out / "run-reward/checkpoints/step-00000001", samples)
+        else:
+            theirs = _theirs(out, objective, rows, start, samples)
         apart = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
         pairs = "  ".join(f"{a:.6f} / {b:.6f}" for a, b in zip(ours, theirs, strict=True))
         print(f"{objective:<10}{apart:>36.1e}   {pairs}", flush=True)
@@ -59,11 +63,13 @@ def _ours(out: Path, objective: str, rows: list[dict[str, Any]], start: Path) ->
     file.write_text("".join(json.dumps({k: v for k, v in row.items() if marked or k != "label"}) + "\n" for row in kept))
     config = out / f"{objective}.json"
     train = {"objective": objective, "steps": STEPS, "effective_batch": BATCH, "lr": LR, "schedule": "constant", "warmup": 0}
+    scored = objective == "reward"
     tree = {
         "model": "tiny",
         "data": {"files": [str(file)], "held_out": 0.0},
-        "adapter": {"start": str(start)},
-        "train": train | {"precision": "fp32"},
+        "adapter": {"r": 8, "alpha": 16, "dropout": 0.0} if scored else {"start": str(start)},
+        "train": train | {"precision": "fp32"} | ({"optimizer": "sgd", "beta1": 0.0, "lr": SGD_LR} if scored else {}),
+        "save": {"every": 1, "keep": STEPS},
         "evaluate": {"generate": 0},
     }
     config.write_text(json.dumps(tree))
@@ -77,18 +83,22 @@ def _ours(out: Path, objective: str, rows: list[dict[str, Any]], start: Path) ->
 def _theirs(out: Path, objective: str, rows: list[dict[str, Any]], start: Path, samples: list[list[int]]) -> list[float]:
     """TRL's losses of the same samples in the same order."""
     import transformers
-    from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
+    from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer
 
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32), start, is_trainable=True)
+    scored = objective == "reward"
+    kind = AutoModelForSequenceClassification if scored else AutoModelForCausalLM
+    base = kind.from_pretrained(MODEL, dtype=torch.float32, **({"num_labels": 1} if scored else {}))
+    model = PeftModel.from_pretrained(base, start, is_trainable=True)
     order = [rows[at] for step in samples for at in (reversed(step) if objective == "kto" else step)]
     asked = [[{"role": "user", "content": row["prompt"]}] for row in order]
     answers = {name: [[{"role": "assistant", "content": row[name]}] for row in order] for name in ("chosen", "rejected")}
     common: dict[str, Any] = {
         "output_dir": str(out / f"trl-{objective}"),
-        "max_steps": STEPS,
+        "max_steps": len(samples),
         "per_device_train_batch_size": BATCH,
-        "learning_rate": LR,
+        "learning_rate": SGD_LR if scored else LR,
+        "optim": "sgd" if scored else "adamw_torch",
         "lr_scheduler_type": "constant",
         "warmup_steps": 0,
         "logging_steps": 1,
@@ -104,6 +114,9 @@ def _theirs(out: Path, objective: str, rows: list[dict[str, Any]], start: Path, 
     if objective == "kto":
         data = Dataset.from_dict({"prompt": asked, "completion": answers["chosen"], "label": [row["label"] for row in order]})
         kinds: Any = (KTOTrainer, KTOConfig)
+    elif scored:
+        data = Dataset.from_dict({"prompt": asked} | answers)
+        kinds = (RewardTrainer, RewardConfig)
     else:
         data = Dataset.from_dict({"prompt": asked} | answers)
         kinds = (DPOTrainer, DPOConfig)

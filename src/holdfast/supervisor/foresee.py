@@ -19,7 +19,8 @@ from holdfast.mind.plan import make_plan
 from holdfast.rows.files.raw_row import RawRow, Reject
 from holdfast.rows.files.read import read_rows
 from holdfast.rows.judge.layouts import parse_example
-from holdfast.rows.judge.rules import WANTED
+from holdfast.rows.judge.row_weight import weight_of
+from holdfast.rows.judge.rules import WANTED, rules_of
 from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.judge.unused import Unused
 from holdfast.rows.tokens.codec import load_codec
@@ -93,7 +94,12 @@ def _rows(config: Config) -> Iterator[Finding]:
         bad = [wrong for row in first if (wrong := _wrong(row, config))]
         if telling := _telling(first, config):
             text = f"{name}: not used, though it may change what a row means: {', '.join(telling)}"
-            yield Finding("data-fields", "warn", text, "leave rows out with jq before the run; every row is learned alike")
+            yield Finding(
+                "data-fields",
+                "warn",
+                text,
+                "data.row_weight: FIELD lets rows count by a number; jq leaves rows out; else every row is learned alike",
+            )
         if not first:
             yield Finding("data-files", "warn", f"{name} holds no row", fix)
         elif bad:
@@ -105,9 +111,10 @@ def _rows(config: Config) -> Iterator[Finding]:
 def _telling(rows: list[RawRow | Reject], config: Config) -> list[str]:
     """Fields of these rows that nothing is learned from and that look as if they changed what a row means."""
     good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, config)]
-    data, wanted = config.data, WANTED.get(config.train.objective, "answers")
+    data, rules = config.data, rules_of(config, config.train.max_tokens)
     unused = Unused()
-    unused.add([(value, parse_example(value, data.format, data.fields, wanted).layout) for value in good], data.fields, wanted == "marks")
+    found = [(value, parse_example(value, data.format, data.fields, rules.wanted).layout) for value in good]
+    unused.add(found, data.fields, rules.beside)
     return list(unused.telling)
 
 
@@ -118,6 +125,8 @@ def _wrong(row: RawRow | Reject, config: Config) -> str:
     try:
         data = config.data
         parse_example(row.value, data.format, data.fields, WANTED.get(config.train.objective, "answers"))
+        if data.row_weight:
+            weight_of(row.value, data.row_weight)
     except BadRow as bad:
         return str(bad)
     return ""

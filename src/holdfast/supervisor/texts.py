@@ -31,7 +31,7 @@ from holdfast.supervisor.start import take_start
 from holdfast.supervisor.workload import checked_tokens
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
-from holdfast.ui.words import cut_answers, shown, unused_fields
+from holdfast.ui.words import cut_answers, row_weights, shown, unused_fields
 from holdfast.world.probes import kept_probes
 from holdfast.world.system import usable_threads
 
@@ -91,6 +91,9 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     _tell_of_cache(cache, run, terminal)
     if not sum(part.rows for part in checked.parts):
         raise Stop(BLOCKED, _nothing_left(checked), f"each row and its reason: {run.rejects_file}")
+    if config.data.row_weight and not checked.verdicts.weights.rows:
+        message = f"data.row_weight: no row has a weight in a field {config.data.row_weight!r}, so all of them would count alike"
+        raise Stop(BLOCKED, message, "correct the name of the field, or leave data.row_weight out")
     digest = join_parts(run.data_file, checked.parts, config.data, codec.pad)
     cache.clear_spare()
     tokens = load_tokens(run.data_file)
@@ -139,6 +142,8 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
         (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
     if told := cut_answers(summary["by_reason"], f"{summary['max_tokens']:,} tokens"):
         terminal.tell(told)
+    if told := row_weights(summary["weights"], summary["kept"] + summary["mended"]):
+        terminal.say(told)
     if summary["notes"]:
         notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
         files = " ".join(shown(Path(file)) for file in config.data.files)

@@ -86,16 +86,16 @@ class HeldOut:
             model.train()
         if found is None:
             return None
-        total, labels = found
-        loss = total / labels if math.isfinite(total) else None
+        total, divisor, labels = found
+        loss = total / divisor if math.isfinite(total) else None
         before = best_of(self.rows)
         best = loss is not None and (before is None or loss < before["loss"])
         return {"step": step, "loss": loss, "labels": labels, "seconds": round(time.perf_counter() - began, 4), "best": best}
 
-    def _loss(self, step: int) -> tuple[float, int] | None:
-        """(sum of the losses, number of label tokens) over the held-out rows, in the next step's micro-batches, dealt to the ranks."""
+    def _loss(self, step: int) -> tuple[float, float, int] | None:
+        """(sum of the losses, its divisor, number of label tokens) over the held-out rows, in the next step's micro-batches."""
         budget, size = self.bench.job.settings(step + 1).micro_batch_tokens, self.bench.rank.size
-        total, labels = 0.0, 0
+        total, divisor, labels = 0.0, 0.0, 0
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
             for start in range(0, len(self.samples), _CHUNK):
                 batches = self.bench.task.batches(self.samples[start : start + _CHUNK], budget)
@@ -105,8 +105,8 @@ class HeldOut:
                 for number, batch in enumerate(batches):  # added in one order, whoever computed them
                     loss = told[number % size]["losses"][number // size]
                     total += math.nan if loss is None else loss
-                    labels += batch.labels
-        return total, labels
+                    divisor, labels = divisor + batch.divisor, labels + batch.labels
+        return total, divisor, labels
 
     def _told(self, batches: Sequence[Batch], step: int) -> list[Json]:
         """Each rank's losses of its share of `batches`, None where it is to stop; those that are not finite may be None."""

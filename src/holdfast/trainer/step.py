@@ -24,7 +24,7 @@ Announce = Callable[[str, int, Batch], float]
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a step computed. loss: mean over the step's labels; grad_norm: before clipping; both may be non-finite.
+    """What a step computed. loss: weighted mean over the step's labels; grad_norm: before clipping; both may be non-finite.
 
     right: labels whose logit was the largest, or pairs whose better answer is ahead. measured: what else was summed over labels.
     seconds: of each rank, until its own gradients were there. scale: what the loss was multiplied by on the way; skipped: the gradients
@@ -75,12 +75,13 @@ def compute_gradients(
     laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _counted)
     passes = [one["passes"] for one in every]
     labels, tokens = sum(one["labels"] for one in every), sum(one["tokens"] for one in every)
+    divisor = math.fsum(one["divisor"] for one in every)
     torch.manual_seed(step)  # for whatever draws from the generator all the same
 
     def work() -> tuple[Tensor, float]:
         began = time.perf_counter()
         keep_company(rank, passes, lambda: _pass_by(task, step))
-        found = _in_tree(task, optimizer, step, laid, labels / scale, announce)
+        found = _in_tree(task, optimizer, step, laid, divisor / scale, announce)
         batches = [batch for part in laid for batch in part]
         if batches:
             with tag_out_of_memory(batches[-1]):
@@ -96,7 +97,7 @@ def compute_gradients(
     task.upkeep.gradients()
     total, measured = sums.tensor_split([1])
     norm = torch.linalg.vector_norm(optimizer.gradient)
-    values = torch.cat([total / labels, norm.double().reshape(1), measured])
+    values = torch.cat([total / divisor, norm.double().reshape(1), measured])
     loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
     more = dict(zip(task.measures[1:], others, strict=True))
     return Gradients(loss_value, norm_value, tokens, labels, int(right_value), more, tuple(one["seconds"] for one in every), scale)
@@ -105,7 +106,7 @@ def compute_gradients(
 def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
     batches = [batch for part in laid for batch in part]
     labels, tokens = sum(batch.labels for batch in batches), sum(batch.tokens for batch in batches)
-    return {"labels": labels, "tokens": tokens, "passes": len(batches)}
+    return {"labels": labels, "divisor": math.fsum(batch.divisor for batch in batches), "tokens": tokens, "passes": len(batches)}
 
 
 def keep_company(rank: Rank, passes: Sequence[int], one_pass: Callable[[], object]) -> None:
@@ -120,10 +121,10 @@ def _pass_by(task: AnyTask, step: int) -> None:
         task.loss_sum(task.small_batch(), step)[0].backward()  # type: ignore[no-untyped-call]
 
 
-def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], labels: float, announce: Announce) -> Tensor:
+def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], divisor: float, announce: Announce) -> Tensor:
     """Leave the parts' gradients, added in a binary tree, in the optimizer; losses and measures, added alike: [1 + measures].
 
-    labels: what losses are divided by.
+    divisor: what losses are divided by.
 
     Of n parts it holds the sums of at most log2(n) finished subtrees at a time.
     """
@@ -131,7 +132,7 @@ def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence
     number = 0
     for done, part in enumerate(laid, 1):
         optimizer.clear()
-        found = [_accumulate(task, optimizer, step, number + at, batch, labels, announce) for at, batch in enumerate(part)]
+        found = [_accumulate(task, optimizer, step, number + at, batch, divisor, announce) for at, batch in enumerate(part)]
         number += len(part)
         found = found or [torch.zeros(1 + len(task.measures), dtype=torch.float64, device=optimizer.gradient.device)]
         sums: Tensor = sum(found[1:], start=found[0])
@@ -144,7 +145,7 @@ def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence
     return sums
 
 
-def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, labels: float, announce: Announce) -> Tensor:
+def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, divisor: float, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss and what was measured beside it, [1 + measures]. Raises OutOfMemory."""
     with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)
@@ -152,7 +153,7 @@ def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: 
         if factor != 1.0:
             loss = loss * factor
         factor = announce("backward", number, batch)
-        (loss / labels).backward()  # type: ignore[no-untyped-call]
+        (loss / divisor).backward()  # type: ignore[no-untyped-call]
         if factor != 1.0:
             optimizer.gradient.mul_(factor)
         return torch.cat([loss.detach().double().reshape(1), measured.double().reshape(-1)])

@@ -41,6 +41,11 @@ class Batch:
         return sum(self.lengths)
 
     @property
+    def divisor(self) -> float:
+        """What the sum of its losses is divided by for a mean: its labels, each as often as it counts."""
+        return float(self.labels)
+
+    @property
     def half(self) -> int:
         """The budget in tokens that divides it where it does not fit: half of it, and no less than its longest sample."""
         return max(*self.lengths, self.size // 2)

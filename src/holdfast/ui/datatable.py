@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from holdfast.core.files import Json
 from holdfast.core.units import counted
-from holdfast.ui.words import cut_answers, unused_fields
+from holdfast.ui.words import cut_answers, row_weights, unused_fields
 
 _EXAMPLES = 2
 _LANGUAGES = 12  # in one line
@@ -55,6 +55,10 @@ def facts(answer: Json) -> list[str]:
     if answer["max_tokens"] and (told := cut_answers(answer["by_reason"], f"{answer['max_tokens']:,} tokens")):
         lines.append(f"! {told}")
     lines += map(visible, unused_fields(answer["unused_fields"]))
+    if told := row_weights(answer["weights"], answer["kept"] + answer["mended"]):
+        lines.append(told)
+    elif answer["row_weight"]:
+        lines.append(f"! no row has a weight in a field {visible(repr(answer['row_weight']))}: train refuses it")
     tokens = answer["tokens"]
     if tokens["max"] is not None:
         spread = ", ".join(f"{name} {tokens[name]:,}" for name in ("min", "p50", "p90", "p99", "max"))

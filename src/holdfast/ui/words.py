@@ -58,10 +58,19 @@ def unused_fields(found: Json) -> list[str]:
     told = []
     if telling:
         listed = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in telling.items())
-        told.append(f"! not used, though it may change what a row means: {listed}; every row is learned alike, from its text alone")
+        told.append(f"! not used, though it may change what a row means: {listed}; every row is learned from its text alone")
     if others:
         told.append(f"fields that are not used: {', '.join(others)}")
     return told
+
+
+def row_weights(found: Json, rows: int) -> str:
+    """How rows count beside each other, of `rows` that are trained on; empty where none has a weight."""
+    if not found["rows"]:
+        return ""
+    return (
+        f"weights: {found['min']:g} to {found['max']:g}, mean {found['mean']:.4g}, in {found['rows']:,} of {counted(rows, 'row')}; others 1"
+    )
 
 
 def cut_answers(by_reason: Json, limit: str) -> str:

@@ -33,6 +33,7 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--format", default="auto", choices=layouts, help="layout of a row (default: auto, by the fields of each row)")
     check.add_argument("--objective", default="sft", choices=("sft", *WANTED), help="what the rows are to be learned with (default: sft)")
     check.add_argument("--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply")
+    check.add_argument("--row-weight", metavar="FIELD", help="the field that says how much a row counts, as data.row_weight does")
     check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become mended)")
     check.add_argument("--languages", action="store_true", help="tell the language of each row (about as slow as counting its tokens)")
     check.add_argument("--held-out", action="append", default=[], metavar="PATH", help="rows that must not be among these")
@@ -60,7 +61,8 @@ def rules_of(arguments: argparse.Namespace) -> Rules:
     wanted = WANTED.get(arguments.objective, "answers")
     if wanted != "answers" and arguments.too_long == "split":
         raise Stop(USAGE, f"--too-long split is for --objective sft; {arguments.objective} looks at whole answers", "take cut or reject")
-    return Rules(arguments.format, limit, names, arguments.too_long, arguments.redact, arguments.languages, wanted, learns_of(wanted))
+    learns, weight = learns_of(wanted), arguments.row_weight or ""
+    return Rules(arguments.format, limit, names, arguments.too_long, arguments.redact, arguments.languages, wanted, learns, weight)
 
 
 def codec_of(arguments: argparse.Namespace) -> Codec:
@@ -106,6 +108,7 @@ def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str
         "speed": {what: round(value, 1) for what, value in speed.items()},
         "empty_files": [file for file in files if file not in findings.layouts],
         "files": [{"file": file, "form": form_of(file).words, "bytes": Path(file).stat().st_size} for file in files],
+        "row_weight": arguments.row_weight,
         "tokenizer": name,
         "max_tokens": arguments.max_tokens,
     }

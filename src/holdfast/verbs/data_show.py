@@ -91,7 +91,8 @@ def _codec(model: str) -> Codec:
 def _tell(shown: ShownRow, place: str, rules: Rules) -> None:
     learned = sum(token["learned"] for token in shown.tokens)
     limit = "" if rules.max_tokens == NO_LIMIT else f" of at most {rules.max_tokens:,}"
-    say(f"{place}  {shown.layout}, {counted(len(shown.tokens), 'token')}{limit}, {learned:,} of them learned (*)")
+    weight = "" if shown.weight is None else f", weight {shown.weight:g}"
+    say(f"{place}  {shown.layout}, {counted(len(shown.tokens), 'token')}{limit}, {learned:,} of them learned (*){weight}")
     _list(shown.tokens)
     if shown.worse:
         say(f"rejected: {counted(len(shown.worse.tokens), 'token')}")

@@ -42,6 +42,10 @@ class Data(Section):
         default_factory=dict, description="how often a file's rows are drawn, relative to their number: {file: weight}; 1 when not given"
     )
 
+    row_weight: str | None = Field(
+        None, min_length=1, description="the field that says how much a row's loss counts beside that of others; all alike when not given"
+    )
+
     @model_validator(mode="after")
     def _split_answers(self) -> Data:
         if self.too_long == "split" and self.train_on != "assistant":
@@ -206,6 +210,8 @@ class Config(Section):
             if strange := [name for name in ("table", "network") if tree.get(name) and not _as_by_default(tree, name)]:
                 raise ValueError(f"{' and '.join(strange)}: for networks on tables; add task: tabular, or leave them out")
             return tree
+        if isinstance(data := tree.get("data"), dict) and data.get("row_weight"):
+            raise ValueError("data.row_weight: for language models; rows of a table all count alike")
         if strange := [name for name in _OF_TEXT if tree.get(name) and not _as_by_default(tree, name)]:
             raise ValueError(f"{' and '.join(strange)}: for language models; task: tabular has network and table instead")
         if tree.get("table") is None:

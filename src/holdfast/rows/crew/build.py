@@ -91,6 +91,7 @@ def report(checked: Checked, tokens: TokenSet) -> Json:
         "by_reason": dict(found.by_reason),
         "notes": dict(found.noted.most_common()),
         "unused_fields": found.unused.as_json(),
+        "weights": found.weights.as_json(),
         "tokens": {"total": int(lengths.sum()), "learned": found.learned, **spread},
         "histogram": {"counts": counts.tolist(), "edges": [round(float(edge), 2) for edge in edges]},
         "seconds": round(checked.seconds, 3),

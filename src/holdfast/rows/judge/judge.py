@@ -18,6 +18,7 @@ from holdfast.core.cards.data_check import DataCheck, RowView, Turn
 from holdfast.rows.files.raw_row import Reject, Source, Unparsed
 from holdfast.rows.files.read import exact_value, parse
 from holdfast.rows.judge.layouts import CONVERSATIONS, WITHOUT_TURNS, example_of, parse_example, prompt_and_answer
+from holdfast.rows.judge.row_weight import weight_of
 from holdfast.rows.judge.rules import Rules, checks
 from holdfast.rows.judge.turns import BadRow, Example
 
@@ -42,6 +43,7 @@ class Judged:
     known: Example | None = None
     specials: tuple[str, ...] = ()
     tokens: int | None = None
+    weight: float | None = None  # as its field says; None where it has none
 
     @property
     def source(self) -> Source:
@@ -89,12 +91,13 @@ def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tup
             if texts is None:
                 example = parse_example(value, rules.layout, fields, rules.wanted)
                 texts = _texts(example)
+            weight = weight_of(value, rules.weight, any(why == "nan_literal" for why, _ in mended)) if rules.weight else None
             if unparsed.json is None:
                 _refuse_double_keys(unparsed.raw, value, texts[0])
         except BadRow as bad:
             rejects.append(Reject(Source("", unparsed.line - first_line), bad.reason, bad.detail, unparsed.raw))
             continue
-        good.append(Judged(at, unparsed.line - first_line, unparsed.raw, value, *texts, mended, example))
+        good.append(Judged(at, unparsed.line - first_line, unparsed.raw, value, *texts, mended, example, weight=weight))
     return _checked(good, rejects, rules, specials), rejects
 
 
@@ -212,7 +215,7 @@ def _mended(row: Judged, mend: Callable[[str], str], reason: str, detail: str, r
     value = _in_all_texts(row.value if row.mended else _exact(row), mend)
     example = parse_example(value, rules.layout, dict(rules.fields), rules.wanted)
     mended = (*row.mended, (reason, detail))
-    return Judged(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials)
+    return Judged(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials, weight=row.weight)
 
 
 def _exact(row: Judged) -> Any:

@@ -14,7 +14,7 @@ from holdfast.book import cards_of
 from holdfast.core.cards.data_check import DataCheck
 from holdfast.core.config.config import Config
 from holdfast.core.errors import USAGE, Stop
-from holdfast.rows.judge.names import FIELDS
+from holdfast.rows.judge.names import FIELDS, MARKS, in_our_case
 
 NO_LIMIT = sys.maxsize
 Wanted = Literal["answers", "pairs", "marks"]
@@ -29,7 +29,7 @@ class Rules:
 
     `redact`: whether secrets and addresses are taken out of the texts. `languages`: whether the language of each row is looked for.
     `wanted`: answers that are all good, pairs of a better and a worse one, or marked ones.
-    `learns`: every answer, the last one, or all tokens.
+    `learns`: every answer, the last one, or all tokens. `weight`: the field that says how much a row counts; empty: all count alike.
     """
 
     layout: str = "auto"
@@ -40,6 +40,13 @@ class Rules:
     languages: bool = False
     wanted: Wanted = "answers"
     learns: Learns = "assistant"
+    weight: str = ""
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """Fields that are used beside the texts of a row, in lower case."""
+        marks = MARKS if self.wanted == "marks" else ()
+        return frozenset((*marks, *([in_our_case(self.weight)] if self.weight else [])))
 
     def changes(self, card: DataCheck) -> bool:
         """Whether rows in which this check finds something are rejected or mended, and not only noted."""
@@ -58,7 +65,7 @@ def rules_of(config: Config, limit: int) -> Rules:
     wanted: Wanted = WANTED.get(train.objective, "answers")
     learns = learns_of(wanted, data.train_on)
     too_long = "cut" if wanted != "answers" and data.too_long == "split" else data.too_long
-    return Rules(data.format, limit, fields, too_long, data.redact, wanted=wanted, learns=learns)
+    return Rules(data.format, limit, fields, too_long, data.redact, wanted=wanted, learns=learns, weight=data.row_weight or "")
 
 
 def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:

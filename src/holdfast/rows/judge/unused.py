@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from holdfast.rows.judge.names import MARKS, THINKING, fields_read
+from holdfast.rows.judge.names import THINKING, fields_read, in_our_case
 
 _MOST_NAMES = 200  # that are counted; rows with more have no columns
 _TURN = {"role", "content", "from", "value", "tool_calls", "tool_call_id", "name", "id", *THINKING}
@@ -33,13 +33,13 @@ class Unused:
     telling: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
-    def add(self, rows: Iterable[tuple[Any, str]], fields: Mapping[str, str], marks: bool = False) -> None:
-        """Count the fields of rows, each given with the layout it was read in. marks: what marks an answer is used, too."""
+    def add(self, rows: Iterable[tuple[Any, str]], fields: Mapping[str, str], beside: Collection[str] = ()) -> None:
+        """Count the fields of rows, each given with the layout it was read in. beside: fields that are used beside its texts."""
         plain: dict[tuple[str, ...], tuple[str, ...]] = {}
         for value, layout in rows:
             names = (layout, *value) if isinstance(value, dict) else ()
             if names not in plain:
-                used = fields_read(value, layout, fields) | ({*MARKS} if marks else set()) if names else set()
+                used = fields_read(value, layout, fields) | {name for name in value if in_our_case(name) in beside} if names else set()
                 plain[names] = tuple(set(names[1:]) - used)
             found = {name: value[name] for name in plain[names]}
             if layout == "chat":

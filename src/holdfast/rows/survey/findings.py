@@ -142,6 +142,7 @@ class Findings:
             "in_held_out": self.repeated["in_held_out"],
             "notes": dict(self.verdicts.noted.most_common()),
             "unused_fields": self.verdicts.unused.as_json(),
+            "weights": self.verdicts.weights.as_json(),
             "layouts": dict(layouts.most_common()),
             "scripts": dict(self.scripts.most_common()),
             "languages": dict(self.languages.most_common()),

@@ -92,7 +92,8 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         verdicts.take(row, changes)
     verdicts.kept += len(rows) - len(mended)
     notes = _notes(rows, sizes.whole, rules, codec, verdicts.noted)
-    verdicts.unused.add([(row.value, row.layout) for row in rows], dict(rules.fields))
+    verdicts.unused.add([(row.value, row.layout) for row in rows], dict(rules.fields), rules.beside)
+    verdicts.weights.take(row.weight for row in rows)
     languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
     firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
     notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]

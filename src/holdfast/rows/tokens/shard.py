@@ -21,6 +21,7 @@ from holdfast.rows.files.raw_row import Reject, Unparsed, json_line
 from holdfast.rows.files.read import read_unparsed
 from holdfast.rows.judge.judge import Judged, judge
 from holdfast.rows.judge.notes import note
+from holdfast.rows.judge.row_weight import Weights
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.judge.turns import BadRow, Example
 from holdfast.rows.judge.unused import Unused
@@ -31,9 +32,9 @@ from holdfast.rows.tokens.skeleton import Piece
 from holdfast.rows.tokens.too_long import Changes, Parts, fitted
 from holdfast.rows.tokens.worse import WORSE
 
-_VERSION = 1  # of a shard's form; what turns a row into tokens is part of the key of its cache
+_VERSION = 2  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
-_ARRAYS = ("ids", "learned", "lengths", "lines", "rejects")
+_ARRAYS = ("ids", "learned", "lengths", "lines", "weights", "rejects")
 
 
 class BlockLike(Protocol):
@@ -96,7 +97,7 @@ def blocks(file: str) -> Iterator[Block]:
 class Verdicts:
     """What was found: rows = kept + mended + rejected. `largest`: the highest token number, -1 without tokens.
 
-    Of the rows that are trained on: how many each note was made of, and fields that are not used.
+    Of the rows that are trained on: how many each note was made of, fields that are not used, and the weights they have.
     """
 
     kept: int = 0
@@ -107,6 +108,7 @@ class Verdicts:
     largest: int = -1
     noted: Counter[str] = field(default_factory=Counter)
     unused: Unused = field(default_factory=Unused)
+    weights: Weights = field(default_factory=Weights)
 
     @property
     def rows(self) -> int:
@@ -133,29 +135,31 @@ class Verdicts:
         self.largest = max(self.largest, other.largest)
         self.noted.update(other.noted)
         self.unused.merge(other.unused)
+        self.weights.merge(other.weights)
 
     def facts(self) -> Json:
         """As they are stored; `verdicts_of` reads them."""
-        return vars(self) | {"unused": vars(self.unused)}
+        return vars(self) | {"unused": vars(self.unused), "weights": vars(self.weights)}
 
 
 def verdicts_of(facts: Json) -> Verdicts:
     """Verdicts as they were before they were stored."""
     counters: Json = {name: Counter(facts[name]) for name in ("by_reason", "noted")}
     unused = Unused(**{name: Counter(found) for name, found in facts["unused"].items()})
-    return Verdicts(**facts | counters | {"unused": unused})
+    return Verdicts(**facts | counters | {"unused": unused, "weights": Weights(**facts["weights"])})
 
 
 @dataclass(frozen=True)
 class Shard:
     """A tokenised block: ids int32 and learned uint8 [tokens], lengths int32 and lines int32 (from the block's first) [rows],
-    a row that was split as several of one line,
+    a row that was split as several of one line, weights fp32 [rows], none where all rows count alike,
     rejects uint8: one JSON object a line, its line counted like the others."""
 
     ids: npt.NDArray[np.int32]
     learned: npt.NDArray[np.uint8]
     lengths: npt.NDArray[np.int32]
     lines: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
     rejects: npt.NDArray[np.uint8]
     verdicts: Verdicts
 
@@ -168,6 +172,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     """Check and tokenise a block; rows longer than `rules.max_tokens` are cut or split (mended), or rejected."""
     verdicts = Verdicts()
     kept: list[tuple[int, Tokens]] = []
+    weights: list[float] = []
     trained: list[Judged] = []
     good, rejects = readable(block, rules, codec)
     for (row, _), tokens in zip(good, codec.encode([text for _, text in good], rules), strict=True):
@@ -179,18 +184,21 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
             continue
         kept += [(row.line, part) for part in parts.rows]
+        weights += [1.0 if row.weight is None else row.weight] * len(parts.rows)
         verdicts.take(row, parts.changes)
         row.tokens = None if isinstance(tokens, BadRow) else len(tokens.ids)
         trained.append(row)
     verdicts.reject(rejects)
     verdicts.noted.update(card.reason for card, _, _ in note(trained, rules))
-    verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields), rules.wanted == "marks")
+    verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields), rules.beside)
+    verdicts.weights.take(row.weight for row in trained)
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
     learned = np.fromiter(itertools.chain.from_iterable(tokens.learned for _, tokens in kept), np.uint8)
     verdicts.learned, verdicts.largest = int((learned & 1).sum()), int(ids.max(initial=-1))
     lengths = np.array([len(tokens.ids) for _, tokens in kept], np.int32)
     lines = np.array([line for line, _ in kept], np.int32)
-    return Shard(ids, learned, lengths, lines, as_lines(rejects), verdicts)
+    counts = np.array(weights if rules.weight else [], np.float32)
+    return Shard(ids, learned, lengths, lines, counts, as_lines(rejects), verdicts)
 
 
 def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) -> Parts:

@@ -24,10 +24,13 @@ class ShownRow:
     tokens: list[Json]
     layout: str
     notes: list[str] = field(default_factory=list)
+    weight: float | None = None  # where the rules name a field for it: 1 in a row without
     worse: ShownRow | None = None  # of a pair: the conversation with the worse answer
 
     def as_json(self) -> Json:
-        own = {"text": self.text, "tokens": self.tokens, "format": self.layout, "notes": self.notes}
+        own = {"text": self.text, "tokens": self.tokens, "format": self.layout, "notes": self.notes} | (
+            {"weight": self.weight} if self.weight is not None else {}
+        )
         return own | ({"rejected": {"text": self.worse.text, "tokens": self.worse.tokens}} if self.worse else {})
 
 
@@ -52,7 +55,7 @@ def show_row(row: Unparsed, rules: Rules, codec: Codec) -> ShownRow:
     judged.tokens = len(tokens)
     notes += [f"{card.reason}: {detail}" for card, _, detail in note([judged], rules)]
     unused = Unused()
-    unused.add([(judged.value, judged.layout)], dict(rules.fields), rules.wanted == "marks")
+    unused.add([(judged.value, judged.layout)], dict(rules.fields), rules.beside)
     notes += [f"not used, though it may change what the row means: {name}" for name in unused.telling]
     worse = None
     if judged.example.worse:
@@ -60,7 +63,8 @@ def show_row(row: Unparsed, rules: Rules, codec: Codec) -> ShownRow:
         worse = ShownRow(_text(other), other, judged.layout)
     if not judged.example.good:
         notes.append("the answer is marked as one that is not to be given")
-    return ShownRow(_text(tokens), tokens, judged.layout, notes, worse)
+    weight = (1.0 if judged.weight is None else judged.weight) if rules.weight else None
+    return ShownRow(_text(tokens), tokens, judged.layout, notes, weight, worse)
 
 
 def _text(tokens: list[Json]) -> str:

@@ -39,6 +39,7 @@ class TokenSet:
     files: tuple[str, ...]
     held_out_files: int  # how many of the last files hold rows for evaluation
     pad: int
+    weight: npt.NDArray[np.float32] | None = None  # [rows]: how much each counts; None: all alike
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -74,18 +75,22 @@ class ShardPart(NamedTuple):
     tokens: int
 
 
-_KINDS = {name: np.dtype(kind) for name, kind in (("ids", "<i4"), ("learned", "u1"), ("starts", "<i8"), ("file", "<i4"), ("line", "<i8"))}
+_TYPES = {"ids": "<i4", "learned": "u1", "starts": "<i8", "file": "<i4", "line": "<i8", "weight": "<f4"}
+_KINDS = {name: np.dtype(kind) for name, kind in _TYPES.items()}
 
 
 def join_parts(path: Path, parts: list[ShardPart], data: Data, pad: int) -> str:
     """Write the token set in `path`, whole or not at all, from its shards; the SHA-256 of the file. Holds one shard at a time."""
     rows, tokens = sum(part.rows for part in parts), sum(part.tokens for part in parts)
-    sizes = {"ids": tokens, "learned": tokens, "starts": rows + 1, "file": rows, "line": rows}
+    sizes = {"ids": tokens, "learned": tokens, "starts": rows + 1, "file": rows, "line": rows} | (
+        {"weight": rows} if data.row_weight else {}
+    )
+    kinds = {name: _KINDS[name] for name in sizes}
     facts = {"files": (*data.files, *data.held_out_files), "held_out_files": len(data.held_out_files), "pad": pad}
     digest = hashlib.sha256()
-    columns = (_column(name, parts) for name in in_file_order(_KINDS))
+    columns = (_column(name, parts) for name in in_file_order(kinds))
     with replacing(path) as handle:
-        for stretch in chain([header_of(facts, _KINDS, sizes)], *columns):
+        for stretch in chain([header_of(facts, kinds, sizes)], *columns):
             digest.update(stretch)
             handle.write(stretch)
     return digest.hexdigest()
@@ -99,6 +104,8 @@ def _column(name: str, parts: list[ShardPart]) -> Iterator[bytes]:
     for part in parts:
         if name in ("ids", "learned"):
             yield read_array(part.shard, name).tobytes()
+        elif name == "weight":
+            yield read_array(part.shard, "weights").tobytes()
         elif name == "file":
             yield np.full(part.rows, part.file, _KINDS[name]).tobytes()
         elif name == "line":

@@ -47,7 +47,9 @@ class ComparedLoss:
         with task.keeping():
             logps = task.losses.scores(batch) if self.objective.scores else sums(task.losses.each(batch)[0], batch)
         counts = torch.tensor(batch.counts, device=logps.device)
-        return self.objective.of(Scored(logps, reference, counts, torch.tensor(batch.good, device=logps.device), drift))
+        good = torch.tensor(batch.good, device=logps.device)
+        weights = None if batch.weights is None else torch.tensor(batch.weights, device=logps.device)
+        return self.objective.of(Scored(logps, reference, counts, good, weights, drift))
 
     def _reference(self, batch: TextBatch) -> Tensor:
         """Log-probabilities of a batch's sequences without the adapter, [sequences]; of each sample alone, the first time."""

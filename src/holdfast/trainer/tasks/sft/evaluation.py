@@ -108,17 +108,22 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     sides.give_up_tuned()
     with sides.base() as model:
         base, said_before = of(model)
-    result |= {"eval_base": base, "eval_tuned": tuned} if objective is None else _held_against(objective, tuned, base, apart)
+    result |= (
+        {"eval_base": base, "eval_tuned": tuned}
+        if objective is None
+        else _held_against(objective, tuned, base, _weights(tokens, held_out), apart)
+    )
     return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
 
 
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
-    """Cross-entropy per label token over `rows`, in nats; `asked` is told how many rows each batch had."""
-    total, labels = 0.0, 0
+    """Cross-entropy per label token over `rows`, each as often as its row counts, in nats; `asked` is told how many rows each batch had."""
+    total, divisor = 0.0, 0.0
     for batch, losses in _measured(model, tokens, rows, settings, device, asked):
-        total += float(losses.sum(dtype=torch.float64))
-        labels += batch.labels
-    return total / labels
+        weighted = losses if batch.label_weights is None else losses * batch.label_weights
+        total += float(weighted.sum(dtype=torch.float64))
+        divisor += batch.divisor
+    return total / divisor
 
 
 def answer_logps(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked) -> list[Answers]:
@@ -147,10 +152,15 @@ def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -
     return kl_to_reference(sides.tuned, losses, tokens, rows, sides.settings, sides.device, asked)
 
 
-def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers], apart: float | None) -> Json:
+def _weights(tokens: TokenSet, rows: list[int]) -> Tensor:
+    """How much each of the rows counts."""
+    return torch.ones(len(rows)) if tokens.weight is None else torch.from_numpy(tokens.weight[rows])
+
+
+def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers], weights: Tensor, apart: float | None) -> Json:
     """The objective's mean loss of both, and of the tuned model pair accuracy and margin. Drift, a step's, counts as 0.
 
-    apart: the tuned model's divergence from the base, where that is known.
+    weights: of the rows, in the loss. apart: the tuned model's divergence from the base, where that is known.
     """
 
     def flat(rows: list[Answers], name: str) -> Tensor:
@@ -158,11 +168,12 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
 
     reference, counts, good = flat(base, "logps"), flat(tuned, "counts"), flat(tuned, "good")
     drift = torch.zeros(())
-    loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, drift))
-    before, _ = objective.of(Scored(reference, reference, counts, good, drift))
+    loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, weights, drift))
+    before, _ = objective.of(Scored(reference, reference, counts, good, weights, drift))
+    divisor = float(weights.double().sum())
     shares = {"pair_accuracy": float(measured[0]) / len(tuned), "margin": float(measured[1]) / len(tuned)}
     metrics = shares | {"kl_to_reference": apart}
-    return {"eval_base": float(before) / len(base), "eval_tuned": float(loss) / len(tuned), **shares, "metrics": metrics}
+    return {"eval_base": float(before) / divisor, "eval_tuned": float(loss) / divisor, **shares, "metrics": metrics}
 
 
 def _measured(

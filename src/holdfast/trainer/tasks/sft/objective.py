@@ -1,4 +1,4 @@
-"""Losses over one batch of sequences, of answers held against each other. Each is a sum that can be differentiated.
+"""Losses over one batch of sequences, of answers held against each other. Each is a weighted sum that can be differentiated.
 
 The log-probability of a sequence is that of its answer's tokens. `reference`: the same under the model without its adapter.
 """
@@ -24,6 +24,7 @@ class Scored:
     reference: Tensor | None
     counts: Tensor
     good: Tensor
+    weights: Tensor | None = None  # of the samples, how much each counts; None: all alike
     drift: Tensor | None = None  # how far the model has gone from the reference on answers to other prompts, a scalar
 
 
@@ -60,7 +61,7 @@ class Pairs:
         reference = None if scored.reference is None else scored.reference.view(-1, 2)
         losses, margins = self.losses(better, worse, long, short, reference)
         margins = margins.detach()
-        return losses.sum(), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
+        return _sum(losses, scored), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
 
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
         """(losses, margins), of each pair. long, short: tokens of the better and of the worse answer."""
@@ -139,7 +140,11 @@ class Kto:
         ahead = scored.logps - scored.reference
         losses = weight * (1 - torch.sigmoid(sign * self.beta * (ahead - scored.drift)))
         margins = (sign * self.beta * ahead).detach()
-        return losses.sum(), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
+        return _sum(losses, scored), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
+
+
+def _sum(losses: Tensor, scored: Scored) -> Tensor:
+    return (losses if scored.weights is None else losses * scored.weights).sum()
 
 
 def _log1mexp(x: Tensor) -> Tensor:

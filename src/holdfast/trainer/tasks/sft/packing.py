@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -37,6 +38,16 @@ class TextBatch(Batch):
     counts: tuple[int, ...]
     good: tuple[bool, ...]
     group: Any = None  # what the micro-batches of a step share, where they do
+    weights: tuple[float, ...] | None = None  # of each sample, how much it counts; None: all alike
+    label_weights: Tensor | None = None  # the same of each label, fp32 [labels]
+
+    @property
+    def divisor(self) -> float:
+        if self.weights is None:
+            return float(self.labels)
+        if self.group is not None:
+            return math.fsum(self.weights)  # answers that are held against each other have one loss together
+        return math.fsum(weight * count for weight, count in zip(self.weights, self.counts, strict=True))
 
 
 def packed_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[TextBatch]:
@@ -69,15 +80,26 @@ def grouped_batches(tokens: TokenSet, samples: list[int], budget: int, device: t
 def _batch(tokens: TokenSet, numbers: list[int], packed: bool, device: torch.device) -> TextBatch:
     sources = tuple(str(tokens.source(number)) for number in numbers)
     found = [(number, part, good) for number in numbers for part, good in sequences(*tokens.row(number))]
-    batch = assemble([part for _, part, _ in found], tuple(number for number, _, _ in found), sources, tokens.pad, packed, device)
+    owners = tuple(number for number, _, _ in found)
+    weights = None if tokens.weight is None else tokens.weight[list(owners)]
+    batch = assemble([part for _, part, _ in found], owners, sources, tokens.pad, packed, device, weights)
     lengths = tuple(tokens.length(number) for number in numbers)
-    return replace(batch, numbers=tuple(numbers), lengths=lengths, good=tuple(good for _, _, good in found))
+    batch = replace(batch, numbers=tuple(numbers), lengths=lengths, good=tuple(good for _, _, good in found))
+    return batch if tokens.weight is None else replace(batch, weights=tuple(tokens.weight[numbers].tolist()))
 
 
 def assemble(
-    rows: list[Row], numbers: tuple[int, ...], sources: tuple[str, ...], pad: int, packed: bool, device: torch.device
+    rows: list[Row],
+    numbers: tuple[int, ...],
+    sources: tuple[str, ...],
+    pad: int,
+    packed: bool,
+    device: torch.device,
+    weights: npt.NDArray[np.float32] | None = None,
 ) -> TextBatch:
     """Lay sequences of (ids, learned) out as one micro-batch: one after the other, or each in a row of its own, padded on the right.
+
+    weights: how much each sequence counts, where not all count alike.
 
     All of it is one block, which goes to a card in one copy from pinned memory; nobody waits for that.
     """
@@ -86,9 +108,9 @@ def assemble(
     targets = [np.flatnonzero(learned[1:]) for _, learned in rows]  # a first token is never a target: nothing stands before it
     cells, labels = shape[0] * shape[1], sum(map(len, targets))
     bounds = len(rows) // 2 + 1 if packed else 0  # len(rows) + 1 numbers of half the width
-    sizes = [cells, cells, cells, labels, labels, bounds]
+    sizes = [cells, cells, cells, labels, labels, bounds, 0 if weights is None else (labels + 1) // 2]
     block = np.empty(sum(sizes), np.int64)
-    ids, owners, positions, label_at, label_ids, ends = np.split(block, np.cumsum(sizes)[:-1])
+    ids, owners, positions, label_at, label_ids, ends, counting = np.split(block, np.cumsum(sizes)[:-1])
     ids.fill(pad)
     owners.fill(-1)
     positions.fill(-1)
@@ -101,6 +123,8 @@ def assemble(
         start, label = start + len(row), label + len(wanted)
     if packed:
         ends.view(np.int32)[: len(rows) + 1] = np.cumsum((0, *lengths))
+    if weights is not None:
+        counting.view(np.float32)[:labels] = np.repeat(weights, [len(wanted) for wanted in targets])
     parts = _on_device(torch.from_numpy(block), device).split_with_sizes(sizes)
     return TextBatch(
         numbers,
@@ -118,6 +142,7 @@ def assemble(
         spans=lengths,
         counts=tuple(map(len, targets)),
         good=(True,) * len(rows),
+        label_weights=None if weights is None else parts[6].view(torch.float32)[:labels],
     )
 
 

@@ -128,7 +128,7 @@ class TextModel:
 
 
 class LabelLoss:
-    """Sum of cross-entropies over the labels of a micro-batch, in fp32, and how many of them have the largest logit.
+    """Sum of cross-entropies over the labels of a micro-batch, each as often as it counts, in fp32, and how many have the largest logit.
 
     own_head: let the model compute logits of all positions itself, for an architecture whose output layer `Head` does not match.
     prefix: embeddings that stand before every sample, [tokens, size]; samples then have rows of their own.
@@ -142,10 +142,12 @@ class LabelLoss:
 
     def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         losses, right = self.each(batch)
+        if batch.label_weights is not None:
+            losses = losses * batch.label_weights
         return losses.sum(dtype=torch.float64).to(torch.float32), right.sum()
 
     def each(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        """The same of each label."""
+        """Cross-entropy of each label, and whether it has the largest logit: [labels]."""
         if self.head is None:
             logits = self._own(self.model(**self._inputs(batch), use_cache=False).logits)
             return each_loss(logits.flatten(0, 1).index_select(0, batch.label_at).float(), batch.label_ids)
