@@ -13,6 +13,7 @@ from conftest import holdfast
 from holdfast.core.config.config import Config
 from holdfast.core.errors import Stop
 from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
+from holdfast.mind.held import as_it_comes
 from holdfast.mind.serving import limits
 from holdfast.supervisor.needs import refuse_what_is_missing
 from holdfast.trainer.model import quantised
@@ -120,12 +121,69 @@ def test_what_does_not_go_together_is_told() -> None:
     ("about", "said"),
     [
         ({"quant_method": "gptq", "bits": 4}, "by gptq in 4 bits"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes in 4"),
+        ({"quant_method": "fp8"}, "by fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_storage": "bfloat16"}, "bitsandbytes in 4"),
     ],
 )
 def test_a_model_that_comes_quantised_is_told_with_what_to_do(about: dict[str, Any], said: str) -> None:
     told = comes_quantised(ModelFacts(Path("m"), {"quantization_config": about}, {}, 0))
     assert told and said in told[0] and "nf4" in told[1]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda param: f"{param[0]}{'-double' if param[1] else ''}")
+def packed(request: pytest.FixtureRequest, wide: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, bool]:
+    """A model as transformers saves what bitsandbytes packed."""
+    import transformers
+
+    kind, double = request.param
+    about = {"load_in_8bit": True} if kind == "int8" else {"load_in_4bit": True, "bnb_4bit_quant_type": kind}
+    how = transformers.BitsAndBytesConfig(**about, bnb_4bit_use_double_quant=double)
+    folder = tmp_path_factory.mktemp("packed")
+    transformers.AutoModelForCausalLM.from_pretrained(wide, quantization_config=how, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder, kind, double
+
+
+def test_a_model_that_comes_in_few_bits_is_trained_as_it_comes(packed: tuple[Path, str, bool], wide: Path) -> None:
+    folder, kind, double = packed
+    facts, whole = read_model(str(folder)), read_model(str(wide))
+    assert facts.shapes == whole.shapes and facts.stored == "BF16"
+    asked = Config.model_validate({"model": str(folder), "data": {"files": "x"}})
+    held = as_it_comes(asked, facts).train
+    assert (held.frozen, held.double_quant) == (kind, double)
+    stand, own = stand_of(folder, kind, double), stand_of(wide, kind, double)
+    assert stand.task.held and stand.task.prove() == ({}, "")
+    losses = [stand.step(step) for step in range(1, 3)]
+    assert losses == pytest.approx([own.step(step) for step in range(1, 3)], rel=1e-5)  # as if it had been packed here
+    kept = stand.saved()
+    last = stand.step(3)
+    again = stand_of(folder, kind, double)
+    again.restore(kept)
+    assert again.step(3) == last and again.saved() == stand.saved()
+    widened_first = stand_of(folder, "half").step(1)
+    assert widened_first == pytest.approx(losses[0], rel=2e-2)
+
+
+AS_IT_COMES: list[tuple[dict[str, Any], str]] = [
+    ({"train": {"frozen": "int8"}}, "comes in nf4, by bitsandbytes, and train.frozen is int8: it would be rounded twice"),
+    ({"train": {"frozen": "nf4", "double_quant": True}}, "train.frozen is nf4 with double_quant"),
+    ({"adapter": {"type": "full"}}, "adapter.type full trains the weights themselves"),
+    ({"train": {"fsdp": True, "ranks": 2}}, "train.fsdp cuts frozen layers"),
+    ({"train": {"frozen": "half"}}, ""),
+    ({}, ""),
+]
+
+
+@pytest.mark.parametrize(("sections", "said"), AS_IT_COMES)
+def test_a_model_in_4_bits_asked_for_otherwise_is_refused_before_the_run(sections: dict[str, Any], said: str) -> None:
+    about = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    facts = ModelFacts(Path("m"), {"quantization_config": about}, {}, 0)
+    config = Config.model_validate({"model": "m", "data": {"files": "x"}} | sections)
+    if not said:
+        assert as_it_comes(config, facts).train.frozen == sections.get("train", {}).get("frozen", "nf4")
+        return
+    with pytest.raises(Stop, match=said) as stop:
+        as_it_comes(config, facts)
+    assert "16 bits" in stop.value.hint
 
 
 def test_a_run_on_4_bits_ends_with_an_adapter_and_says_what_it_was_trained_on(config_of: Any, tmp_path: Path) -> None:

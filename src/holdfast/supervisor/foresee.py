@@ -15,6 +15,7 @@ from holdfast.core.facts.model_folder import ModelFacts, read_model
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Plan
 from holdfast.core.types import Finding
+from holdfast.mind.held import as_it_comes
 from holdfast.mind.plan import make_plan
 from holdfast.rows.files.raw_row import RawRow, Reject
 from holdfast.rows.files.read import read_rows
@@ -48,6 +49,7 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     try:
         model = read_model(config.model)
         load_codec(model.folder)
+        config = as_it_comes(config, model)
     except Stop as stop:
         return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)

@@ -6,18 +6,18 @@ import importlib.util
 
 from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
-from holdfast.core.facts.model_folder import ModelFacts, comes_quantised
+from holdfast.core.facts.model_folder import ModelFacts
+from holdfast.core.facts.packed import packed_as
 from holdfast.mind.serving import limits
 from holdfast.ui.terminal import Terminal
 
 
 def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
-    """Raise Stop(1) for a model that comes quantised, and where a package is asked for that is not installed."""
-    if told := comes_quantised(model):
-        raise Stop(BLOCKED, *told)
+    """Raise Stop(1) where a package is asked for that is not installed."""
     train = config.train
     asking = [
-        *([f"train.frozen: {train.frozen}"] if train.frozen in ("nf4", "fp4", "int8") else []),
+        *([f"{model.folder}, which comes in {packed.kind},"] if (packed := packed_as(model.config)) else []),
+        *([f"train.frozen: {train.frozen}"] if not packed and train.frozen in ("nf4", "fp4", "int8") else []),
         *([f"train.optimizer: {train.optimizer}"] if train.optimizer in ("adamw8bit", "paged") else []),
     ]
     if asking and importlib.util.find_spec("bitsandbytes") is None:

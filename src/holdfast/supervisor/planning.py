@@ -19,6 +19,7 @@ from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.core.units import gib
 from holdfast.mind.demand import Demand
 from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
+from holdfast.mind.held import as_it_comes
 from holdfast.mind.plan import CARD_CONTEXT, PROCESS_BYTES, USABLE_SHARE, exactness, settings_of, wanted_tokens
 from holdfast.mind.precision import choose_precision
 from holdfast.supervisor.past_runs import taught, timed
@@ -81,6 +82,7 @@ def planner(config: Config, machine: Json, rows: Rows | None = None, known: Mode
             BLOCKED, f"a plan is of a language model; task {config.task} has none", "its memory is measured when it begins: holdfast train"
         )
     model = known or read_description(config.model)
+    config = as_it_comes(config, model)
     _refuse_nonsense(model)
     with tracer() as child:
         yield Planner(config, machine, replace(model, shapes=model.shapes or child.shapes(config, model)), child, rows)

@@ -28,6 +28,7 @@ from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_t
 from holdfast.core.seat import seat_of
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
+from holdfast.mind.held import as_it_comes
 from holdfast.mind.plan import settings_of
 from holdfast.mind.ranks import ranks_on
 from holdfast.rows.tokens.token_set import epoch_rows
@@ -104,7 +105,8 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     run.timeline_file.unlink(missing_ok=True)
     seat = seat_of(os.environ)
     ranks = seat.size if seat else ranks_on(config.train, machine)
-    settings = settings_of(config, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
+    held = config if config.task == "tabular" else as_it_comes(config, read_model(config.model))
+    settings = settings_of(held, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
     run.write_config(config)
     tell_limits(config, terminal)

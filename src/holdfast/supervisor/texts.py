@@ -18,6 +18,7 @@ from holdfast.core.run.base_model import identity, pinned
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.plan import RowCounts, RunPlan
 from holdfast.core.units import counted
+from holdfast.mind.held import as_it_comes
 from holdfast.rows.crew.build import Checked, check_rows, report
 from holdfast.rows.crew.workers import Workers
 from holdfast.rows.judge.rules import rules_of
@@ -39,7 +40,8 @@ from holdfast.world.system import usable_threads
 def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> tuple[Config, Json, RunPlan]:
     """(config with the commit of its model, machine, plan) of a run that fine-tunes a language model; its tokens lie in its folder."""
     model = read_model(config.model)
-    refuse_what_is_missing(config, model)
+    held = as_it_comes(config, model)
+    refuse_what_is_missing(held, model)
     config = config.model_copy(update={"model": pinned(config.model, model)})
     start = take_start(run, config, model, terminal)
     tokens, data = check_data(run, config, model, terminal)
@@ -53,7 +55,7 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
-    planned = plan_rows(config, model, machine, spread, terminal)
+    planned = plan_rows(held, model, machine, spread, terminal)
     checked = checked_tokens(config, steps, len(held_out), spread["mean"])
     speed = machine | {"probes": kept_probes(machine, run.path)}
     plan = RunPlan(

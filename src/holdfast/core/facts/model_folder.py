@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.core.errors import BLOCKED, Stop
+from holdfast.core.facts.packed import packed_as, unpacked_shapes
 from holdfast.core.files import Json, read_json
 from holdfast.core.safe_open import open_regular
 
@@ -91,8 +92,9 @@ def read_model(model: str) -> ModelFacts:
     size = 0
     for file in weight_files(folder):
         tensors = stored_tensors(file)
-        shapes |= {name: tensor.shape for name, tensor in tensors.items()}
-        types |= {tensor.dtype for tensor in tensors.values() if len(tensor.shape) > 1}
+        own = _unpacked(file, tensors) if packed_as(config) else {name: tensor.shape for name, tensor in tensors.items()}
+        shapes |= own
+        types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed_as(config) else set())
         size += file.stat().st_size
     return ModelFacts(folder, config, shapes, size, types.pop() if len(types) == 1 else None)
 
@@ -153,15 +155,23 @@ def weight_files(folder: Path) -> list[Path]:
     raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
 
 
+def _unpacked(file: Path, tensors: dict[str, Stored]) -> dict[str, tuple[int, ...]]:
+    try:
+        with open_regular(file) as handle:
+            return unpacked_shapes(handle, tensors)
+    except (OSError, ValueError) as error:
+        raise Stop(BLOCKED, f"{file} is damaged: {error}", "download it again") from None
+
+
 def comes_quantised(model: ModelFacts) -> tuple[str, str] | None:
-    """(what, what to do) of a model whose files hold quantised weights; None for any other."""
+    """(what, what to do) of a model whose files hold quantised weights that cannot be trained on; None for any other."""
     about = model.config.get("quantization_config")
-    if not isinstance(about, dict):
+    if not isinstance(about, dict) or packed_as(model.config):
         return None
     method = about.get("quant_method") or "an unnamed method"
     bits = next((f" in {count} bits" for key, count in (("load_in_4bit", 4), ("load_in_8bit", 8)) if about.get(key)), "")
     bits = bits or (f" in {about['bits']} bits" if isinstance(about.get("bits"), int) else "")
-    text = f"{model.folder} comes quantised (by {method}{bits}), and what is trained on here are the weights it was made of"
+    text = f"{model.folder} comes quantised (by {method}{bits}), which is not read here; 4 and 8 bits of bitsandbytes are"
     return text, "take the model in 16 bits; train.frozen: nf4 or int8 then holds it in 4 or 8"
 
 

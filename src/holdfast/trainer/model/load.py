@@ -19,10 +19,12 @@ from holdfast.core.config.adapter import OWN_WEIGHTS
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
+from holdfast.core.facts.packed import packed_as
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import HALF_TYPES, mix_precision
 from holdfast.trainer.model.quantised import QUANTISED, hold_quantised
+from holdfast.trainer.model.unpack import unpack
 from holdfast.trainer.on_card import on_card
 from holdfast.trainer.refuse import Refusal
 
@@ -42,6 +44,7 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     logging.disable_progress_bar()
     facts = read_model(config.model)
     _refuse_quantised(facts)
+    packed = packed_as(facts.config)
     half = HALF_TYPES.get(settings.dtype)
     dtype = half if half and facts.stored in HALVES else torch.float32
     halves = None if half else HALVES.get(facts.stored or "")
@@ -59,6 +62,7 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
             raise
         text = f"{facts.folder} cannot be loaded by transformers {transformers.__version__}: {type(error).__name__}: {error}"
         raise Refusal("checkpoint_unreadable", _short(text), _ONE_DOWNLOAD) from error
+    given = unpack(model, packed, loaded) if packed else None
     if left:
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
@@ -74,7 +78,9 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
         keep_narrow(model, torch.bfloat16, dtype)
     model.config.use_cache = False
     model = model.to(place)
-    if settings.frozen in QUANTISED:
+    if packed and settings.frozen in ("auto", packed.kind):
+        model.held = hold_quantised(model, facts.folder, packed.kind, packed.double, DTYPES[settings.dtype], given)
+    elif settings.frozen in QUANTISED:
         model.held = hold_quantised(model, facts.folder, settings.frozen, settings.double_quant, DTYPES[settings.dtype])
     return model, notes + without_attention_dropout(model)
 

@@ -1,6 +1,7 @@
 """Load a model folder as anybody would, by plain transformers and PEFT, to measure it. Trains nothing.
 
-Weights stored in 16 bits stay so and are widened one product at a time: all is computed in fp32, because two models are compared.
+Weights stored in 16 bits stay so and are widened one product at a time, those in 4 and 8 at once: all is computed in fp32, because two
+models are compared.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, logging
 
 from holdfast.core.facts.model_folder import read_model
+from holdfast.core.facts.packed import packed_as
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.load import HALVES, widen_constants
+from holdfast.trainer.model.unpack import unpack
 
 
 def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
@@ -24,7 +27,8 @@ def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     facts = read_model(folder)
-    halves = HALVES.get(facts.stored or "")
+    packed = packed_as(facts.config)
+    halves = None if packed else HALVES.get(facts.stored or "")
     model, found = AutoModelForCausalLM.from_pretrained(
         facts.folder,
         dtype=halves or torch.float32,
@@ -35,7 +39,11 @@ def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
     )
     if found["missing_keys"]:
         raise ValueError(f"{facts.folder} lacks {', '.join(sorted(found['missing_keys'])[:3])}")
-    if halves:
+    if packed:
+        unpack(model, packed, torch.float32)
+        widen_constants(model)
+        model = model.float()  # what was never packed is loaded in the type of bitsandbytes' arithmetic
+    elif halves:
         widen_constants(model)
         keep_narrow(model, halves, torch.float32)
     model = model.to(device).eval()

@@ -36,13 +36,18 @@ class Held:
         self.sha256, self.fault = digest, fault
 
 
-def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype) -> Held:
-    """Put 4- or 8-bit weights in the place of the model's. dtype: of the arithmetic. Raises Refusal without bitsandbytes."""
+def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, given: dict[str, Tensor] | None = None) -> Held:
+    """Put 4- or 8-bit weights in the place of the model's. dtype: of the arithmetic. Raises Refusal without bitsandbytes.
+
+    given: weights as they came, as `LAYER:PART`; the model's own are those, widened.
+    """
     library = bitsandbytes(f"train.frozen {kind}")
-    layers = dict(layers_of(model))
-    place = _place(folder, kind, double, dtype, library.__version__)
-    tensors = _kept(place, layers) if place else None
-    if tensors is None:
+    layers = {name: module for name, module in layers_of(model) if given is None or f"{name}:data" in given}
+    place = _place(folder, kind, double, dtype, library.__version__) if given is None else None
+    tensors = given or (_kept(place, layers) if place else None)
+    if given is not None:
+        digest = hashlib.sha256(save(given)).hexdigest()
+    elif tensors is None:
         tensors = {}
         for name, module in layers.items():
             parts = _parts(module.weight.detach().float(), kind, double, library)
@@ -54,6 +59,7 @@ def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: tor
     else:
         assert place is not None
         digest = sha256(place)
+    assert tensors is not None
     fault, seen = "", set()
     for name, module in layers.items():
         weight, shape = module.weight.detach(), tuple(module.weight.shape)
