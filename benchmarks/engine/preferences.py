@@ -55,11 +55,16 @@ def _row(at: int) -> dict[str, Any]:
     return {"prompt": f"Name {at} of {word}", "chosen": f"{word} {at}", "rejected": f"{other} and more {at}", "label": at % 3 > 0}
 
 
+def _marked(row: dict[str, Any]) -> dict[str, Any]:
+    turns = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["chosen"]}]
+    return {"messages": turns, "label": row["label"]}
+
+
 def _ours(out: Path, objective: str, rows: list[dict[str, Any]], start: Path) -> tuple[list[float], list[list[int]]]:
     """(losses, samples) of the steps."""
     file, run = out / f"{objective}.jsonl", out / f"run-{objective}"
     marked = objective == "kto"
-    kept = [{"prompt": row["prompt"], "completion": row["chosen"], "label": row["label"]} if marked else row for row in rows]
+    kept = [_marked(row) if marked else row for row in rows]
     file.write_text("".join(json.dumps({k: v for k, v in row.items() if marked or k != "label"}) + "\n" for row in kept))
     config = out / f"{objective}.json"
     train = {"objective": objective, "steps": STEPS, "effective_batch": BATCH, "lr": LR, "schedule": "constant", "warmup": 0}
@@ -132,8 +137,17 @@ def _theirs(out: Path, objective: str, rows: list[dict[str, Any]], start: Path, 
         def _get_train_sampler(self, *_: Any, **__: Any) -> Any:
             return torch.utils.data.SequentialSampler(self.train_dataset)
 
+        def concatenated_forward(self, *given: Any, **more: Any) -> Any:
+            """Of ORPO: TRL's own counts the prompt's tokens in the answer's loss, and a long answer for more than a short one."""
+            chosen, *rest = super().concatenated_forward(*given, **more)
+            rest[3] = -chosen.mean()
+            return chosen, *rest
+
     transformers.logging.set_verbosity_error()
     trainer = InOrder(model=model, args=config_kind(**common), train_dataset=data, processing_class=tokenizer)
+    if objective == "orpo":  # which puts a second end behind the template's
+        answers_of = [name for name in trainer.train_dataset.column_names if name.startswith(("chosen_", "rejected_"))]
+        trainer.train_dataset = trainer.train_dataset.map(lambda row: {name: row[name][:-1] for name in answers_of})
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
