@@ -1,6 +1,6 @@
 """How far what a plan says of memory is from what a step takes: drawn shapes, traced without weights, then run with them.
 
-    python benchmarks/plan/accuracy.py --seed N [--draws 60] [--kinds] [--out FILE.jsonl]     trace and run
+    python benchmarks/plan/accuracy.py --seed N [--draws 60] [--kinds] [--objectives] [--out FILE.jsonl]     trace and run
     python benchmarks/plan/accuracy.py --table FILE.jsonl ...                        the table of what was found
 
 Measured is what torch's CPU allocator gave out at the most: what lies there before the step, and the profiler's record of every
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from draws import draws
+from draws import MOST_OPERATIONS, draws
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -31,6 +31,8 @@ def main() -> None:
     arguments.add_argument("--seed", type=int)
     arguments.add_argument("--draws", type=int, default=60)
     arguments.add_argument("--kinds", action="store_true", help="of all adapters, optimizers and ways to hold frozen weights")
+    arguments.add_argument("--objectives", action="store_true", help="of preferences and rewards, too")
+    arguments.add_argument("--most", type=float, default=MOST_OPERATIONS, help="operations of a step")
     arguments.add_argument("--out", type=Path, default=Path("accuracy.jsonl"))
     arguments.add_argument("--table", type=Path, nargs="*")
     arguments.add_argument("--role", choices=("trace", "measure"), help=argparse.SUPPRESS)
@@ -45,22 +47,24 @@ def main() -> None:
         for line in sys.stdin:
             print(json.dumps(work(json.loads(line))), flush=True)
     else:
-        _run(asked.seed, asked.draws, asked.kinds, asked.out)
+        _run(list(draws(asked.seed, asked.draws, asked.kinds, asked.objectives, asked.most)), asked.out)
 
 
-def _run(seed: int, count: int, kinds: bool, out: Path) -> None:
+def _run(wanted: list[dict[str, Any]], out: Path) -> None:
     done = {(row["seed"], row["number"]) for row in map(json.loads, out.read_text().splitlines())} if out.exists() else set()
-    left = [draw for draw in draws(seed, count, kinds) if (draw["seed"], draw["number"]) not in done]
+    left = [draw for draw in wanted if (draw["seed"], draw["number"]) not in done]
     roles = {role: _started(role) for role in ("trace", "measure")}
     for draw in left:
         row = draw | {role: _asked(child, draw) for role, child in roles.items()}
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         if row["trace"]["failed"]:
-            print(f"{seed}/{draw['number']:3} cannot be traced: {row['trace']['failed']}", flush=True)
+            print(f"{draw['seed']}/{draw['number']:3} cannot be traced: {row['trace']['failed']}", flush=True)
             continue
         peak, real = row["trace"]["peak"], row["measure"]["peak"]
-        print(f"{seed}/{draw['number']:3} {draw['model']['model_type']:12} {peak / 1e6:9.1f} MB, measured {real / 1e6:9.1f}", end=" ")
+        print(
+            f"{draw['seed']}/{draw['number']:3} {draw['model']['model_type']:12} {peak / 1e6:9.1f} MB, measured {real / 1e6:9.1f}", end=" "
+        )
         print(f"{peak / real - 1:+.3%}", flush=True)
     for child in roles.values():
         child.stdin.close()
@@ -108,9 +112,25 @@ def measured(draw: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def built(draw: dict[str, Any]) -> Iterator[tuple[Any, Any, int]]:
     """(task, optimizer, bytes of their tensors) of a draw, as they are before a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(draw, folder)
+        with loaded(draw, folder) as found:
+            yield found
+
+
+def write_model(draw: dict[str, Any], folder: str) -> None:
+    """A model folder with random weights."""
     import torch
     import transformers
 
+    kind = torch.float32 if draw["stored"] == "F32" else torch.bfloat16
+    about = transformers.AutoConfig.for_model(**draw["model"])
+    transformers.AutoModelForCausalLM.from_config(about, dtype=kind).save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def loaded(draw: dict[str, Any], folder: str) -> Iterator[tuple[Any, Any, int]]:
+    """As `built`, with the model of a folder."""
     from holdfast.core.config.settings import Settings
     from holdfast.trainer.device import prepare_torch
     from holdfast.trainer.optimizers import optimizer_of
@@ -120,16 +140,12 @@ def built(draw: dict[str, Any]) -> Iterator[tuple[Any, Any, int]]:
     settings = Settings.model_validate(draw["settings"])
     device = prepare_torch(settings)
     gc.collect()
-    others = _there()  # of draws before this one
-    with tempfile.TemporaryDirectory() as folder:
-        kind = torch.float32 if draw["stored"] == "F32" else torch.bfloat16
-        about = transformers.AutoConfig.for_model(**draw["model"])
-        transformers.AutoModelForCausalLM.from_config(about, dtype=kind).save_pretrained(folder)
-        config = _config(draw, folder)
-        task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"], config.train.objective), device)
-        optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
-        gc.collect()
-        yield task, optimizer, _there() - others
+    others = there()  # of draws before this one
+    config = _config(draw, folder)
+    task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"], config.train.objective), device)
+    optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
+    gc.collect()
+    yield task, optimizer, there() - others
 
 
 def stepped(task: Any, optimizer: Any, draw: dict[str, Any]) -> None:
@@ -155,7 +171,7 @@ def _within(task: Any, optimizer: Any, draw: dict[str, Any]) -> int:
     return most
 
 
-def _there() -> int:
+def there() -> int:
     """Bytes of all tensors of this process."""
     import torch
 

@@ -10,21 +10,32 @@ ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", 
 FROZEN = ("auto", "fp32", "half", "nf4", "fp4", "int8")
 OPTIMIZERS = ("adamw", "adamw8bit", "adafactor", "lion", "muon", "sgd")
 ADAPTERS = ("lora", "rslora", "dora", "adalora", "ia3", "prompt", "full", "layers")
+OBJECTIVES = ("dpo", "orpo", "simpo", "kto", "reward")
+_REFERRING, _WITHOUT_BASE = ("dpo", "kto"), ("full", "layers")  # what looks at the model without its adapter; what has none
 MOST_OPERATIONS = 6e10  # of a drawn step: a hundred of them end within an hour
 
 
-def draws(seed: int, count: int, kinds: bool = False) -> Iterator[dict[str, Any]]:
+def draws(seed: int, count: int, kinds: bool = False, objectives: bool = False, most: float = MOST_OPERATIONS) -> Iterator[dict[str, Any]]:
     """`count` runs: {seed, number, model (a config.json), adapter, settings, lengths, labels, stored}.
 
-    kinds: of all adapters, optimizers and ways to hold frozen weights, in place of LoRA, AdamW and the file's own.
+    kinds: of all adapters, optimizers and ways to hold frozen weights, in place of LoRA, AdamW and the file's own; objectives: of pairs
+    and rewards, too; most: operations of a step.
     """
-    chance, other = random.Random(seed), random.Random(~seed)
+    chance, other, third = random.Random(seed), random.Random(~seed), random.Random(f"objectives of {seed}")
     made = 0
     while made < count:
-        drawn = _draw(chance)
+        drawn = _draw(chance, most)
         if drawn is not None:
-            yield {"seed": seed, "number": made} | (_of_a_kind(drawn, other) if kinds else drawn)
+            drawn = _of_a_kind(drawn, other) if kinds else drawn
+            yield {"seed": seed, "number": made} | (_with_objective(drawn, third) if objectives else drawn)
             made += 1
+
+
+def _with_objective(drawn: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    kind = drawn["adapter"].get("type", "lora")
+    able = [name for name in OBJECTIVES if name not in _REFERRING or kind not in _WITHOUT_BASE]
+    able = [name for name in able if name != "reward" or kind not in (*_WITHOUT_BASE, "prompt")]
+    return drawn | {"train": drawn.get("train", {}) | {"objective": chance.choice(able)}}
 
 
 def _of_a_kind(drawn: dict[str, Any], chance: random.Random) -> dict[str, Any]:
@@ -42,7 +53,7 @@ def _of_a_kind(drawn: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return drawn | {"adapter": adapter, "train": {"optimizer": optimizer}, "settings": drawn["settings"] | changed}
 
 
-def _draw(chance: random.Random) -> dict[str, Any] | None:
+def _draw(chance: random.Random, most: float) -> dict[str, Any] | None:
     kind = chance.choice(ARCHITECTURES)
     heads = chance.choice((4, 6, 8, 12, 14, 16))
     size = chance.choice((32, 64))
@@ -73,7 +84,7 @@ def _draw(chance: random.Random) -> dict[str, Any] | None:
     lengths = [longest, *(chance.randint(max(8, longest // 4), longest) for _ in range(samples - 1))]
     tokens = sum(lengths)
     labels = round(tokens * chance.choice((0.1, 0.5, 1.0)))
-    if 6 * body * tokens + 6 * labels * vocabulary * hidden > MOST_OPERATIONS:
+    if 6 * body * tokens + 6 * labels * vocabulary * hidden > most:
         return None
     attention = "eager" if chance.random() < 0.15 and longest <= 1024 else "sdpa"
     checkpointed = chance.choice((0, 0, chance.randint(1, layers), layers))

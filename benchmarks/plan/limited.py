@@ -2,8 +2,11 @@
 
     python benchmarks/plan/limited.py --seed N [--draws 30]
 
-Each run is forked twice. The limit is what the fork has mapped when the model is built, and a small step has brought in threads and
-libraries, less its tensors, and 1.02 times what the plan says the allocator holds at the most; then 0.9 times.
+Each run is forked three times. The first fork does the step without a limit, and tells what stays of it that is no tensor: threads,
+libraries, compiled products. The others do it where all data of the process is limited to what is in use before the step, less its
+tensors, what the first one told, and 1.02 or 0.9 times what the plan says that the allocator holds at the most. In use is what is mapped,
+less what lies free in the heap. While the model is built, what it takes is mapped by itself and leaves no gaps; the step's blocks come from
+glibc's heap, which gives none back, as in `holdfast train`.
 """
 
 from __future__ import annotations
@@ -11,59 +14,117 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import importlib
 import os
 import re
 import resource
 import sys
-from itertools import islice
+import tempfile
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import draws as drawing
-from accuracy import built, stepped, traced
+from accuracy import loaded, stepped, there, traced, write_model
 
 ENOUGH, TOO_LITTLE = 1.02, 0.9
+_OF_MEMORY = ("memory", "bad_alloc", "create a primitive")
+
+
+_TRIM_FROM, _MAP_FROM, _MOST_MAPPED = -1, -3, -4  # of mallopt, in malloc.h
+_FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+
+
+class _Heap(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in _FIELDS]
+
+
+_LIBC = ctypes.CDLL(None)
+_LIBC.mallinfo2.restype = _Heap
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--seed", type=int, required=True)
     arguments.add_argument("--draws", type=int, default=30)
+    arguments.add_argument("--most", type=float, default=drawing.MOST_OPERATIONS, help="operations of a step")
     asked = arguments.parse_args()
+    warnings.simplefilter("ignore")
+    for name in ("torch", "transformers", "peft", "holdfast.trainer.tasks.sft.task", "holdfast.trainer.jobs.account"):
+        importlib.import_module(name)  # once, for all forks
     right = count = 0
-    for draw in islice(drawing.draws(asked.seed, 10 * asked.draws, kinds=True), asked.draws):
-        held = _forked(lambda draw=draw: int(traced(draw)["held"] or 0))
-        sizes = [int(share * held) for share in (ENOUGH, TOO_LITTLE)]
-        enough, little = (_forked(lambda draw=draw, size=size: _under(draw, size)) == 0 for size in sizes)
-        count, right = count + 1, right + (enough and not little)
-        about = f"{draw['model']['model_type']} {draw['adapter'].get('type', 'lora')} {held / 1e6:.1f} MB"
-        print(f"{about}: {'lives' if enough else 'DIES'} at {ENOUGH}, {'LIVES' if little else 'dies'} at {TOO_LITTLE}", flush=True)
+    for draw in drawing.draws(asked.seed, asked.draws, kinds=True, most=asked.most):
+        about = f"{draw['number']} {draw['model']['model_type']} {draw['adapter'].get('type', 'lora')} {draw['settings']['dtype']}"
+        held = _forked(partial(_held, draw))
+        if not held:
+            print(f"{about} cannot be traced", flush=True)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            _forked(partial(write_model, draw, folder))
+            staying = _forked(partial(_staying, draw, folder)) or 0
+            found = [_forked(partial(_under, draw, folder, staying + int(share * held))) == 1 for share in (ENOUGH, TOO_LITTLE)]
+        count, right = count + 1, right + (found == [True, False])
+        lives = f"{'lives' if found[0] else 'DIES'} at {ENOUGH}, {'LIVES' if found[1] else 'dies'} at {TOO_LITTLE}"
+        print(f"{about} {held / 1e6:.1f} MB, and {staying / 1e6:.1f} stay: {lives}", flush=True)
     print(f"{right} of {count} as planned")
 
 
-def _under(draw: dict[str, Any], size: int) -> int:
-    """Do the step where all tensors together may take `size` bytes; 1 where that is not enough."""
-    with built(draw | {"lengths": [16] * len(draw["lengths"]), "labels": 8}) as (task, optimizer, _):
-        stepped(task, optimizer, draw)  # threads and libraries are there from here on
-    del task, optimizer
-    with built(draw) as (task, optimizer, there):
+def _held(draw: dict[str, Any]) -> int:
+    return int(traced(draw)["held"] or 0)
+
+
+def _staying(draw: dict[str, Any], folder: str) -> int:
+    """Bytes of this process that are in use after a step, and no tensors."""
+    _mapped_apart()
+    with loaded(draw, folder) as (task, optimizer, _):
+        _in_heap()
+        tensors, used = there(), _in_use()
+        stepped(task, optimizer, draw)
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
-        mapped = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-        assert mapped is not None
-        limit = int(mapped[1]) * 1024 + size - there
+        return _in_use() - used - (there() - tensors)
+
+
+def _under(draw: dict[str, Any], folder: str, size: int) -> int:
+    """Do the step where all tensors and what stays of it may take `size` bytes: 1 where it is done, 0 where that is not enough."""
+    _mapped_apart()
+    with loaded(draw, folder) as (task, optimizer, tensors):
+        _in_heap()
+        limit = _in_use() + size - tensors
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         try:
             stepped(task, optimizer, draw)
         except (MemoryError, RuntimeError) as error:
-            if "memory" not in str(error) and not isinstance(error, MemoryError):
+            if not isinstance(error, MemoryError) and not any(word in str(error) for word in _OF_MEMORY):
                 raise
-            return 1
-    return 0
+            return 0
+    return 1
 
 
-def _forked(work: Any) -> int:
-    """A number that a fork of this process comes to; 1 where it dies."""
+def _mapped_apart() -> None:
+    """From here on all but small blocks are mappings of their own."""
+    _LIBC.mallopt(_MAP_FROM, 1 << 16)
+
+
+def _in_heap() -> None:
+    """From here on no block is, and what was given back is not in the heap any more."""
+    gc.collect()
+    _LIBC.mallopt(_MOST_MAPPED, 0)
+    _LIBC.mallopt(_TRIM_FROM, (1 << 31) - 1)
+
+
+def _in_use() -> int:
+    """Bytes of this process's data, less what lies free in its heap."""
+    _LIBC.malloc_trim(0)
+    mapped = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert mapped is not None
+    return int(mapped[1]) * 1024 - int(_LIBC.mallinfo2().fordblks)
+
+
+def _forked(work: Any) -> int | None:
+    """A number that a fork of this process comes to; None where it dies."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -71,7 +132,7 @@ def _forked(work: Any) -> int:
         os.dup2(devnull, 1)
         code = 1
         try:
-            os.write(writing, str(work()).encode())
+            os.write(writing, str(work() or 0).encode())
             code = 0
         except Exception as error:  # noqa: BLE001  (told, and the case counts as dead)
             sys.stderr.write(f"{type(error).__name__}: {error}\n"[:300])
@@ -80,7 +141,7 @@ def _forked(work: Any) -> int:
     with os.fdopen(reading, "rb") as answer:
         told = answer.read()
     os.waitpid(child, 0)
-    return int(told) if told else 1
+    return int(told) if told else None
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
-_OF_PAIRS = ("dpo", "orpo", "simpo")
+_OF_PAIRS = ("dpo", "orpo", "simpo", "reward")
 HEAD = "output layer"  # where logits are made
 
 
