@@ -1,8 +1,10 @@
 """Useful work under failures: the same kills at the same seconds, for holdfast and for what people do today.
 
     python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --mtbf 60 --window 240 [--only holdfast loop torchrun]
+    python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --ranks 4 --every 30 --window 150 --only holdfast torchrun
 
-In a window of seconds the training process is killed at moments drawn once (exponential, mean `--mtbf`, by seed). What a kill costs is the
+In a window of seconds the training process is killed at moments drawn once (exponential, mean `--mtbf`, by seed), or each `--every`
+seconds; of several ranks, one that is drawn with them. What a kill costs is the
 time from the last step before it to the first step that is further than any before, less one step (the median of the twenty around it, so
 that other work on the machine does not count); goodput is the rest of the window over the window. The first start, up to the first step,
 does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop, by
@@ -25,6 +27,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -37,7 +40,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--rows", type=Path, required=True)
-    parser.add_argument("--mtbf", type=float, required=True)
+    often = parser.add_mutually_exclusive_group(required=True)
+    often.add_argument("--mtbf", type=float)
+    often.add_argument("--every", type=float)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--window", type=float, required=True)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
@@ -47,23 +53,25 @@ def main() -> None:
     arguments = parser.parse_args()
     chance, moments = random.Random(arguments.seed), []
     while (moments[-1] if moments else 0.0) < arguments.window:
-        moments.append((moments[-1] if moments else 0.0) + chance.expovariate(1 / arguments.mtbf))
+        moments.append((moments[-1] if moments else 0.0) + (arguments.every or chance.expovariate(1 / arguments.mtbf)))
+    victims = [chance.randrange(arguments.ranks) for _ in moments]
     print(f"kills planned at {', '.join(f'{moment:.0f}' for moment in moments[:-1])} s\n")
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
-            print(contender(name, arguments, moments[:-1], Path(folder)), flush=True)
+            print(contender(name, arguments, list(zip(moments[:-1], victims, strict=False)), Path(folder)), flush=True)
 
 
-def contender(name: str, arguments: argparse.Namespace, moments: list[float], folder: Path) -> str:
+def contender(name: str, arguments: argparse.Namespace, kills: list[tuple[float, int]], folder: Path) -> str:
+    """A row of the table. `kills`: seconds from the first step, and which rank."""
     steps_file = (folder / "run" if name == "holdfast" else folder) / "steps.jsonl"
     child = started(name, arguments, folder)
     while not steps_file.exists():
         time.sleep(0.05)
     began, killed = time.time(), []
-    for moment in moments:
+    for moment, rank in kills:
         time.sleep(max(0.0, began + moment - time.time()))
-        pid = training_pid(name, folder)
+        pid = training_pid(name, folder, rank)
         if pid:
             killed.append(time.time())
             os.kill(pid, signal.SIGKILL)
@@ -111,17 +119,19 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
         "rows": str(arguments.rows.resolve()),
         "folder": str(folder),
         "threads": arguments.threads,
-        "batch": arguments.batch,
+        "batch": arguments.batch // arguments.ranks,
         "steps": 100_000,
         "save_steps": arguments.save_steps,
     }
     (folder / "orders.json").write_text(json.dumps(orders))
-    config = {
+    config: dict[str, Any] = {
         "model": arguments.model,
         "data": {"files": orders["rows"], "held_out": 0.01},
         "adapter": {"r": 8},
         "train": {"steps": 100_000, "effective_batch": arguments.batch, "max_tokens": 256, "threads": arguments.threads},
     }
+    if arguments.ranks > 1:
+        config["train"] |= {"ranks": arguments.ranks}
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     peer = f"{sys.executable} {PEER} {folder}/orders.json"
     torchrun = shutil.which("torchrun") or str(Path(sys.executable).with_name("torchrun"))
@@ -131,17 +141,17 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
         "callback": f"{held} --callback -- {peer}",
         "holdfast": f"exec {sys.executable} -m holdfast train {folder}/c.yaml --run {folder}/run",
         "loop": f"until {peer}; do :; done",
-        "torchrun": f"exec {torchrun} --standalone --nproc-per-node 1 --max-restarts 1000 {PEER} {folder}/orders.json",
+        "torchrun": f"exec {torchrun} --standalone --nproc-per-node {arguments.ranks} --max-restarts 1000 {PEER} {folder}/orders.json",
     }[name]
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, start_new_session=True)
 
 
-def training_pid(name: str, folder: Path) -> int | None:
+def training_pid(name: str, folder: Path, rank: int) -> int | None:
     if name != "holdfast":
-        pid = int((folder / "pid").read_text())
+        pid = int((folder / f"pid{rank}").read_text())
     else:
-        newest = sorted(folder.glob("run/attempts/*/rank0.json"))[-1]
+        newest = sorted(folder.glob(f"run/attempts/*/rank{rank}.json"))[-1]
         pid = json.loads(newest.read_text())["identity"]["pid"]
     return pid if Path(f"/proc/{pid}").exists() else None
 

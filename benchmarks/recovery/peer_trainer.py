@@ -21,12 +21,14 @@ from transformers.trainer_utils import get_last_checkpoint
 
 
 class Told(TrainerCallback):  # type: ignore[misc]
-    """Writes down each finished step."""
+    """Writes down each finished step, once for all ranks."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
+        if not state.is_world_process_zero:
+            return
         with self.file.open("a") as handle:
             handle.write(json.dumps({"step": state.global_step, "time": time.time()}) + "\n")
 
@@ -34,7 +36,7 @@ class Told(TrainerCallback):  # type: ignore[misc]
 def main() -> None:
     orders = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(orders["folder"])
-    (folder / "pid").write_text(str(os.getpid()))
+    (folder / f"pid{os.environ.get('RANK', 0)}").write_text(str(os.getpid()))
     torch.set_num_threads(orders["threads"])
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(orders["model"])
@@ -53,6 +55,7 @@ def main() -> None:
         logging_steps=10_000,
         report_to=[],
         use_cpu=True,
+        ddp_backend="gloo",
         disable_tqdm=True,
     )
     collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
