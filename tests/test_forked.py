@@ -52,7 +52,7 @@ def test_a_killed_fork_is_known_as_killed() -> None:
 
 @pytest.mark.parametrize("change", [{"PYTHONPATH": "/elsewhere"}, {"LD_PRELOAD": "x.so"}, {"SIMULATED_CARD": "{}"}, {forked.EXEC: "1"}])
 def test_what_python_reads_at_its_start_makes_it_an_exec(change: dict[str, str]) -> None:
-    stem = forked.Stem(None, os.environ | forked.LOADED_WITH, 0)  # type: ignore[arg-type]
+    stem = forked.Stem(None, os.environ | forked.LOADED_WITH, "", 0)  # type: ignore[arg-type]
     assert stem.suits([sys.executable, "-m", "holdfast.trainer", "train"], dict(os.environ))
     assert not stem.suits([sys.executable, "-m", "holdfast.trainer", "train"], os.environ | change)
     assert not stem.suits([sys.executable, "-c", "import holdfast"], dict(os.environ))

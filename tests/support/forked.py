@@ -4,7 +4,8 @@
 `subprocess`, is a fork of it: a process of its own, the child of the one that asked for it, with the files, environment, signals and
 command line that an exec gives. A process that itself starts others brings a stem of its own, forked before it did anything.
 
-Where the simulated card's folder is on PYTHONPATH, what it does at a start is done in the fork, torch being there already.
+Where the simulated card's folder is on PYTHONPATH, what it does at a start is done in the fork, torch being there already. Such
+processes have a stem of their own, which loads the card's library before torch: what torch found then, it finds for ever.
 
 What differs from an exec: torch is in `sys.modules` of a process that never asks for it, and what the loader or glibc read at a start
 (LD_PRELOAD, MALLOC_*) is the stem's. So anything that changes what Python or torch read at their start is still an exec, and so is
@@ -17,9 +18,11 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import importlib
 import importlib.util
+import json
 import os
 import pickle
 import pkgutil
@@ -56,7 +59,8 @@ LOADED_WITH = {
 }
 _READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", _CARD)
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "CUDA", "HIP", "ROCR", "HSA", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
-_TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR")  # the second is set by an import
+# the second is set by an import; the last two are read when a card is first asked for, which is in the fork
+_TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
 _CHILDLESS = ("holdfast.trainer", "holdfast.world.writer", "holdfast.world.command_nurse")
 
 _libc = ctypes.CDLL(None)
@@ -64,16 +68,24 @@ _exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; wh
 
 
 class Stem:
-    """The near end of a stem's socket. `born_with`: the environment of what is forked from it."""
+    """The near end of a stem's socket. `born_with`: the environment of what is forked from it. `library`: of a simulated card, or none."""
 
-    def __init__(self, channel: socket.socket, born_with: dict[str, str], pid: int, begin: Callable[[], None] | None = None) -> None:
-        """`begin` starts the process where that is still to be done."""
-        self.channel, self.born_with, self.pid, self.begin = channel, born_with, pid, begin
+    def __init__(self, channel: socket.socket | Callable[[], socket.socket], born_with: dict[str, str], library: str, pid: int) -> None:
+        """channel: what starts the process and gives its socket, where that is still to be done."""
+        self.begin = channel if callable(channel) else lambda: channel
+        self.born_with, self.library, self.pid = born_with, library, pid
         self.lock, self.asked = threading.Lock(), 0
+
+    @functools.cached_property
+    def channel(self) -> socket.socket:
+        return self.begin()
 
     def suits(self, args: list[str], environment: dict[str, str]) -> bool:
         """Whether a fork is what an exec of `args` would be."""
         module = next(iter(_module(args)), "")
+        card = _card_of(environment)
+        if (card.get("library") or "") != self.library or (module == "holdfast.trainer" and "gone_after" in card):
+            return False
         environment = _without_card(environment)
         if args[:1] != [sys.executable] or module.partition(".")[0] != "holdfast" or EXEC in environment:
             return False
@@ -85,9 +97,6 @@ class Stem:
     def spawn(self, order: dict[str, Any], descriptors: list[int]) -> int:
         """A new child of this process; its pid."""
         with self.lock:
-            if self.begin is not None:
-                self.begin()
-                self.begin = None
             self.asked += 1
             _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
             try:
@@ -100,11 +109,18 @@ class Stem:
                 _libc.prctl(_SUBREAPER, 0, 0, 0, 0)
 
 
+def _card_of(environment: dict[str, str]) -> dict[str, Any]:
+    """The simulated card that a fork can be given: any but a Radeon, which torch has to see when it is loaded."""
+    first = environment.get("PYTHONPATH", "").partition(os.pathsep)[0]
+    card: dict[str, Any] = json.loads(environment.get(_CARD, "{}")) if first == _CARD_SITE else {}
+    return {} if "hip" in card else card
+
+
 def _without_card(environment: dict[str, str]) -> dict[str, str]:
-    """The same without a simulated card that a fork can be given: any but a Radeon, which torch has to see when it is loaded."""
-    first, _, rest = environment.get("PYTHONPATH", "").partition(os.pathsep)
-    if first != _CARD_SITE or '"hip"' in environment.get(_CARD, '"hip"'):
+    """The same without a simulated card that a fork can be given."""
+    if not _card_of(environment):
         return environment
+    rest = environment["PYTHONPATH"].partition(os.pathsep)[2]
     kept = {name: value for name, value in environment.items() if name not in (_CARD, "PYTHONPATH")}
     return kept | ({"PYTHONPATH": rest} if rest else {})
 
@@ -128,23 +144,38 @@ def install() -> None:
     """Have this process's `subprocess` fork what a stem can. It starts when it is first needed and ends with this process."""
     if _exec is None or sys.platform != "linux" or EXEC in os.environ:
         return
-    environment = dict(os.environ | LOADED_WITH)
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    stems: dict[str, Stem] = {}
 
-    def begin() -> None:
+    def stem_of(environment: dict[str, str]) -> Stem:
+        library = _card_of(environment).get("library") or ""
+        if library not in stems:
+            stems[library] = _new(library)
+        return stems[library]
+
+    _use(stem_of)
+
+
+def _new(library: str) -> Stem:
+    """A stem of the process that asks; it starts when it is first needed."""
+    environment = dict(os.environ | LOADED_WITH)
+
+    def begin() -> socket.socket:
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
-            command = [sys.executable, __file__, str(far.fileno()), "=" * _ROOM]
+            command = [sys.executable, __file__, str(far.fileno()), library, "=" * _ROOM]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[far.fileno()])
         atexit.register(lambda: (near.close(), process.wait()))
+        return near
 
-    _use(Stem(near, environment, 0, begin))
+    return Stem(begin, environment, library, 0)
 
 
-def _use(stem: Stem) -> None:
+def _use(stem_of: Callable[[dict[str, str]], Stem]) -> None:
     def fork_exec(args: list[Any], executables: Any, close_fds: bool, keep: tuple[int, ...], cwd: Any, listed: Any, *more: Any) -> int:
         names = [os.fsdecode(part) for part in args]
         environment = dict(os.environ) if listed is None else dict(os.fsdecode(entry).split("=", 1) for entry in listed)
         reads, writes, errors, untold, new_session, before = more[0], more[3], more[5], more[7], more[9], more[-2]
+        stem = stem_of(environment)
         nameable = before is None or "<" not in before.__qualname__
         if not close_fds or not nameable or not stem.suits(names, environment):
             assert _exec is not None
@@ -166,7 +197,7 @@ def _use(stem: Stem) -> None:
     subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
 
 
-def _serve(channel: socket.socket, born_with: dict[str, str]) -> None:
+def _serve(channel: socket.socket, born_with: dict[str, str], library: str) -> None:
     """Fork what is ordered until the other end is closed. Never returns."""
     while True:
         message, files, _, _ = socket.recv_fds(channel, 1 << 20, 64)
@@ -179,16 +210,16 @@ def _serve(channel: socket.socket, born_with: dict[str, str]) -> None:
                 os._exit(0)
             while os.getppid() == between:
                 os.sched_yield()
-            _be(pickle.loads(message), files, channel, born_with)
+            _be(pickle.loads(message), files, channel, born_with, library)
         for file in files:
             os.close(file)
         os.waitpid(between, 0)
 
 
-def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_with: dict[str, str]) -> None:
+def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_with: dict[str, str], library: str) -> None:
     """Be the process that is ordered, to its end."""
     module, *arguments = _module(order["args"])
-    stem = None if module in _CHILDLESS else _another(channel, files, born_with)
+    stem = None if module in _CHILDLESS else _another(channel, files, born_with, library)
     if order["new_session"]:
         os.setsid()
     _name(order["args"])
@@ -206,7 +237,7 @@ def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_wi
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
     random.seed()
     if stem is not None:
-        _use(stem)
+        _use(lambda _environment: stem)
     else:
         subprocess._fork_exec = _exec  # type: ignore[attr-defined]
     code = _run(module, arguments, safely=order["args"][1] == "-P")
@@ -217,16 +248,16 @@ def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_wi
     os._exit(code)
 
 
-def _another(channel: socket.socket, files: list[int], born_with: dict[str, str]) -> Stem:
+def _another(channel: socket.socket, files: list[int], born_with: dict[str, str], library: str) -> Stem:
     """A stem of this process's own, forked before it does anything."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if not pid:
         for file in [near.detach(), channel.detach(), *files]:
             os.close(file)
-        _serve(far, born_with)
+        _serve(far, born_with, library)
     far.close()
-    return Stem(near, born_with, pid)
+    return Stem(near, born_with, library, pid)
 
 
 def _lay(numbers: list[int], files: list[int], stem: Stem | None) -> None:
@@ -298,8 +329,13 @@ def _run(module: str, arguments: list[str], safely: bool) -> int:
     return (code or 0) & 0xFF
 
 
-def _load() -> None:
-    """Import what holdfast's processes import. Nothing is computed: threads would not live through a fork."""
+def _load(library: str) -> None:
+    """Import what holdfast's processes import. Nothing is computed: threads would not live through a fork.
+
+    library: of a simulated card, which has no device as long as no process says so.
+    """
+    if library:
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL).card_devices(0)
     from holdfast.trainer import libraries
 
     with libraries.libraries():
@@ -322,8 +358,8 @@ def _load() -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
-    environment = dict(os.environ)
+    environment, library = dict(os.environ), sys.argv[2]
     sys.modules["support"] = types.ModuleType("support")
     sys.modules["support.forked"] = sys.modules["__main__"]  # for `before`
-    _load()
-    _serve(end, environment)
+    _load(library)
+    _serve(end, environment, library)
