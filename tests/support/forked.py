@@ -58,8 +58,8 @@ LOADED_WITH = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 _READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", _CARD)
-_READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "CUDA", "HIP", "ROCR", "HSA", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
-# the second is set by an import; the last two are read when a card is first asked for, which is in the fork
+_READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
+# the second is set by an import; the last two, like all that a card's own libraries read, are read when a card is first asked for
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
 _CHILDLESS = ("holdfast.trainer", "holdfast.world.writer", "holdfast.world.command_nurse")
 
