@@ -53,7 +53,13 @@ def main() -> None:
 
 def plain(model: object, prompt: list[int], ends: list[int], longest: int) -> list[int]:
     ids = torch.tensor([prompt])
-    given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": longest, "do_sample": False, "eos_token_id": ends or -1, "pad_token_id": 0}
+    given = {
+        "attention_mask": torch.ones_like(ids),
+        "max_new_tokens": longest,
+        "do_sample": False,
+        "eos_token_id": ends or -1,
+        "pad_token_id": 0,
+    }
     with torch.inference_mode():
         found = model.generate(ids, **given)[0, len(prompt) :].tolist()  # type: ignore[attr-defined]
     return found[:-1] if found and found[-1] in ends else found
