@@ -142,6 +142,9 @@ def test_what_is_clicked_is_kept_and_becomes_rows(served: SimpleNamespace, tmp_p
             tab.wait("document.getElementById('said').textContent.startsWith('kept')")
             row = json.loads(served.kept.read_text().splitlines()[-1])
             assert row["voted"] == "same" if choice == "same" else row["chosen"] == shown[choice]
+            if number == 0:
+                tab.value("location.reload()")  # the tab knows its token
+                tab.wait("document.readyState === 'complete' && document.getElementById('said').textContent === ''")
         tab.picture(tmp_path / "dark.png", "dark")
         assert "no difference 1" in tab.value("document.getElementById('said').textContent")
         assert tab.errors == []

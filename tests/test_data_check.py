@@ -182,6 +182,23 @@ def test_train_and_check_agree_on_every_row(call: Call, tmp_path: Path, assets: 
     assert answer["tokens"]["total"] == len(shard.ids)
 
 
+@pytest.mark.parametrize("limit", [32, 40])
+def test_pairs_are_judged_by_both_answers_as_training_judges_them(tmp_path: Path, assets: SimpleNamespace, limit: int) -> None:
+    from holdfast.rows.judge.rules import Rules
+    from holdfast.rows.survey.survey import check_block, read_survey
+    from holdfast.rows.tokens.codec import load_codec
+    from holdfast.rows.tokens.shard import blocks, tokenise
+
+    rows = [{"prompt": f"Join {at}", "chosen": "yes", "rejected": "no " * (at % 30)} for at in range(1, 60)]
+    (block,) = blocks(str(write_rows(tmp_path / "pairs.jsonl", rows)))
+    rules, codec = Rules(max_tokens=limit, too_long="cut", wanted="pairs", learns="last"), load_codec(assets.model)
+    shard, survey = tokenise(block, rules, codec), read_survey(check_block(block, rules, codec))
+    one, other = shard.verdicts, survey.verdicts
+    assert (one.kept, one.mended, one.rejected, one.by_reason) == (other.kept, other.mended, other.rejected, other.by_reason)
+    assert one.mended and one.kept, "some do not fit, by their worse answer"
+    assert shard.lengths.tolist() == survey.lengths.tolist()
+
+
 # ---- what is shown
 
 

@@ -119,6 +119,8 @@ def test_settings_of_another_version_are_told_and_ignored_and_wrong_values_refus
         timeline.write(json.dumps(entry | {"settings": {"attention": "flash"}}) + "\n")
     refused = holdfast("train", copy / "config.yaml", "--run", copy)
     assert refused.returncode == 1 and "timeline.jsonl: attention: input should be 'eager' or 'sdpa'" in refused.stderr
+    exported = holdfast("export", copy, "--to", "adapter", "--out", tmp_path / "out")
+    assert exported.returncode == 1 and "timeline.jsonl: attention: input should be" in exported.stderr
 
 
 def test_a_plan_of_another_version_is_told_of_and_one_that_is_none_refused(finished: Path, tmp_path: Path) -> None:

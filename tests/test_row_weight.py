@@ -135,5 +135,7 @@ def test_a_run_counts_rows_by_their_field_and_names_bad_ones(config_of: Callable
 def test_a_field_that_no_row_has_is_refused(assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path) -> None:
     done = holdfast("train", config_of("c", data={"row_weight": "wieght"}), "--run", tmp_path / "run")
     assert done.returncode == 1 and "no row has a weight in a field 'wieght'" in done.stderr and "Traceback" not in done.stderr
+    checked = holdfast("data", "check", assets.rows, "--row-weight", "wieght", "--tokenizer", "tiny")
+    assert checked.returncode == 1 and "'wieght': train refuses it" in checked.stdout
     with pytest.raises(ValueError, match="rows of a table all count alike"):
         Config.model_validate({"task": "tabular", "table": {"target": "y"}, "data": {"files": "x", "row_weight": "w"}})

@@ -12,6 +12,7 @@ from holdfast.core.config.adapter import Adapter
 from holdfast.core.config.module_pattern import refused
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.run.adapter_folder import read_start, settled
+from holdfast.ship.delta import _alpha
 
 ENDLESS = (
     *(r"(([a-z_.0-9])+)+!", r"(.*)*!", r"(?:a|a)*!", r"(?:\w+\.)+!", r"(a?){50}a{50}", r".*.*.*.*.*!", "a?" * 30 + "a" * 30),
@@ -31,6 +32,19 @@ def test_a_pattern_without_end_is_refused(pattern: str, tmp_path: Path) -> None:
     with pytest.raises(Stop) as stop:
         settled(Adapter(), {"path": "a", "r": 8, "alpha": 16.0, "targets": pattern})
     assert stop.value.code == BLOCKED
+
+
+BAD_ALPHAS: tuple[dict[str, object], ...] = (
+    *({"alpha_pattern": [1]}, {"alpha_pattern": {"q_proj": "much"}}, {"alpha_pattern": {"(a+)+!": 8}}, {"alpha_pattern": {"(": 8}}),
+    *({"lora_alpha": {}}, {"lora_alpha": True}, {"lora_alpha": float("nan")}, {"lora_alpha": None}),
+)
+
+
+@pytest.mark.parametrize("config", BAD_ALPHAS, ids=str)
+def test_an_adapter_to_be_merged_has_a_number_for_its_alpha(config: dict[str, object]) -> None:
+    assert _alpha("layers.1.q_proj", {"lora_alpha": 16, "alpha_pattern": {"k_proj": 4, "1.q_proj": 32}}, 8) == 32
+    with pytest.raises(Stop, match="alpha"):
+        _alpha("layers.1.q_proj", config, 8)
 
 
 @pytest.mark.parametrize("pattern", ORDINARY, ids=lambda pattern: pattern[:20])

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from holdfast.core.config.module_pattern import refused
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json
+from holdfast.core.inert import inert
 from holdfast.core.units import listed
 from holdfast.ship.tensors import Floats, Held, tensors_of_file
 
@@ -134,7 +136,7 @@ def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int,
     if len(down) != up.shape[1] or shape not in (made_for, made_for[::-1]):
         raise _misfit(module, made_for, shape)
     flipped = embedding or shape != made_for or (made_for[0] == made_for[1] and bool(config.get("fan_in_fan_out")))
-    alpha = _of_pattern(module, config.get("alpha_pattern") or {}, config.get("lora_alpha", len(down)))
+    alpha = _alpha(module, config, len(down))
     scale = alpha / (math.sqrt(len(down)) if config.get("use_rslora") else len(down))
     magnitude = found["lora_magnitude_vector"].rows().reshape(-1) if "lora_magnitude_vector" in found else None
     if flipped and magnitude is not None:
@@ -142,9 +144,18 @@ def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int,
     return Change(scale, down, up, magnitude, flipped)
 
 
-def _of_pattern(module: str, pattern: Json, otherwise: float) -> float:
-    """As PEFT's get_pattern_key: the first key that the module's name ends with, as a pattern."""
-    return float(next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), otherwise))
+def _alpha(module: str, config: Json, otherwise: int) -> float:
+    """As PEFT's get_pattern_key: that of the first key of alpha_pattern that the module's name ends with, as a pattern. Raises Stop(1)."""
+    given, hint = config.get("alpha_pattern") or {}, "take adapter_config.json from where the adapter came from"
+    if not isinstance(given, dict):
+        raise Stop(BLOCKED, "alpha_pattern of the adapter is no list of names with numbers", hint)
+    for key in given:
+        if why := refused(key):
+            raise Stop(BLOCKED, f"alpha_pattern of the adapter names {inert(key)[:60]!r}: {why}", hint)
+    found = next((value for key, value in given.items() if re.match(rf"(.*\.)?({key})$", module)), config.get("lora_alpha", otherwise))
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise Stop(BLOCKED, f"lora_alpha of the adapter at {module} is no number", hint)
+    return float(found)
 
 
 def _place(name: str, names: set[str], places: dict[str, str], tied: str | None) -> str | None:

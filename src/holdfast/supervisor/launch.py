@@ -14,7 +14,7 @@ from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json, read_json
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_of_process
+from holdfast.core.run.timeline import settings_in
 from holdfast.core.seat import seat_of
 from holdfast.core.types import Launch
 from holdfast.mind.ranks import devices_for
@@ -28,7 +28,7 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
 
     What changes a kernel's result is in the environment before torch is imported.
     """
-    settings = settings_of_process(read_timeline(run.timeline_file))
+    settings = settings_in(run.timeline_file)
     env: dict[str, str | None] = {
         "OMP_NUM_THREADS": str(settings.threads),
         "TOKENIZERS_PARALLELISM": "false",

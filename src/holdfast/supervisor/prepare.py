@@ -9,11 +9,9 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from pydantic import ValidationError
-
 from holdfast.book.examine import examine
 from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings, problems
+from holdfast.core.config.settings import Settings
 from holdfast.core.config.train import Train
 from holdfast.core.errors import BLOCKED, USAGE, Stop, reading
 from holdfast.core.facts.model_folder import read_model
@@ -24,7 +22,7 @@ from holdfast.core.run.base_model import follow_pinned, refuse_changed, take_mod
 from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.core.run.folder import RunFolder, differences
 from holdfast.core.run.plan import unknown_keys, write_plan
-from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_of_process
+from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_in
 from holdfast.core.seat import seat_of
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
@@ -128,12 +126,8 @@ def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
 
 def _check_timeline(run: RunFolder, terminal: Terminal) -> None:
     """Tell which settings of another version's run folder are ignored. Raises Stop where one has a value that is none."""
-    try:
-        entries = read_timeline(run.timeline_file)
-        settings_of_process(entries)
-    except ValidationError as error:
-        told = "; ".join(told for _, told in problems(error))
-        raise Stop(BLOCKED, f"{run.timeline_file}: {told}", "give another folder with --run DIR") from None
+    settings_in(run.timeline_file)
+    entries = read_timeline(run.timeline_file)
     if unknown := sorted({name for entry in entries for name in entry.settings} - Settings.model_fields.keys()):
         terminal.tell(f"{run.timeline_file}: this version has no setting {', '.join(unknown)}; ignored")
 

@@ -42,4 +42,5 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         answer["second_look"] = {"model": arguments.second_look} | look.as_json()
         answer |= {"notes": answer["notes"] | look.counts, "examples": answer["examples"] | examples}
     tell(arguments, answer)
-    return BLOCKED if answer["rejected"] or answer["empty_files"] else DONE, answer
+    unweighted = arguments.row_weight and not answer["weights"]["rows"]
+    return BLOCKED if answer["rejected"] or answer["empty_files"] or unweighted else DONE, answer

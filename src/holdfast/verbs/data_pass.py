@@ -69,6 +69,8 @@ def codec_of(arguments: argparse.Namespace) -> Codec:
     """The tokenizer asked for with its chat template, else the embedded one's, which then only counts the tokens of the texts."""
     if arguments.tokenizer is None:
         return plain_codec(load_codec(EMBEDDED["tiny"]))
+    if embedded := EMBEDDED.get(str(arguments.tokenizer)):
+        return load_codec(embedded)
     folder = arguments.tokenizer.parent if arguments.tokenizer.is_file() else arguments.tokenizer
     if not folder.is_dir():
         raise Stop(USAGE, f"--tokenizer {folder}: no such folder", "give the folder of a model in Hugging Face layout")
@@ -101,7 +103,7 @@ def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str
     """Everything found, as --json gives it."""
     size = sum(Path(file).stat().st_size for file in files)
     found = findings.as_json()
-    name = str(arguments.tokenizer) if arguments.tokenizer else "tiny (embedded); give yours with --tokenizer"
+    name = str(arguments.tokenizer or "tiny's tokenizer in the plain instruction form; give your model's with --tokenizer")
     speed = {"rows_per_s": found["rows"] / seconds, "mb_per_s": size / 1e6 / seconds, "tokens_per_s": found["tokens"]["total"] / seconds}
     return found | {
         "seconds": round(seconds, 3),

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast.core.config.settings import MEMORY_SETTINGS, PartialSettings, Settings
+from pydantic import ValidationError
+
+from holdfast.core.config.settings import MEMORY_SETTINGS, PartialSettings, Settings, problems
+from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import append_line, read_lines
 
 
@@ -39,6 +42,15 @@ def settings_of_process(entries: Sequence[Entry]) -> Settings:
     A change of kernels or environment cannot wait for its step within a process that begins a step or two before it.
     """
     return settings_at(entries, max((entry.from_step for entry in entries), default=1))
+
+
+def settings_in(file: Path) -> Settings:
+    """`settings_of_process` of a file that may be somebody else's. Raises Stop(1) where a setting has a value that is none."""
+    try:
+        return settings_of_process(read_timeline(file))
+    except ValidationError as error:
+        told = "; ".join(told for _, told in problems(error))
+        raise Stop(BLOCKED, f"{file}: {told}", "give another folder with --run DIR, or the file as it was") from None
 
 
 def unlearned(entries: Sequence[Entry], step: int) -> PartialSettings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ from holdfast.rows.judge.turns import BadRow, Example
 from holdfast.rows.survey.languages import languages_of
 from holdfast.rows.survey.scripts import scripts_of
 from holdfast.rows.tokens.arrays import Array, pack, unpack
-from holdfast.rows.tokens.codec import Codec
+from holdfast.rows.tokens.chat_template import worse_pieces
+from holdfast.rows.tokens.codec import Codec, Fit
 from holdfast.rows.tokens.shard import Block, Verdicts, as_lines, placed, readable, verdicts_of
 from holdfast.rows.tokens.skeleton import Piece
 from holdfast.rows.tokens.too_long import Changes, Sizes, fitted_sizes
@@ -123,6 +124,17 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     )
 
 
+def _sizes(example: Example, size: int | Fit | BadRow, codec: Codec, rules: Rules) -> Sizes:
+    return Sizes((size,), size) if isinstance(size, int) else fitted_sizes(example, size, codec, rules)
+
+
+def _of_both(example: Example, better: Sizes, codec: Codec, rules: Rules) -> Sizes:
+    """Of a pair, which is trained on as one row of two sequences, each of which has to fit in. Raises BadRow as `judged_answers` does."""
+    (size,) = codec.measure([worse_pieces(example, codec.template)], rules)
+    worse = _sizes(replace(example, messages=example.worse, worse=()), size, codec, rules)
+    return Sizes((better.lengths[0] + worse.lengths[0],), max(better.whole, worse.whole), better.changes or worse.changes)
+
+
 @dataclass
 class _Fitted:
     """Of the rows that can be trained on: tokens of each part, how many parts, tokens of the whole row, what was changed to fit it in."""
@@ -139,7 +151,9 @@ def _fitting(good: list[tuple[Judged, list[Piece]]], rejects: list[Reject], rule
     found = _Fitted()
     for (row, _), size in zip(good, codec.measure([text for _, text in good], rules), strict=True):
         try:
-            fitted = Sizes((size,), size) if isinstance(size, int) else fitted_sizes(row.example, size, codec, rules)
+            fitted = _sizes(row.example, size, codec, rules)
+            if rules.wanted == "pairs":
+                fitted = _of_both(row.example, fitted, codec, rules)
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
             continue

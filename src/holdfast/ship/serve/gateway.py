@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -87,9 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         if host not in ("127.0.0.1", "localhost"):
             raise Refused(403, "this endpoint is for this machine alone")
         given = (self.headers.get("Authorization") or "").removeprefix("Bearer ").strip()
-        if path == "/":
-            given = given or parse_qs(urlsplit(self.path).query).get("token", [""])[0]
-        if path != "/health" and not hmac.compare_digest(given.encode(), self.state.token.encode()):
+        if path not in ("/health", "/") and not hmac.compare_digest(given.encode(), self.state.token.encode()):
             raise Refused(401, "the token is missing or wrong: Authorization: Bearer TOKEN")
 
     def _json(self, value: Json, status: int = 200) -> None:
