@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from holdfast.core.config.config import Config
@@ -28,6 +29,7 @@ from holdfast.core.safe_open import log_descriptor
 from holdfast.core.units import counted, span
 from holdfast.mind.duration import remaining
 from holdfast.ui.notices import notice, turn
+from holdfast.ui.progress_line import Shown, live_line
 from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy, what_is_trained, words_of
 from holdfast.world.process import Attempt
 
@@ -50,7 +52,7 @@ class _Console(Console):
         raise
 
 
-def _end(bar: Progress) -> None:
+def _end(bar: Progress | Live) -> None:
     try:
         with contextlib.suppress(IndexError):  # rich stops what Ctrl-C came upon while it was started, and finds no hook of it
             bar.stop()
@@ -69,8 +71,10 @@ class Terminal:
         self._run: RunFolder | None = None
         self._looking_on = False
         self._steps = 0
-        self._progress: Progress | None = None
-        self._bar: TaskID | None = None
+        self._progress: Live | None = None
+        self._shown = Shown(0, 0)
+        self._per_second = "tokens"
+        self._began = 0.0
         self._looked = self._printed = 0.0
         self._events: Tail | None = None
         self._disk_is_full = False
@@ -120,16 +124,15 @@ class Terminal:
         self._run, self._looking_on = run, looking_on
         self._events = Tail(run.events_file, from_end=True)
         self._steps = newest_settings(read_timeline(run.timeline_file)).steps
+        self._per_second = words_of(config).per_second
         what = f"{config.model}, {what_is_trained(config.adapter)}" if config.model else words_of(config).title
         self.say(f"run: {run.path}  ({what}, {counted(self._steps, 'step')})")
         if self.quiet or not self.console.is_terminal:
             return
-        columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
-        times = (TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn())
-        # no thread of its own: it would write to a terminal that is gone
-        self._progress = Progress(*columns, *times, console=self.console, transient=True, auto_refresh=False)
+        self._shown = Shown(run.committed(), self._steps, "starting")
+        self._began = time.monotonic()
+        self._progress = live_line(lambda: self._shown, self.console)
         self._progress.start()
-        self._bar = self._progress.add_task("starting", total=self._steps, completed=run.committed())
 
     def tick(self, attempt: Attempt) -> None:
         """Look at the journal's newest row now and then and show it."""
@@ -145,15 +148,28 @@ class Terminal:
         if row is None:
             return
         self._see(row)
-        if self._progress is not None and self._bar is not None:
-            self._progress.update(self._bar, completed=row["step"], description=self._numbers(row))
+        if self._progress is not None:
+            self._shown = self._line(row)
             with self._writing():
                 self._progress.refresh()
         elif now - self._printed >= _PLAIN_LINE_EVERY_S:
             self._printed = now
-            left = remaining(list(self._seen), self._steps - row["step"])
-            ahead = f"  {span(left.low)} to {span(left.high)} left" if left and row["step"] < self._steps else ""
-            self._print(f"step {row['step']}/{self._steps}  {self._numbers(row)}{ahead}")
+            self._print("  ".join([f"step {row['step']}/{self._steps}", *self._numbers(row), *filter(None, [self._ahead(row)])]))
+
+    def _ahead(self, row: Json) -> str:
+        """How long the steps that are left may take; empty where nothing is known of it, or none is left."""
+        left = remaining(list(self._seen), self._steps - row["step"])
+        if left is None or row["step"] >= self._steps:
+            return ""
+        low, high = span(left.low), span(left.high)
+        return f"{low} to {high} left" if low != high else f"{low} left"
+
+    def _line(self, row: Json) -> Shown:
+        """The live line's words of the newest step."""
+        loss, *others = self._numbers(row)
+        left = self._ahead(row) or ("time left: not known yet" if row["step"] < self._steps else "")
+        elapsed = f"{span(time.monotonic() - self._began)} so far"
+        return Shown(row["step"], self._steps, loss, left, (*others, elapsed))
 
     def _see(self, row: Json) -> None:
         """Note when a step was committed, for what is said of those to come; a rollback begins anew."""
@@ -190,18 +206,17 @@ class Terminal:
             with self._writing():
                 _end(bar)
 
-    def _numbers(self, row: Json) -> str:
-        """The latest step in figures; the arrow compares its loss with the mean of those shown before."""
+    def _numbers(self, row: Json) -> list[str]:
+        """The latest step in figures, the most telling first; the arrow compares its loss with the mean of those shown before."""
         if row["loss"] is None:
-            return "no samples: all of this step are in quarantine"
+            return ["no samples: all of this step are in quarantine"]
         mean = self._mean_loss if self._mean_loss is not None else row["loss"]
         trend = "↓" if row["loss"] < 0.99 * mean else "↑" if row["loss"] > 1.01 * mean else "→"
         self._mean_loss = 0.8 * mean + 0.2 * row["loss"]
         rate = row["tokens"] / row["seconds"] if row["seconds"] else 0.0
         memory = row["peak_bytes"] / 2**30
-        return (
-            f"loss {row['loss']:.4f} {trend}  grad norm {row['grad_norm']:.3f}  lr {row['lr']:.1e}  {rate:,.0f} tokens/s  {memory:.2f} GiB"
-        )
+        loss, speed = f"loss {row['loss']:.4f} {trend}", f"{rate:,.0f} {self._per_second}/s"
+        return [loss, speed, f"lr {row['lr']:.1e}", f"grad norm {row['grad_norm']:.3f}", f"{memory:.2f} GiB"]
 
     def _tell_events(self) -> None:
         """Say what the trainer and the writer have journalled since the last look."""
