@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ import pytest
 from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import ModelFacts, read_model
-from holdfast.core.files import Json
+from holdfast.core.files import Json, read_lines
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.plan import Plan, RunPlan, write_plan
+from holdfast.core.run.plan import Plan, RunPlan, Seconds, write_plan
 from holdfast.mind.duration import Ahead, Past, duration, remaining
 from holdfast.supervisor import past_runs, run_plan, tracing
 from holdfast.supervisor.past_runs import remember, taught, timed
 from holdfast.supervisor.planning import Planned
 from holdfast.supervisor.workload import workload
 from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import between, costs
 
 HOUR = 3600.0
 AHEAD = Ahead(tokens=360_000, checked=0, work=1e9, precision="fp32")  # at 100 tokens a second, an hour
@@ -34,10 +36,12 @@ def _past(alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: floa
 @pytest.mark.parametrize(
     ("runs", "probed", "expected", "says"),
     [
-        ([_past()], None, (30 + HOUR / 1.1, 30 + HOUR, 30 + HOUR / 0.8), "as a run of this shape took here; no failure is expected"),
-        ([_past(), _past(rate=50.0)], None, (30 + HOUR / 1.1, 30 + HOUR / 0.75, 30 + HOUR / 0.4), "as 2 runs of this shape"),
-        ([_past(alike=False, work=2e9)], None, (30 + HOUR / 4, 30 + HOUR / 2, 30 + HOUR), "another shape here, a factor of two"),
-        ([], 3e11, (HOUR / 3, HOUR, HOUR / 0.3), "that the doctor measured and a tenth of it"),
+        ([_past()], None, (15 + HOUR / 1.1, 30 + HOUR, 60 + HOUR / 0.8), "as a run of this shape took here"),
+        ([_past(), _past(rate=50.0)], None, (15 + HOUR / 1.1, 30 + HOUR / 0.75, 60 + HOUR / 0.4), "as 2 runs of this shape"),
+        ([_past()] * 3, None, (30 + HOUR / 1.1, 30 + HOUR, 30 + HOUR / 0.8), "as 3 runs of this shape"),
+        ([_past(alike=False, work=2e9)], None, (7.5 + HOUR / 4, 30 + HOUR / 2, 120 + HOUR), "another shape here, a factor of two"),
+        ([], 3e11, (5 + HOUR / 3, 30 + HOUR, 120 + HOUR / 0.3), "loading and evaluating was never timed here, 5 s to 2 min are allowed"),
+        ([_past(False, precision="bf16")], 3e11, (15 + HOUR / 3, 30 + HOUR, 60 + HOUR / 0.3), "the doctor measured and a tenth of it"),
         ([_past(alike=False, precision="bf16")], None, None, "is unknown: no run has ended on this machine"),
         ([], None, None, "is unknown: no run has ended on this machine"),
     ],
@@ -48,11 +52,55 @@ def test_wall_time_rests_on_what_was_measured(runs: list[Past], probed: float | 
     assert (seconds and (seconds.low, seconds.likely, seconds.high)) == (expected and pytest.approx(expected, abs=0.1))
 
 
-def test_failures_are_expected_as_often_as_they_came() -> None:
-    calm, _ = duration(AHEAD, [_past()], None)
-    troubled, basis = duration(AHEAD, [_past(lost=360.0)], None)
-    assert calm and troubled and troubled.likely == pytest.approx(1.1 * calm.likely, rel=1e-4) and "failures took 10.0% of it" in basis
-    assert troubled.high > 1.2 * calm.high, "the range allows for twice as many"
+def test_failures_are_expected_as_often_as_they_came_where_enough_was_seen_to_tell() -> None:
+    calm, _ = duration(AHEAD, [_past()] * 3, None)
+    troubled, basis = duration(AHEAD, [_past(lost=360.0)] * 3, None)
+    assert calm and troubled and troubled.likely == pytest.approx(1.1 * calm.likely, rel=1e-4)
+    assert basis.endswith("in earlier runs here failures took 10% of the time, and as much is counted on")
+    assert troubled.high == pytest.approx(1.2 * calm.high, rel=1e-4), "the range allows for twice as many"
+
+
+@pytest.mark.parametrize("lost", [60.0, 2 * HOUR])
+def test_one_bad_run_says_nothing_of_later_ones(lost: float) -> None:
+    """What made it fail may have been mended, as a learning rate that was too high."""
+    calm, good = _past(), _past(rate=100.0)
+    bad = dataclasses.replace(_past(rate=1.0, lost=lost), begin=HOUR)
+    for alone, beside in (([calm, good], [calm, bad, good]), ([dataclasses.replace(bad, lost=0.0)], [bad])):
+        assert duration(AHEAD, beside, None) == duration(AHEAD, alone, None)
+    seconds, basis = duration(AHEAD, [dataclasses.replace(bad, lost=2 * HOUR)] * 3, None)
+    assert seconds and "failures took 100% of the time" in basis, "no share is above all of it"
+
+
+def test_a_run_whose_first_starts_failed_took_no_longer_to_load(cache: Path, tmp_path: Path) -> None:
+    events = [{"event": "run_created", "seconds": 1.0, "time": 801.0}]
+    events += [{"event": "attempt_started", "time": float(time)} for time in (801, 900, 995)]
+    _ended(tmp_path / "a", 6000, events, lost=500.0)
+    (row,) = read_lines(cache / past_runs._FILE)
+    assert (row["begin"], row["lost"]) == (7.0, 49.0), "no more was lost than the run took"
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ((26.2, 26.3, 26.4), "about 26 s"),
+        ((40.0, 60.0, 300.0), "40 s to 5 min, likely 60 s"),
+    ],
+)
+def test_a_range_is_told_where_there_is_one(times: tuple[float, float, float], says: str) -> None:
+    assert between(Seconds(low=times[0], likely=times[1], high=times[2])) == says
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ((1.0, 8.0, 20.0), "less than 0.01"),
+        ((1.0, 8.0, 7200.0), "less than 0.01 to 1.00, likely less than 0.01"),
+        ((HOUR, 2 * HOUR, 3 * HOUR), "0.50 to 1.50, likely 1.00"),
+        ((0.0, 0.0, 0.0), "0.00 to 0.00, likely 0.00"),
+    ],
+)
+def test_a_small_price_is_not_nothing(times: tuple[float, float, float], says: str) -> None:
+    assert costs(0.5, Seconds(low=times[0], likely=times[1], high=times[2])) == says
 
 
 def test_what_is_left_follows_from_how_the_last_steps_went() -> None:
@@ -82,7 +130,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def _ended(folder: Path, peak: int) -> None:
+def _ended(folder: Path, peak: int, events: Sequence[Json] = (), lost: float = 0.0) -> None:
     """A run of 20 steps, 1 s and 100 tokens each, as far as what is kept of it goes."""
     run = RunFolder(folder)
     folder.mkdir()
@@ -91,7 +139,9 @@ def _ended(folder: Path, peak: int) -> None:
     run.machine_file.write_text(json.dumps(MACHINE))
     rows = [{"step": step, "tokens": 100, "seconds": 1.0, "time": 1000.0 + 2 * step} for step in range(1, 21)]
     run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    remember(run, CONFIG, {"peak_bytes": peak, "wall_seconds": 49.0, "incidents": []}, Terminal(to_stderr=True, quiet=True))
+    run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    summary = {"peak_bytes": peak, "wall_seconds": 49.0, "incidents": [{"seconds_to_recover": lost}] if lost else []}
+    remember(run, CONFIG, summary, Terminal(to_stderr=True, quiet=True))
 
 
 def test_a_plan_never_says_less_than_a_run_of_its_shape_took_here(cache: Path, tmp_path: Path) -> None:

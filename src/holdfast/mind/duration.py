@@ -8,8 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.core.run.plan import Params, Seconds
+from holdfast.core.units import span
 
 _OTHER_SIZE = 2.0  # range either way where only runs of other shapes are known: small matrices are multiplied more slowly than large ones
+_FEW_RUNS = 2.0  # range either way of loading and evaluating, which one run shows once
+_MANY = 3  # runs
+_LONG = 10 * 3600.0  # seconds of runs, after which their failures are a rate
+_UNTIMED = (5.0, 30.0, 120.0)  # seconds of loading and evaluating that are allowed where no run showed them: least, likely, most
 _ENOUGH = 5  # steps that were seen, before anything is said of those to come
 _LEAST, _LIKELY = 0.1, 1 / 3  # of the probe's own rate, which training comes to: 30 to 50 % are reported of large models
 
@@ -53,45 +58,56 @@ def duration(ahead: Ahead, runs: Sequence[Past], probed: float | None) -> tuple[
     """(wall time, what it rests on); None where nothing is known. probed: operations a second of products in this precision."""
     same = [run for run in runs if run.alike]
     others = [run for run in runs if not run.alike and run.precision == ahead.precision]
+    known, range_ = _calm(same or others), 1.0
     if same:
-        rates = (statistics.median(run.rate[0] for run in same), min(run.rate[1] for run in same), max(run.rate[2] for run in same))
-        basis = "as a run of this shape took here" if len(same) == 1 else f"as {len(same)} runs of this shape took here"
+        rates = (statistics.median(run.rate[0] for run in known), min(run.rate[1] for run in known), max(run.rate[2] for run in known))
+        basis = "as a run of this shape took here" if len(known) == 1 else f"as {len(known)} runs of this shape took here"
     elif others:
-        near = min(others, key=lambda run: abs(math.log(run.work / ahead.work)))
-        rate = near.rate[0] * near.work / ahead.work
-        rates = (rate, rate / _OTHER_SIZE, rate * _OTHER_SIZE)
+        near = min(known, key=lambda run: abs(math.log(run.work / ahead.work)))
+        rates, range_ = (near.rate[0] * near.work / ahead.work,) * 3, _OTHER_SIZE
         basis = "judged by a run of another shape here, a factor of two either way"
     elif probed:
+        known = _calm(runs)
         rates = (probed * _LIKELY / ahead.work, probed * _LEAST / ahead.work, probed / ahead.work)
-        basis = "between the rate of products that the doctor measured and a tenth of it; loading, saving and failures are not counted"
+        basis = "between the rate of products that the doctor measured and a tenth of it; failures are not counted"
     else:
         return None, "how long it takes is unknown: no run has ended on this machine, and the doctor's probe of speed is not at hand"
-    known = same or others
-    parts = [_whole(ahead, rate, known) for rate in (rates[2], rates[0], rates[1])]
-    if known:
-        basis += _failures(known)
-    return Seconds(low=round(parts[0], 1), likely=round(parts[1], 1), high=round(parts[2] + _expected(parts[2], known), 1)), basis
+    least, likely, most = _beside_steps(known)
+    if not known:
+        basis += f"; loading and evaluating was never timed here, {span(least)} to {span(most)} are allowed for it"
+    steps, beside = ahead.tokens + ahead.checked / 2, 1 + (statistics.median(run.beside for run in known) if known else 0.0)
+    share = _failures(same or others)
+    if share:
+        basis += f"; in earlier runs here failures took {share:.0%} of the time, and as much is counted on"
+    low = (least + steps / rates[2] * beside) / range_
+    middle = (likely + steps / rates[0] * beside) * (1 + share)
+    high = (most + steps / rates[1] * beside) * (1 + 2 * share) * range_
+    return Seconds(low=round(low, 1), likely=round(middle, 1), high=round(high, 1)), basis
 
 
-def _whole(ahead: Ahead, rate: float, runs: Sequence[Past]) -> float:
-    """Seconds of it all at `rate` tokens a second."""
-    steps = (ahead.tokens + ahead.checked / 2) / rate
+def _calm(runs: Sequence[Past]) -> Sequence[Past]:
+    """Those without failures, where there are any: what a failure took blurs what loading took."""
+    return [run for run in runs if not run.lost] or runs
+
+
+def _beside_steps(runs: Sequence[Past]) -> tuple[float, float, float]:
+    """Seconds before the first step and after the last: least, likely, most. What few runs took is no range yet: half to twice as much."""
     if not runs:
-        return steps
-    begin, end = statistics.median(run.begin for run in runs), statistics.median(run.end for run in runs)
-    whole = begin + steps * (1 + statistics.median(run.beside for run in runs)) + end
-    return whole + _expected(whole, runs)
+        return _UNTIMED
+    took = [run.begin + run.end for run in runs]
+    range_ = _FEW_RUNS if len(took) < _MANY else 1.0
+    return min(took) / range_, statistics.median(took), max(took) * range_
 
 
-def _expected(seconds: float, runs: Sequence[Past]) -> float:
-    """Seconds that failures are expected to take, as often as they came."""
+def _failures(runs: Sequence[Past]) -> float:
+    """The share of wall time that failures are expected to take, as often as they came; 0 where too little was seen to tell.
+
+    A run or two that failed may have had a cause that was mended since, as a learning rate that was too high.
+    """
     wall = sum(run.wall for run in runs)
-    return seconds * sum(run.lost for run in runs) / wall if wall else 0.0
-
-
-def _failures(runs: Sequence[Past]) -> str:
-    share = _expected(1.0, runs)
-    return f"; failures took {share:.1%} of it, and are expected to" if share else "; no failure is expected, because none was seen"
+    if len([run for run in runs if run.lost]) < _MANY and wall < _LONG:
+        return 0.0
+    return sum(min(run.lost, run.wall) for run in runs) / wall if wall else 0.0
 
 
 def remaining(seen: Sequence[tuple[int, float]], steps: int) -> Seconds | None:
@@ -109,5 +125,5 @@ def remaining(seen: Sequence[tuple[int, float]], steps: int) -> Seconds | None:
         return None
     likely = (ended - began) / (last - first)
     low, *_, high = statistics.quantiles(paces, n=10)
-    low, high = max(0.0, min(low, likely)), max(high, likely)
+    low, high = min(max(low, min(paces)), likely), max(min(high, max(paces)), likely)  # no pace that was not seen
     return Seconds(low=round(steps * low, 1), likely=round(steps * likely, 1), high=round(steps * high, 1))

@@ -87,12 +87,16 @@ def _took(run: RunFolder, summary: Json) -> Json | None:
     tokens, seconds = sum(row["tokens"] for row in rows), sum(row["seconds"] for row in rows)
     tenths = statistics.quantiles([row["tokens"] / row["seconds"] for row in rows], n=10)
     rate = tokens / seconds
-    lost = sum(one["seconds_to_recover"] or 0 for one in summary["incidents"])
     between = rows[-1]["time"] - rows[0]["time"] + rows[0]["seconds"]
+    lost = min(sum(one["seconds_to_recover"] or 0 for one in summary["incidents"]), wall)  # several may be recovered from at once
     end = next((event["seconds"] for event in run.events() if event["event"] == "final_evaluation_ended"), 0.0)
+    created = next((event["seconds"] for event in run.events() if event["event"] == "run_created"), 0.0)
+    starts = [event["time"] for event in run.events() if event["event"] == "attempt_started" and event["time"] <= rows[0]["time"]]
+    # of the process that did the first step alone: what others lost before it is no loading
+    begin = rows[0]["time"] - rows[0]["seconds"] - starts[-1] + created if starts else wall - between - end
     return {
         "rate": [rate, min(rate, tenths[0]), max(rate, tenths[-1])],
-        "begin": max(0.0, wall - between - end),
+        "begin": max(0.0, begin),
         "end": end,
         "beside": max(0.0, (between - lost) / seconds - 1),
         "wall": wall,

@@ -112,7 +112,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
     terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
     if plan.seconds:
-        terminal.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1]}")
+        terminal.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1].removeprefix('wall time ')}")
 
 
 def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:

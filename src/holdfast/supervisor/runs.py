@@ -87,11 +87,16 @@ def entry(standing: Standing) -> Json:
 
 
 def _left(standing: Standing) -> Seconds | None:
-    """How long a run that is going still takes, as its last steps went; None where it is not going, or nobody can tell."""
+    """How long a run that is going still takes, as the last steps of its process went; None where it is not going, or nobody can tell.
+
+    Between two processes there may lie a failure, or a night in which nobody trained: neither is a pace of steps.
+    """
     if standing.state != "running" or standing.steps is None:
         return None
     rows = [row for row in newest_lines(standing.run.steps_file, _LOOKED_AT) if isinstance(row.get("time"), float)]
-    seen = [(row["step"], row["time"]) for row in rows if isinstance(row.get("step"), int)]
+    seen = [
+        (row["step"], row["time"]) for row in rows if isinstance(row.get("step"), int) and row.get("attempt") == rows[-1].get("attempt")
+    ]
     return remaining(seen, standing.steps - standing.step)
 
 

@@ -9,7 +9,7 @@ from holdfast.core.inert import inert
 from holdfast.core.run.plan import Plan
 from holdfast.core.units import gib
 from holdfast.mind.demand import Demand
-from holdfast.ui.words import between
+from holdfast.ui.words import between, costs
 
 WORDS = {
     "weights": "frozen weights",
@@ -51,8 +51,7 @@ class PlanView:
         if plan.seconds:
             self._say(f"wall time {between(plan.seconds)}")
             if price is not None:
-                low, likely, high = (price * seconds / 3600 for seconds in (plan.seconds.low, plan.seconds.likely, plan.seconds.high))
-                self._say(f"at {price:,.2f} an hour: {low:,.2f} to {high:,.2f}, likely {likely:,.2f}")
+                self._say(f"at {price:,.2f} an hour: {costs(price, plan.seconds)}")
         for reason in plan.reasons:
             self._say(f"  - {reason}")
         if plan.alternatives:

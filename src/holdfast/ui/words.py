@@ -143,4 +143,14 @@ def what_is_trained(adapter: Adapter) -> str:
 
 def between(time: Seconds) -> str:
     """A range of time, and what of it is likely."""
-    return f"{span(time.low)} to {span(time.high)}, likely {span(time.likely)}"
+    low, likely, high = span(time.low), span(time.likely), span(time.high)
+    return f"about {likely}" if low == high else f"{low} to {high}, likely {likely}"
+
+
+def costs(price: float, time: Seconds) -> str:
+    """What a range of time costs at a price of an hour; sums below a hundredth are not told as nothing."""
+    least, likely, most = (price * seconds / 3600 for seconds in (time.low, time.likely, time.high))
+    if 0 < most < 0.005:
+        return "less than 0.01"
+    low = "less than 0.01" if 0 < least < 0.005 else f"{least:,.2f}"
+    return f"{low} to {most:,.2f}, likely {'less than 0.01' if 0 < likely < 0.005 else f'{likely:,.2f}'}"
