@@ -20,7 +20,7 @@ from holdfast.book import cards_of
 from holdfast.mind.counters import Counter
 from holdfast.mind.next_try import Try, next_try
 from holdfast.mind.pace import Pace
-from holdfast.mind.resuming import changed, checkpoints_of, known_by, resumed
+from holdfast.mind.resuming import changed, checkpoints_of, known_by, resumed, says_unknown
 from holdfast.world.checkpoints.newest import newest_whole
 from holdfast.world.checkpoints.proof import prove
 from holdfast.world.checkpoints.tensors import NotWhole
@@ -173,6 +173,22 @@ def test_a_command_is_known_and_told_to_go_on_in_its_own_words(command: str, car
     assert shlex.join(resumed(words, found, "CK")) == goes_on.replace("RESUME", "--resume_from_checkpoint")
 
 
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [
+        ("t.py: error: unrecognized arguments: --resume_from_checkpoint out/checkpoint-2", True),
+        ("Error: No such option: --resume-from-checkpoint (Possible options: --resume)", True),
+        ("ValueError: Some specified arguments are not used by the HfArgumentParser: ['--resume_from_checkpoint', 'out']", True),
+        ("FATAL Flags parsing error: Unknown command line flag 'resume_from_checkpoint'. Did you mean: resume ?", True),
+        ("t.py: error: unrecognized arguments: --learning_rte 3", False),
+        ("t.py: error: unrecognized arguments: --no_resume_from_checkpoint", False),
+        ("loading weights, --resume_from_checkpoint out/checkpoint-2", False),
+    ],
+)
+def test_a_program_that_does_not_know_an_option_says_so_in_its_parsers_words(line: str, unknown: bool) -> None:
+    assert says_unknown(["usage: t.py [-h]", line], "--resume_from_checkpoint") is unknown
+
+
 def test_a_remedy_is_an_argument_of_the_commands_own() -> None:
     cards, remedies = cards_of("launchers"), cards_of("remedies")
     words = shlex.split("python t.py --output_dir o --per_device_train_batch_size 1")
@@ -190,6 +206,8 @@ def test_a_remedy_is_an_argument_of_the_commands_own() -> None:
         ("Step 1: read the manual\n", None, None),
         ("{'loss': 2.1, 'epoch': 0.5}\n", None, None),
         ("iter: 10\niter: 20\niter: 30\n", 30, None),
+        ("step 1/9\nstep 2/9\nstep 3/9\nstep 4/9\n", 4, 9),
+        ("step 2/9\nstep 3/9\nstep 4/9\neval step 1/2\n", 4, 9),
     ],
 )
 def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, total: int | None) -> None:

@@ -94,6 +94,22 @@ def test_a_trainer_script_that_dies_goes_on_from_its_newest_whole_checkpoint(
     assert (tmp_path / "out/checkpoint-8/trainer_state.json").exists()
 
 
+def test_a_script_without_an_option_to_go_on_begins_anew_and_that_is_remembered(tmp_path: Path) -> None:
+    words = trainer("kill:5:1,kill:5:3", "--no_resume")
+    summary = run(tmp_path, "--retries", 1, words=words, code=3)
+    assert resumed(tmp_path) == [None, "out/checkpoint-4", None], "it is asked once"
+    assert "it does not know --resume_from_checkpoint, which was added to it" in summary["told"]
+    assert "attempt 3: started from its beginning; out/checkpoint-4 is there, and the command takes no option" in summary["told"]
+    summary = run(tmp_path, words=words)
+    assert resumed(tmp_path)[3:] == [None] and summary["status"] == "finished" and summary["steps"] == 8
+    assert summary["steps_computed_twice"] == 10
+
+
+def test_all_that_was_written_before_its_end_counts_as_progress(tmp_path: Path) -> None:
+    summary = run(tmp_path, words=["sh", "-c", "for n in 1 2 3 4; do echo step $n/10; done; printf 'step 5/10'; exit 1"], code=3)
+    assert (summary["steps"], summary["total_steps"], summary["attempts"]) == (5, 10, 3)
+
+
 def test_weights_that_are_not_finite_are_no_good_end_whatever_the_exit_code(tmp_path: Path) -> None:
     summary = run(tmp_path, words=trainer("blind:8:1"))
     assert "ended with exit code 0, but its newest checkpoint is not whole: checkpoint-8: " in summary["told"]

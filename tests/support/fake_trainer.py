@@ -1,6 +1,7 @@
 """Behaves as a script of transformers' Trainer does on the outside, in milliseconds: --output_dir, checkpoint-N, a bar, a resume flag.
 
 --faults KIND:STEP:CALL[,...]: what happens after STEP in the CALL-th start (* for each). Each start is a line of calls.txt.
+--no_resume: it has no option to go on.
 """
 
 import argparse
@@ -14,16 +15,18 @@ from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--output_dir", default="out")
-parser.add_argument("--resume_from_checkpoint")
+if "--no_resume" not in sys.argv:
+    parser.add_argument("--resume_from_checkpoint")
 parser.add_argument("--max_steps", type=int, default=8)
 parser.add_argument("--save_steps", type=int, default=2)
 parser.add_argument("--per_device_train_batch_size", type=int, default=8)
 parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
 parser.add_argument("--step_s", type=float, default=0.03)
 parser.add_argument("--faults", default="")
-given = parser.parse_args()
+parser.add_argument("--no_resume", action="store_true")
 with open("calls.txt", "a") as calls:
     calls.write(" ".join(sys.argv[1:]) + "\n")
+given = parser.parse_args()
 call = len(Path("calls.txt").read_text().splitlines())
 out = Path(given.output_dir)
 
@@ -71,7 +74,7 @@ def happen(kind: str, step: int) -> None:
 
 
 begin = 0
-if given.resume_from_checkpoint:
+if getattr(given, "resume_from_checkpoint", None):
     begin = json.loads((Path(given.resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
 for step in range(begin + 1, given.max_steps + 1):
     time.sleep(given.step_s)

@@ -28,7 +28,9 @@ def summarise_command(
     launches = {number: launch | ({"resumed_step": went_on[number]} if number in went_on else {}) for number, launch in launches.items()}
     wall = wall_seconds(launches, endings, {row["attempt"]: row["time"] for row in progress})
     losses = [row["loss"] for row in progress if row.get("loss") is not None]
-    useful = useful_seconds(progress, launches)
+    refused = {event["attempt"] for event in events if event["event"] == "option_unknown"}  # they ended before they began to train
+    trained = {number: launch for number, launch in launches.items() if number not in refused}
+    useful = useful_seconds(progress, trained)
     return {
         **dict.fromkeys(_UNKNOWN),
         "status": status,
@@ -43,7 +45,7 @@ def summarise_command(
         "attempts": len(launches),
         "incidents": incidents(progress, events, wrecks),
         "checkpoints_set_aside": [event["now"] for event in events if event["event"] == "checkpoint_set_aside"],
-        "steps_computed_twice": computed_twice(progress, launches),
+        "steps_computed_twice": computed_twice(progress, trained),
         "steps_dropped": sum(event["count"] for event in events if event["event"] == "gradients_dropped")
         if _has_callback(events)
         else None,

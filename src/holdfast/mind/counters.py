@@ -19,6 +19,7 @@ class Counter:
         self.step: int | None = None
         self.total: int | None = None
         self._rest = ""
+        self._bars = 0  # the longest bar's total, 0: there is none
         self._told: tuple[int, int] | None = None  # (number beside a word, how often it grew)
 
     def feed(self, text: str) -> None:
@@ -30,15 +31,21 @@ class Counter:
         if self._rest.endswith("]") or self._rest.endswith("}"):  # a bar is ended by the next one's \r
             self._look(self._rest)
 
+    def end(self) -> None:
+        """Nothing follows: look at a last line that was not ended, too."""
+        self._look(self._rest)
+        self._rest = ""
+
     def _look(self, line: str) -> None:
         if self.own is not None:
             if found := self.own.search(line):
                 self._take(found[1], found[2] if self.own.groups > 1 else None)
         elif bar := _BAR.match(line):
             name, total = bar[1].strip(), int(bar[3])
-            if (not name or _OF_TRAINING.search(name)) and total >= (self.total or 0):  # an evaluation's is shorter
+            if (not name or _OF_TRAINING.search(name)) and total >= self._bars:  # an evaluation's is shorter
+                self._bars = total
                 self._take(bar[2], bar[3])
-        elif self.total is None and (word := _WORDS.search(line)):
+        elif not self._bars and (word := _WORDS.search(line)) and int(word[2] or 0) >= (self.total or 0):
             self._take_word(int(word[1]), word[2])
 
     def _take(self, step: str | None, total: str | None) -> None:

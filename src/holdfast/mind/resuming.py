@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.cards.launcher import LauncherCard, given, place_of, with_argument
 from holdfast.core.cards.remedy import RemedyCard
+
+# argparse, click, HfArgumentParser, absl, tyro, fire, getopt and OmegaConf, of an option that they do not know
+_UNKNOWN_OPTION = re.compile(
+    r"unrecogni[sz]ed (?:arguments?|options?)|no such option|not used by the HfArgumentParser"
+    r"|unknown (?:command[- ]line )?(?:flag|option|arg)|could not consume arg|option \S+ not recogni[sz]ed|is not in struct",
+    re.IGNORECASE,
+)
 
 
 def known_by(words: Sequence[str], cards: Mapping[str, LauncherCard]) -> LauncherCard | None:
@@ -30,6 +38,19 @@ def resumes_by(words: Sequence[str], card: LauncherCard | None) -> str | None:
         return None
     used = next((name for name in card.resume if place_of(words, name) is not None), None)
     return used or (None if card.resume_only_given or not card.resume else card.resume[0])
+
+
+def added_by(words: Sequence[str], card: LauncherCard | None) -> str | None:
+    """The flag that `resumed` adds to this command; None where it replaces one that stands there, or there is none."""
+    flag = resumes_by(words, card)
+    return None if flag is None or place_of(words, flag) is not None else flag
+
+
+def says_unknown(lines: Sequence[str], flag: str) -> bool:
+    """Whether a program's last lines say that it does not know an option, in its parser's words."""
+    words = "[-_]".join(map(re.escape, re.split("[-_]", flag.lstrip("-"))))
+    name = re.compile(rf"(?<![\w-])-{{0,2}}{words}(?![\w-])")
+    return any(_UNKNOWN_OPTION.search(line) and name.search(line) for line in lines)
 
 
 def resumed(words: Sequence[str], card: LauncherCard | None, checkpoint: str | None) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def _taken_up(folder: RunFolder, command: Command) -> Command:
         if (begun.argv, begun.folder) != (command.argv, command.folder):
             text = f"{folder.path} is the run of another command: {' '.join(begun.argv)[:200]} (in {begun.folder})"
             raise Stop(USAGE, text, "give that one, or another folder with --run DIR")
-        command = replace(command, there=begun.there)
+        command = replace(command, there=begun.there, unknown_option=begun.unknown_option)
     write_command(folder, command)
     return command
 

@@ -17,7 +17,8 @@ class Command:
     argv: as its user gave it; folder: where it is started. launcher: id of the card it is known by. checkpoints: the folder of its
     checkpoints, as its user or its arguments name it. progress: a regular expression or a file. retries: most restarts, None:
     as long as it makes progress. hang_s: seconds of silence, at least. stop_s: seconds between being asked to stop and SIGKILL.
-    there: checkpoints that were there before, with their time of change: another run's.
+    there: checkpoints that were there before, with their time of change: another run's. unknown_option: the option to go on that was
+    added to it and that it said it does not know; it is added no more.
     """
 
     argv: tuple[str, ...]
@@ -31,6 +32,7 @@ class Command:
     tries: bool = False
     callback: bool = False
     there: dict[str, int] = field(default_factory=dict)
+    unknown_option: str = ""
 
     @property
     def place(self) -> Path | None:

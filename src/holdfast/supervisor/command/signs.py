@@ -63,6 +63,13 @@ class Signs:
         self.step = step if step is not None else self.step
         return Seen(self.step, total, source, stepped, printed or self._file_grew() or self._beat != beat, self._worked(pid))
 
+    def last(self) -> Seen:
+        """What the attempt shows now that it has ended and nothing follows: all of it is looked at once more."""
+        self._read_output()
+        self.counter.end()
+        self._seldom = 0.0
+        return self.look(None)
+
     def _told(self) -> tuple[int | None, int | None, str | None]:
         pulse = self.pulse()
         self._beat = pulse.get("time") if pulse is not None else None

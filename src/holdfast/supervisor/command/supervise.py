@@ -15,19 +15,19 @@ from holdfast.book import cards_of
 from holdfast.core.cards.launcher import LauncherCard
 from holdfast.core.files import append_line, last_line, read_json
 from holdfast.core.run.attempt import Orders, closed_attempts, orders_of
-from holdfast.core.run.command import Command
+from holdfast.core.run.command import Command, write_command
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import FULL_DISK_BYTES, Diagnosis, Ending, Wreck
 from holdfast.mind.diagnose import diagnose_wreck
 from holdfast.mind.moves import GiveUp, Move, Resume, Stop
 from holdfast.mind.next_try import NextTry, Try, next_try
 from holdfast.mind.pace import Pace
-from holdfast.mind.resuming import resumed, resumes_by
+from holdfast.mind.resuming import added_by, resumed, resumes_by, says_unknown
 from holdfast.supervisor.command import attempts
 from holdfast.supervisor.command.environment import environment_of
 from holdfast.supervisor.command.remedies import Remedies
 from holdfast.supervisor.command.signs import Seen, Signs
-from holdfast.supervisor.command.states import States
+from holdfast.supervisor.command.states import State, States
 from holdfast.supervisor.records import record
 from holdfast.world.evidence import collect, free_bytes
 from holdfast.world.gpu_memory import gpu_memory
@@ -84,7 +84,7 @@ class CommandSupervisor:
     def __init__(self, run: RunFolder, command: Command, view: CommandView) -> None:
         self.run, self.command, self.view = run, command, view
         cards: dict[str, LauncherCard] = cards_of("launchers")
-        self.card = cards.get(command.launcher or "")
+        self.card = _without(cards.get(command.launcher or ""), command.unknown_option)
         self.states = States(run, command, self.card, view.tell)
         self.remedies = Remedies(run, command, self.card)
         self.session = uuid.uuid4().hex
@@ -110,7 +110,9 @@ class CommandSupervisor:
         return self._start()
 
     def _start(self) -> Attempt:
-        state = self.states.to_go_on_from() if self.run.attempts() else None
+        found = self.states.to_go_on_from() if self.run.attempts() else None
+        # a command that has said that it takes no option begins anew, but for what its callback loads
+        state = found if self.command.callback or not self.command.unknown_option else None
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
         environment = environment_of(self.command, state.path if state else None, self.states.snapshot)
@@ -118,6 +120,7 @@ class CommandSupervisor:
             "session": self.session,
             "resumed_from": state.name if state else None,
             "resumed_step": state.step if state else None,
+            "added_option": added_by(self.command.argv, self.card) if state else None,
             "stands_at": self.states.stands_at(),
             "remedy": told.name,
             "terminal": _terminal_size(),
@@ -127,16 +130,17 @@ class CommandSupervisor:
         if attempt.number > 1:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
-            self.view.tell(f"attempt {attempt.number}: {self._how(name, state is not None)}")
+            self.view.tell(f"attempt {attempt.number}: {self._how(name, found)}")
         self.view.follow(attempt, False)
         cards_of("failures")  # read while the command starts
         return attempt
 
-    def _how(self, name: str, checkpoint: bool) -> str:
+    def _how(self, name: str, there: State | None) -> str:
         """How an attempt begins, in words, and what would let the next one go on where it cannot."""
-        if checkpoint and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
-            return f"started again; {name} is there, and the command takes no option to go on from it (a Trainer does with --callback)"
-        if not checkpoint and not self.command.callback and self.command.checkpoints is None:
+        if there and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
+            begins = "started from its beginning" if self.command.unknown_option else "started again"
+            return f"{begins}; {there.name} is there, and the command takes no option to go on from it (a Trainer does with --callback)"
+        if not there and not self.command.callback and self.command.checkpoints is None:
             return f"going on from {name}: where it saves is not known (--checkpoints DIR tells, for a Trainer --callback)"
         return f"going on from {name}"
 
@@ -155,7 +159,7 @@ class CommandSupervisor:
             return self.view.wish()
 
         ending = attempts.watch(attempt, self.run, self.command, signs, pace, tick)
-        self.seen = signs.look(None)
+        self.seen = signs.last()
         self._note(attempt, self.seen, signs, at_once=True)
         self._hangs = self._hangs + 1 if ending.kind == "hang" else 0
         self.command = self.states.learn(attempt)
@@ -201,6 +205,9 @@ class CommandSupervisor:
             self.states.snapshot.unlink(missing_ok=True)
         else:
             self.states.keep(attempt)
+        if not stop and (option := self._refused(attempt, wreck)):
+            self._give_up_option(attempt, option)
+            return NextTry("again", f"{ending.words()}: it does not know {option}, which was added to it; it is added no more")
         tries = self._history(wreck, diagnosis, from_outside=ending.from_outside or asked)
         left = ending.facts.get("left") or [] if ending.kind == "finished" else []
         step = self.seen.step if self.seen else None
@@ -227,6 +234,19 @@ class CommandSupervisor:
             self.remedies.take(diagnosis.cause)
         return move
 
+    def _refused(self, attempt: Attempt, wreck: Wreck) -> str:
+        """The option to go on that was added and that the command says it does not know; empty where it says no such thing."""
+        orders = orders_of(attempt.folder) or Orders({})
+        option = str(orders.facts.get("added_option") or "")
+        return option if option and wreck.ending.kind == "error" and says_unknown(wreck.lines, option) else ""
+
+    def _give_up_option(self, attempt: Attempt, option: str) -> None:
+        """Remember with the run that its command takes no option to go on."""
+        self.command = self.states.command = replace(self.command, unknown_option=option)
+        self.card = _without(self.card, option)
+        write_command(self.run, self.command)
+        self.run.event("option_unknown", attempt=attempt.number, option=option)
+
     def _cut_short(self, attempt: Attempt, ending: Ending) -> str:
         """Why an exit code of 0 was no end of the training, as the callback tells; empty where it was, or nobody knows."""
         pulse = read_json(attempt.folder / "pulse.json") or {}
@@ -248,9 +268,12 @@ class CommandSupervisor:
     def _history(self, wreck: Wreck, diagnosis: Diagnosis, from_outside: bool) -> list[Try]:
         """The ended attempts since the run was last given up or stopped, this one last."""
         found: list[tuple[Orders, str, str, bool, str]] = []
+        ours = {event["attempt"] for event in self.run.events() if event["event"] == "option_unknown"}  # our doing, nobody else's
         for number, end in closed_attempts(self.run):
             if not end.goes_on:
                 found.clear()
+                continue
+            if number in ours:
                 continue
             orders = orders_of(self.run.attempt(number)) or Orders({})
             found.append((orders, end.cause, end.ending.words(), end.ending.from_outside, str(orders.facts.get("remedy") or "")))
@@ -270,6 +293,11 @@ class CommandSupervisor:
         else:
             told = Stop()
         record(self.run, wreck, diagnosis, told, None)
+
+
+def _without(card: LauncherCard | None, option: str) -> LauncherCard | None:
+    """The card of a command that does not know its option to go on."""
+    return card.model_copy(update={"resume": ()}) if card is not None and option else card
 
 
 def row_due(now: float, last: float, began: float) -> bool:
