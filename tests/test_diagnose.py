@@ -322,8 +322,25 @@ def test_a_run_folder_explains_itself(tmp_path: Path) -> None:
     answer = ask(tmp_path)
     assert (answer["cause"], answer["clues"][0]["line"]) == ("gpu_out_of_memory", 2)
     assert [attempt["cause"] for attempt in answer["attempts"]] == ["nonfinite_numerics", "gpu_out_of_memory"]
-    (tmp_path / "summary.json").write_text('{"status": "finished"}')
-    assert ask(tmp_path)["cause"] == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("known", "cause", "says"),
+    [
+        ({}, "unknown", "nothing is known of its loss"),
+        ({"loss": {"first": None, "last": None}, "steps": 3}, "unknown", "The run is finished, 3 steps; nothing is known of its loss"),
+        ({"loss": {"first": 3.0, "last": 2.0}, "doubt": "checkpoint-8: cut"}, "unknown", "checkpoint is not whole: checkpoint-8: cut"),
+        ({"loss": {"first": 2.0, "last": 3.0}, "steps": 4}, "unknown", "loss 2 -> 3: higher than it began"),
+        ({"loss": {"first": 3.0, "last": 2.0}, "steps": 4}, "healthy", "loss 3 -> 2, and no failure was seen"),
+        ({"loss": {"first": 3.0, "last": 2.0}, "steps": 40, "health": []}, "healthy", "nothing was odd about its last steps"),
+    ],
+)
+def test_a_finished_run_is_healthy_by_its_loss_alone(known: dict[str, Any], cause: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: m\ndata: {files: [f]}\n")
+    (tmp_path / "summary.json").write_text(json.dumps({"status": "finished"} | known))
+    answer = ask(tmp_path)
+    assert answer["cause"] == cause and says in answer["explanation"]
+    assert answer["confidence"] == (0.0 if cause == "unknown" else 0.95)
 
 
 def test_a_card_is_explained_by_name_by_cause_or_listed() -> None:

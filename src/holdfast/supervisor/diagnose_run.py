@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.cards.failure import Failure
@@ -13,7 +15,7 @@ from holdfast.core.run.attempt import closed, is_closed
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.types import Clue, Diagnosis
 from holdfast.mind.diagnose import diagnose, diagnose_wreck
-from holdfast.mind.health import ills
+from holdfast.mind.health import FIRST_WORD_AT, ills
 from holdfast.rows.files.stream import open_stream, read_head
 from holdfast.world.log_file import read_log
 from holdfast.world.standing import Standing, look
@@ -58,11 +60,26 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
 
 
 def _finished(summary: Json) -> Diagnosis:
-    """A finished run is healthy where nothing was odd about it at its end."""
-    wrong = ills(summary)
-    if not wrong:
-        return Diagnosis.plain("healthy", 0.95, "the run is finished")
-    return Diagnosis.plain(wrong[0]["cause"], 0.8, *(one["says"] for one in wrong))
+    """A finished run is healthy where its loss is known and nothing was odd about it at its end."""
+    if wrong := ills(summary):
+        return Diagnosis.plain(wrong[0]["cause"], 0.8, *(one["says"] for one in wrong))
+    steps, loss = summary.get("steps"), summary.get("loss") or {}
+    first, last = loss.get("first"), loss.get("last")
+    ended = "the run is finished" + (f", {steps:,} steps" if steps else "")
+    if doubt := summary.get("doubt"):
+        return _not_known(f"{ended}, but its newest checkpoint is not whole: {doubt}")
+    if last is None or not math.isfinite(last):
+        return _not_known(f"{ended}; nothing is known of its loss, so nobody can say whether it learned")
+    course = f"{ended}, loss {first:.4g} -> {last:.4g}"
+    judged = "health" in summary and (steps or 0) >= FIRST_WORD_AT
+    if not judged and last > first:
+        return _not_known(f"{course}: higher than it began, and there is too little to say why")
+    at_end = "and nothing was odd about its last steps" if judged else "and no failure was seen"
+    return replace(Diagnosis.plain("healthy", 0.95, course), explanation=f"T{course[1:]}, {at_end}.")
+
+
+def _not_known(words: str) -> Diagnosis:
+    return replace(Diagnosis.plain("unknown", 0.0, words), explanation=f"{words[0].upper()}{words[1:]}.")
 
 
 def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
