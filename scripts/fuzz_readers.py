@@ -204,7 +204,7 @@ READERS = {
             words=("PK\\x03\\x04", "PK\\x01\\x02", "PK\\x05\\x06", "cos\\x0asystem\\x0a"),
         ),
         Reader("template", read_template, lambda: TEMPLATES, words=("{{", "}}", "{%", "%}", "|", "range(", "loop.", "messages", "**", "~")),
-        Reader("log", read_log, lambda: LOGS, words=("Traceback (most", "Error: ", "\\x1b[", "\\r", "[rank0]: ", "100%|")),
+        Reader("log", read_log, lambda: LOGS, words=("Traceback (most", "Error: ", "\\x1b[", "\\x0d", "[rank0]: ", "100%|")),
     )
 }
 SUFFIXES = {"yaml": "config.yaml", "arrow": "rows.arrow", "parquet": "rows.parquet", "safetensors": "model.safetensors"}
