@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from conftest import SHARED, holdfast, needs_shared, write_rows
+from holdfast.core.config.config import Config
+from holdfast.core.files import Json
 from holdfast.core.run.folder import RunFolder
+from holdfast.ui import report
 from holdfast.ui.report import render
-from holdfast.ui.svg import Marker, histogram, line_chart
+from holdfast.ui.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.ui.terminal import Terminal
+from holdfast.ui.words import words_of
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +147,48 @@ def test_a_running_run_can_be_shown(config_of: Callable[..., Path], run: Path, t
     shutil.copytree(run, copy, symlinks=True)
     (copy / "summary.json").unlink()
     assert "Running: 6 steps so far." in render(RunFolder(copy))
+
+
+def test_a_limit_at_the_right_edge_has_its_label_inside() -> None:
+    markup = histogram([0, 10, 20], [3, 4], "tokens", cap=200)
+    assert f'x="{WIDTH - 12 - 3}.0" text-anchor="end" y="185">cap' in markup
+    assert 'text-anchor="end" y="185">cap' not in histogram([0, 100, 200], [3, 4], "tokens", cap=100)
+
+
+ENDED = {"steps": 3, "samples_seen": 12, "wall_seconds": None, "tokens_per_second": None, "peak_bytes": 2**30, "attempts": 1}
+
+
+def _tiles(evaluation: Json, **config: Json) -> dict[str, str]:
+    words = words_of(Config.model_validate({"data": {"files": ["f"]}} | config))
+    loss = {"first": 0.7, "last": 0.5, "eval_base": 1.1775, "eval_tuned": 0.68486}
+    return {label: value for value, label in report._tiles(ENDED | {"loss": loss}, [{}], words, evaluation)}
+
+
+def test_what_was_held_out_is_told_in_one_unit_on_so_many_rows() -> None:
+    table = {"task": "tabular", "table": {"target": "price"}}
+    found = {"loss": "mse", "eval_base": 1.1775, "eval_tuned": 0.68486, "rows": 59, "baselines": {"median_of_training": 1.1775}}
+    found |= {"metrics": {"mse": 7081708211.8, "rmse": 84152.9, "r2": 0.41}}
+    shown = report._table(found)
+    assert shown[:2] == [
+        ("mse of the network, target in standard deviations", "0.68486"),
+        ("mse of the naive forecast median of training, target in standard deviations", "1.1775"),
+    ]
+    assert ("mse of the network, in the target's own unit squared", "7.08171e+09") in shown
+    assert "held-out mse, naive and network on 59 rows, target in standard deviations" in _tiles(found, **table)
+    assert "held-out loss, base and tuned on 59 rows" in _tiles({"rows": 59}, model="tiny")
+
+
+@pytest.mark.parametrize(
+    ("objective", "unit", "label"),
+    [
+        ("dpo", "per pair", "of 2 held-out pairs in the wanted order"),
+        ("kto", "per answer", "of 2 held-out answers on the wanted side of the base model"),
+    ],
+)
+def test_preferences_are_told_as_such(objective: str, unit: str, label: str) -> None:
+    config: Json = {"model": "tiny", "train": {"objective": objective}}
+    found = {"rows": 2, "pair_accuracy": 1.0, "margin": 0.3228, "exact_match": {"asked": 2, "base": 0, "tuned": 0}}
+    assert words_of(Config.model_validate({"data": {"files": ["f"]}} | config)).unit == unit
+    tiles = _tiles(found, **config)
+    assert tiles[label] == "100.0%" and "0.323" in tiles.values()
+    assert "not one to be met" in report._proof(found)

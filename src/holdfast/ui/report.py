@@ -26,10 +26,11 @@ from holdfast.core.units import counted
 from holdfast.ui.notices import notice
 from holdfast.ui.pages import page_template
 from holdfast.ui.svg import Marker, histogram, line_chart
-from holdfast.ui.words import TaskWords, artifact_origin, change_of_loss, early_end, unhealthy, words_of
+from holdfast.ui.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, scaled_unit, unhealthy, words_of
 
 _REJECTS_SHOWN = 8
 _NOTICES_SHOWN = 50
+_OWN_UNIT = {"mse": ", in the target's own unit squared", "rmse": ", in the target's own unit", "mae": ", in the target's own unit"}
 
 
 def write_report(run: RunFolder, out: Path) -> None:
@@ -52,12 +53,13 @@ def render(run: RunFolder) -> str:
         "status": status,
         "subtitle": _subtitle(config, read_plan(run.plan_file)),
         "verdict": _verdict(summary, status, run, evaluation),
-        "tiles": _tiles(summary, steps, words_of(config)),
+        "tiles": _tiles(summary, steps, words_of(config), evaluation),
         "charts": _charts(steps, summary, read_evaluations(run), words_of(config)),
         "incidents": [_incident(incident) for incident in summary.get("incidents", [])],
         "notices": _notices(run),
         "samples": evaluation.get("samples") or [],
         "proof": _proof(evaluation),
+        "to_be_met": "pair_accuracy" not in evaluation,
         "data": data,
         "data_chart": _data_chart(data),
         "data_rows": _data_rows(data),
@@ -119,15 +121,15 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     change = change_of_loss(loss)
     if not change:
         return text + "."
-    text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {change}"
+    text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
     exact = evaluation.get("exact_match")
-    if exact:
+    if exact and "pair_accuracy" not in evaluation:
         base, tuned = exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]
         text += f"; exact matches among held-out answers: {base:.0%} (base), {tuned:.0%} (tuned)"
     return text + "."
 
 
-def _tiles(summary: Json, steps: list[Json], words: TaskWords) -> list[tuple[str, str]]:
+def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json) -> list[tuple[str, str]]:
     if not summary or not steps:
         return []
     loss = summary["loss"]
@@ -136,7 +138,13 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords) -> list[tuple[str
         (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
     ]
     if change_of_loss(loss):
-        tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", f"held-out loss, {words.base} and {words.tuned}"))
+        unit = scaled_unit(evaluation["loss"]) if "loss" in evaluation else ""
+        label = f"held-out {evaluation.get('loss', 'loss')}, {words.base} and {words.tuned}{held_out_on(evaluation, 'row')}{unit}"
+        tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", label))
+    if "pair_accuracy" in evaluation:
+        noun, right = ("answer", "on the wanted side of the base model") if words.unit == "per answer" else ("pair", "in the wanted order")
+        tiles.append((f"{evaluation['pair_accuracy']:.1%}", f"of {counted(evaluation['rows'], f'held-out {noun}')} {right}"))
+        tiles.append((f"{evaluation['margin']:.3g}", f"mean margin of a held-out {noun}, above 0 where it is so"))
     if summary["wall_seconds"]:
         tiles.append((_duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
     if summary["tokens_per_second"] is not None:
@@ -202,6 +210,8 @@ def _proof(evaluation: Json) -> str:
     if not exact:
         return ""
     asked, base, tuned = exact["asked"], exact["base"], exact["tuned"]
+    if "pair_accuracy" in evaluation:
+        return f"{asked:,} held-out prompts; beside what the models answer stands the answer that is preferred, not one to be met."
     matches = f"exact matches: {base / asked:.1%} of the base model's answers, {tuned / asked:.1%} of the tuned one's"
     return f"{asked:,} held-out prompts; {matches}."
 
@@ -233,9 +243,13 @@ def _table(evaluation: Json) -> list[tuple[str, str]]:
     """What was measured of a network on tables: metrics, naive forecasts, trades by rule, exports."""
     if "baselines" not in evaluation:
         return []
-    rows = [(name.replace("_", " "), f"{value:.6g}") for name, value in evaluation["metrics"].items() if isinstance(value, float)]
+    loss, unit = evaluation["loss"], scaled_unit(evaluation["loss"])
+    rows = [(f"{loss} of the network{unit}", f"{evaluation['eval_tuned']:.5g}")]
     for name, value in evaluation["baselines"].items():
-        rows.append((f"{evaluation['loss']} of the naive forecast {name.replace('_', ' ')}", f"{value:.6g}"))
+        rows.append((f"{loss} of the naive forecast {name.replace('_', ' ')}{unit}", f"{value:.5g}"))
+    for name, value in evaluation["metrics"].items():
+        if isinstance(value, float):
+            rows.append((f"{name.replace('_', ' ')} of the network{_OWN_UNIT.get(name, '')}", f"{value:.6g}"))
     for name, rule in (evaluation.get("trades") or {"rules": {}})["rules"].items():
         net = rule["net_return"]
         reach = f" ({net['interval'][0]:.2e} to {net['interval'][1]:.2e})" if net["interval"] else ""

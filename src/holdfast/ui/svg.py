@@ -9,6 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 30
+_LETTER = 8  # as wide as a letter of a label may be
 _POINTS = 500  # more cannot be told apart at this width
 
 
@@ -95,9 +96,11 @@ def _axes(x_scale: _Scale, y_scale: _Scale, unit: str) -> str:
 
 def _marker(marker: Marker, x_scale: _Scale) -> str:
     x = x_scale(marker.x)
+    fits = x + 3 + _LETTER * len(marker.label) <= WIDTH
+    place = f'x="{x + 3:.1f}"' if fits else f'x="{x - 3:.1f}" text-anchor="end"'
     return (
         f'<g class="marker"><line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
-        f'<text x="{x + 3:.1f}" y="{HEIGHT - _BOTTOM - 5}">{escape(marker.label)}</text><title>{escape(marker.title)}</title></g>'
+        f'<text {place} y="{HEIGHT - _BOTTOM - 5}">{escape(marker.label)}</text><title>{escape(marker.title)}</title></g>'
     )
 
 

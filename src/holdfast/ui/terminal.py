@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from holdfast.core.config.config import Config
-from holdfast.core.files import Json, Tail, last_line
+from holdfast.core.files import Json, Tail, last_line, read_json
 from holdfast.core.inert import inert
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import newest_settings, read_timeline
@@ -30,7 +30,7 @@ from holdfast.core.units import counted, span
 from holdfast.mind.duration import remaining
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.progress_line import Shown, live_line
-from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, unhealthy, what_is_trained, words_of
+from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, held_out_on, unhealthy, what_is_trained, words_of
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
@@ -283,7 +283,8 @@ def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("held out", summary["says"]))
     elif loss["eval_base"] is not None:
         change = change_of_loss(loss)
-        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}"))
+        on = held_out_on(read_json(run.evaluation_file) or {})
+        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}{on}"))
         if not loss["eval_tuned"] < loss["eval_base"]:
             facts.append(("", "on held-out rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:

@@ -38,7 +38,18 @@ def words_of(config: Config) -> TaskWords:
     if config.adapter.start:
         title += f", from the adapter {config.adapter.start}"
     loaded = "what was made is loaded afresh, base against tuned"
-    return TaskWords(title, "adapter", loaded, "base", "tuned", "nats per label token", "tokens")
+    units = {"sft": "nats per label token", "kto": "per answer"}
+    return TaskWords(title, "adapter", loaded, "base", "tuned", units.get(config.train.objective, "per pair"), "tokens")
+
+
+def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
+    """On how many rows the result was measured; empty where that is unknown."""
+    return f" on {counted(evaluation['rows'], noun)}" if evaluation.get("rows") else ""
+
+
+def scaled_unit(loss: str) -> str:
+    """What a loss of a network on tables is in: it is measured as the target was scaled."""
+    return "" if loss == "cross-entropy" else ", target in standard deviations"
 
 
 def short(path: Path) -> str:

@@ -10,6 +10,7 @@ from holdfast.core.config.settings import Settings
 from holdfast.core.files import Json
 from holdfast.core.intervals import interval, verdict
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.units import counted
 from holdfast.rows.table.form import Form, Target
 from holdfast.rows.table.statistics import in_order
 from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
@@ -84,13 +85,15 @@ def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predi
             result["metrics"] |= of_quantiles(own, wanted, config.columns.quantiles)
         if form.target.horizon and before is not None:
             result["trades"] = trades(middle, wanted, before, form.target.horizon, config.columns.cost)
-    return result | {"says": says(result)}
+    return result | {"says": says(result, len(rows))}
 
 
-def says(result: Json) -> str:
+def says(result: Json, rows: int) -> str:
     """What was found, in one sentence, and what was not."""
     gain, best = result["gain"], result["best_naive"].replace("_", " ")
+    unit = "" if result["loss"] == "cross-entropy" else ", target in standard deviations"
     numbers = f"held-out {result['loss']} {result['eval_tuned']:.5g}, the naive forecast ({best}) {result['eval_base']:.5g}"
+    numbers += f" on {counted(rows, 'row')}{unit}"
     reach = f"; gained {gain['mean']:.3g}" + (f" ({gain['interval'][0]:.3g} to {gain['interval'][1]:.3g})" if gain["interval"] else "")
     words = {
         "better": f"better than naive: {numbers}{reach}",
