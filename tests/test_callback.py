@@ -148,7 +148,10 @@ def test_a_full_disk_under_the_snapshot_ends_snapshots_alone(
     tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "nowhere/snapshot"))
-    assert train().state.global_step == STEPS
+    state = train(logging_steps=5).state
+    assert state.global_step == STEPS
+    pulse = json.loads((tmp_path / "run/attempts/001/pulse.json").read_text())
+    assert pulse["loss"] == [row["loss"] for row in state.log_history if "loss" in row][-1], "what is logged after the last step"
     assert inside(tmp_path) == ["no_snapshots"]
 
 

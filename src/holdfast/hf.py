@@ -199,6 +199,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
                 self._tell("not_finite", f"step {state.global_step}: {name} is {value}", step=int(state.global_step), name=name)
             elif name == "loss" and isinstance(value, (int, float)):
                 self.loss = float(value)
+                self.account.pulse(loss=self.loss)  # the step's own pulse came before it
 
     @_guarded
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
