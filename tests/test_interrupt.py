@@ -44,6 +44,7 @@ def test_a_run_is_stopped_at_any_stage(config_of: Write, tmp_path: Path, stage: 
         assert len(events(run, "attempt_started")) == 1
     else:
         assert "nothing was trained yet; rerun the same command to start over" in output
+    assert json.loads(holdfast("status", run, "--json").stdout)["runs"][0]["state"] == "interrupted"
     again = holdfast("train", config, "train.steps=200", "--run", run, "--json") if stage == "the first step is done" else None
     if again:
         assert again.returncode == 0, again.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -269,3 +270,15 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     [now] = status(run)
     assert (now["state"], now["pids"], now["supervised"]) == ("interrupted", {}, False)
     assert len(events(run, "attempt_started")) == 2
+
+
+def test_a_run_that_was_stopped_before_it_was_prepared_is_interrupted_and_has_nothing_to_report(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "begun"
+    with contextlib.suppress(KeyboardInterrupt), held(run):
+        raise KeyboardInterrupt
+    assert look(RunFolder(run)).state == "interrupted"
+    report = holdfast("report", run)
+    assert report.returncode == 2 and "was not prepared to its end" in report.stderr and "status" in report.stderr
+    with held(run):
+        pass
+    assert look(RunFolder(run)).state == "dead", "nobody says that it was stopped this time"

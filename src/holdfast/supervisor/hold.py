@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
-from holdfast.core.files import read_json
+from holdfast.core.files import Json, read_json
 from holdfast.core.identity import myself
 from holdfast.core.inert import refuse_unwritable_name
 from holdfast.core.run.folder import RunFolder
@@ -51,16 +51,24 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
             "folder": str(Path.cwd()),
             "command": shlex.join(["holdfast", *sys.argv[1:]]),
         }
-        with contextlib.suppress(OSError):  # on a full disk only the name of the holder is missing
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, orjson.dumps(entry), 0)
+        _note(descriptor, entry)
         try:
             yield run, descriptor
+        except KeyboardInterrupt:
+            _note(descriptor, entry | {"interrupted": True})
+            raise
         except Stop:
             take_back(run)
             raise
     finally:
         os.close(descriptor)
+
+
+def _note(descriptor: int, entry: Json) -> None:
+    """Who holds the run, and whether its user ended that; on a full disk only that is missing."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, orjson.dumps(entry), 0)
 
 
 def _lock(run: RunFolder, descriptor: int) -> None:

@@ -85,7 +85,7 @@ def look(run: RunFolder) -> Standing:
         pids = found.read("pids", lambda: _pids(run, holder, attempt), pids)
     return Standing(
         run=run,
-        state="running" if supervised or training else _ended(summary, result),
+        state="running" if supervised or training else _ended(summary, result, holder),
         doing=doing,
         last_step=found.read("steps.jsonl", lambda: _last_row(run), {}),
         unwritten=unwritten,
@@ -123,9 +123,13 @@ class _Reader:
         return value or {}
 
 
-def _ended(summary: Json, result: Json) -> State:
-    """The state of a run in which nobody works. A trainer that was asked to stop says so even when no supervisor was left to note it."""
-    if not summary and result.get("kind") == "interrupted":
+def _ended(summary: Json, result: Json, holder: Json) -> State:
+    """The state of a run in which nobody works.
+
+    A trainer that was asked to stop says so even when no supervisor was left to note it; a supervisor that was stopped while it
+    prepared the run has nothing to sum up, and says so in its lock file.
+    """
+    if not summary and (result.get("kind") == "interrupted" or holder.get("interrupted") is True):
         return "interrupted"
     known: dict[str, State] = {"finished": "finished", "gave_up": "gave_up", "interrupted": "interrupted"}
     return known.get(str(summary.get("status")), "dead")

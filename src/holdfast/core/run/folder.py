@@ -39,6 +39,9 @@ class RunFolder:
         if self.command_file.exists():
             text = f"{self.path} is the run of another program's command: it has no steps of ours to look into"
             raise Stop(USAGE, text, "`holdfast status` and `holdfast diagnose` tell what is known of it")
+        if not self.config_file.exists() and self.begun():
+            text = f"{self.path} was not prepared to its end: it has no steps, so there is nothing to look into yet"
+            raise Stop(USAGE, text, "`holdfast status` tells the command that goes on with it")
         if not self.config_file.exists():
             raise Stop(USAGE, f"{self.path} is not a run folder (it has no config.yaml)", "run folders lie under runs/")
         return self
