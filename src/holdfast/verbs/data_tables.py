@@ -20,7 +20,9 @@ from holdfast.core.files import Json, replacing, write_bytes
 from holdfast.rows.alike.write import cannot_write, refuse_outputs
 from holdfast.rows.files.form import form_of
 from holdfast.rows.files.paths import expand
+from holdfast.rows.files.stream import bare_suffix
 
+_FORMS = (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc")
 _OF_TEXT = ("tokenizer", "max_tokens", "field", "redact", "languages", "held_out", "ray", "second_look", "drop")
 
 
@@ -49,7 +51,9 @@ def table_config(arguments: argparse.Namespace) -> tuple[list[str], Config | Non
         raise Stop(USAGE, "--time belongs to --target", "name the column to be learned, too: --target COLUMN")
     if arguments.format != "auto" or arguments.field or importlib.util.find_spec("polars") is None:
         return None
-    from holdfast.rows.table.look import seems_a_table
+    if not files or any(bare_suffix(name) not in _FORMS for name in files):
+        return None
+    from holdfast.rows.table.look import seems_a_table  # and with it polars, which takes as long to import as all else here
 
     return (files, None) if seems_a_table(files) else None
 

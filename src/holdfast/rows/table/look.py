@@ -18,7 +18,6 @@ from holdfast.core.files import Json
 from holdfast.core.types import Finding
 from holdfast.rows.files.raw_row import RawRow
 from holdfast.rows.files.read import read_rows
-from holdfast.rows.files.stream import bare_suffix
 from holdfast.rows.judge.layouts import parse_example
 from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.table.build import form_of
@@ -30,7 +29,6 @@ from holdfast.rows.table.survey import judge, survey
 from holdfast.rows.table.table_set import TRAINING
 
 Keep = Callable[[pl.DataFrame], None]
-_FORMS = (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc")
 _LOOKED_AT = 20  # rows
 _EXAMPLES = 3  # of each reason
 _MOST_NAMES = 1000  # values of a column of names, where no config says
@@ -38,8 +36,6 @@ _MOST_NAMES = 1000  # values of a column of names, where no config says
 
 def seems_a_table(files: list[str]) -> bool:
     """Whether the first file has columns of numbers and times, at least half of them, and rows that are no text to learn."""
-    if not files or any(bare_suffix(name) not in _FORMS for name in files):
-        return False
     try:
         frames = open_frames(Path(files[0]))
         schema = found_schema(frames)
