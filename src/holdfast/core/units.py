@@ -49,3 +49,13 @@ def span(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def figure(value: Any) -> str:
+    """A measured number, or the text of one, at most 5 digits of it; what was never computed is called that."""
+    if value is None or value == "None":
+        return "not computed"
+    try:
+        return f"{float(value):.5g}"
+    except (TypeError, ValueError):
+        return str(value)

@@ -15,6 +15,7 @@ from itertools import accumulate
 from holdfast.core.cards.failure import Failure
 from holdfast.core.logtext import Evidence, Line, clean
 from holdfast.core.types import Clue, Diagnosis, Wreck
+from holdfast.core.units import figure
 from holdfast.mind.frames import tracebacks
 from holdfast.mind.harmless import of_weight, without_passing
 from holdfast.mind.readings import readings
@@ -76,7 +77,8 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
     """
     ending, facts = wreck.ending, wreck.ending.facts
     if ending.kind == "nonfinite":
-        seen = f"loss {facts['loss']}, gradient norm {facts.get('grad_norm')}" if "loss" in facts else str(facts.get("reason", ""))
+        known = f"loss {figure(facts['loss'])}, gradient norm {figure(facts.get('grad_norm'))}" if "loss" in facts else ""
+        seen = known or str(facts.get("reason", ""))
         return Diagnosis.plain("nonfinite_numerics", 0.9, seen)
     if ending.kind == "damaged":
         return Diagnosis.plain("hardware_fault", 0.8, *facts["damaged"])

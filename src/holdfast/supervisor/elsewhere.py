@@ -88,7 +88,8 @@ def fetched(path: Path, config: Config, tell: Tell) -> None:
         if here.begun() and not _is_behind(here, target, steps[-1]):
             return
         aside = _moved_aside(here, tell) if path.exists() and any(path.iterdir()) else None
-        take_from(target, path, tell)
+        step = take_from(target, path, tell)["step"]
+        tell(f"fetched the state after step {step} from {target.address} into {shown(path)}")
     except OSError as error:
         text = f"{target.address} cannot be read: {error.strerror or error}"
         raise Stop(BLOCKED, text, "look at the connection and the credentials; without save.to the run goes on from what is here") from None
@@ -109,7 +110,6 @@ def take_from(target: Target, path: Path, tell: Tell) -> Json:
     run = RunFolder(path)
     differing, findings = compared(run, read_machine(path))
     run.event("fetched", step=step, address=target.address, passed_over=passed_over, machine=differing)
-    tell(f"fetched the state after step {step} from {target.address} into {shown(path)}")
     for line in differing:
         tell(f"this machine differs: {line}")
     return {"step": step, "passed_over": passed_over, "differences": differing, "findings": findings}

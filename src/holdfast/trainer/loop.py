@@ -29,6 +29,7 @@ from holdfast.core.types import (
     EXIT_PEER_LOST,
     EXIT_REFUSED,
 )
+from holdfast.core.units import figure
 from holdfast.trainer.alike import refuse_unlike
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.device import prepare_torch
@@ -270,7 +271,8 @@ def peak_bytes(device: torch.device) -> int:
 
 def _nonfinite(bench: Bench, snapshots: Snapshots | Following, step: int, computed: Gradients) -> int:
     samples = bench.samples(step)
-    text = f"step {step} is not finite: loss {computed.loss}, gradient norm {computed.grad_norm}; the weights were not touched"
+    numbers = f"loss {figure(computed.loss)}, gradient norm {figure(computed.grad_norm)}"
+    text = f"step {step} is not finite: {numbers}; the weights were not touched"
     bench.job.say(f"holdfast: {text}")
     snapshots.end()
     snapshots.pin_newest()

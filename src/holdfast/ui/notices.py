@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from holdfast.core.files import Json
+from holdfast.core.units import figure
 
 _WORDS = {
     "checkpoint_passed_over": "a damaged checkpoint was skipped",
@@ -19,7 +23,7 @@ _WORDS = {
     "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "a setting of the model was changed",
-    "length_bias": "one of the two answers is mostly the longer one (longer: share of the pairs whose better answer is): length is learned",
+    "length_bias": "the better answers and the worse ones differ in length",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",
     "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",
@@ -38,7 +42,37 @@ def notice(event: Json) -> tuple[str, str] | None:
     words = _WORDS.get(event["event"])
     if words is None:
         return None
-    return words, ", ".join(f"{key}: {value}" for key, value in event.items() if key not in ("event", "time", "attempt"))
+    try:
+        if event["event"] in _SENTENCES:
+            return words, _SENTENCES[event["event"]](event)
+    except (KeyError, TypeError, ValueError):
+        pass  # of another version, or damaged: its facts are told as they are
+    return words, ", ".join(f"{key}: {_fact(value)}" for key, value in event.items() if key not in ("event", "time", "attempt"))
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_fact(entry)}" for key, entry in value.items()) or "none"
+    if isinstance(value, list):
+        return " ".join(map(_fact, value)) or "none"
+    return figure(value) if isinstance(value, float) else str(value)
+
+
+def _length_bias(event: Json) -> str:
+    return (
+        f"in {event['longer']:.0%} of {event['pairs']:,} pairs the better answer is the longer one, at the median it is"
+        f" {event['times']:g} times as long as the other; the model may learn length instead of what the answers say"
+    )
+
+
+def _rolled_back(event: Json) -> str:
+    back = f"from step {event['step']:,} to step {event['to']:,}"
+    named = all(key in event["reason"] for key in event["settings"])
+    settings = "" if named else f", with {_fact(event['settings'])} from there on"
+    return f"{back}{settings}: {event['reason']}"
+
+
+_SENTENCES: dict[str, Callable[[Json], str]] = {"length_bias": _length_bias, "rolled_back": _rolled_back}
 
 
 def turn(event: Json) -> str | None:

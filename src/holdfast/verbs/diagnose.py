@@ -103,7 +103,11 @@ def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
 def _told(result: Json, whose: str) -> list[str]:
     """The answer for people. whose: the log is a run's of ours, another program's, or it does not show."""
     lines = [f"{result['cause']} ({result['confidence']:.0%})" if result["cause"] != "unknown" else "unknown"]
-    lines += [f"  line {clue['line']}: {clue['text']}" if clue["line"] else f"  {clue['text']}" for clue in result["clues"]]
+    lines += [
+        f"  line {clue['line']}: {clue['text']}" if clue["line"] else f"  {clue['text']}"
+        for clue in result["clues"]
+        if clue["text"] != result["explanation"]
+    ]
     lines += ["", result["explanation"]]
     if result["remedies"]:
         lines += ["", "What to do:"]

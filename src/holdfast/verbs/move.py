@@ -85,6 +85,7 @@ def _fetch(arguments: argparse.Namespace, terminal: Terminal) -> Json:
         raise Stop(USAGE, f"{path} is there already", "give a new folder: --to runs/NAME")
     found = take_from(source, path, terminal.tell)
     name = shown(path)
+    terminal.say(f"fetched the state after step {found['step']} from {source.address} into {name}")
     again = f"holdfast train {name}/config.yaml --run {name}"
     model = RunFolder(path).config().model
     terminal.say(f"go on with: {again}" + (f" model=FOLDER where {model} lies elsewhere here" if "/" in model else ""))

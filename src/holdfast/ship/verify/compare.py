@@ -13,6 +13,7 @@ import numpy as np
 
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json
+from holdfast.core.units import counted
 from holdfast.rows.judge.rules import Rules
 from holdfast.rows.judge.turns import BadRow, Example, Message
 from holdfast.rows.tokens.chat_template import pieces
@@ -65,7 +66,9 @@ def verify(request: Request) -> Json:
         parts.append(part | {"prompts": [prompt for prompt, _, _ in asked], "ends": ends, "longest": request.longest})
     with tempfile.TemporaryDirectory(prefix="holdfast-suite-") as work:
         suite = _suite(request, parts, Path(work))
-    request.say(f"measuring on {len(task):,} {task.kind.replace('_', '-')} rows, {len(asked):,} of them and prompts answered by both")
+    kind = task.kind.replace("_", "-")
+    measured = f"measuring the loss on {counted(len(task), f'{kind} row')}"
+    request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as work:
         found = measure(Path(work), task.with_(general), parts, request.env)
         return _answer(request, codec, task, general, asked, found, suite)

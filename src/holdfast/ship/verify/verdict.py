@@ -116,7 +116,8 @@ def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, fl
         return "cannot_tell", f"better by {', '.join(sorted(better))}, worse by {', '.join(sorted(worse))}"
     if better or worse:
         word, names = ("better", better) if better else ("worse", worse)
-        return word, "; ".join(f"{name} ({chance(corrected[name])}, corrected for {len(corrected)} tests)" for name in sorted(names))
+        tests = f", corrected for {len(corrected)} tests" if len(corrected) > 1 else ""
+        return word, "; ".join(f"{name} ({chance(corrected[name])}{tests})" for name in sorted(names))
     low, high = loss["interval"] or (-np.inf, np.inf)
     if low > -MARGIN and high < MARGIN:
         return "same", f"the loss differs by less than {MARGIN} nats a token ({low:+.4f} to {high:+.4f})"

@@ -1,0 +1,63 @@
+"""What events and incidents say to people: sentences with their numbers, no word of the program's own."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast.core.files import Json
+from holdfast.core.units import figure
+from holdfast.ship.verify.verdict import _word
+from holdfast.ui.notices import notice
+from holdfast.verbs.diagnose import _told
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ({"event": "length_bias", "pairs": 40, "longer": 0.0, "times": 0.47}, "in 0% of 40 pairs the better answer is the longer one"),
+        (
+            {
+                "event": "rolled_back",
+                "step": 3,
+                "to": 0,
+                "settings": {"lr_factor": 0.00025},
+                "reason": "goes through with lr_factor = 0.00025",
+            },
+            "from step 3 to step 0: goes through with lr_factor = 0.00025",
+        ),
+        (
+            {"event": "rolled_back", "step": 3, "to": 1, "settings": {"lr_factor": 0.1 + 0.2}, "reason": "it diverged"},
+            "from step 3 to step 1, with lr_factor=0.3 from there on: it diverged",
+        ),
+        ({"event": "rolled_back", "step": 3}, "step: 3"),
+        (
+            {"event": "remedy_applied", "remedy": "x", "settings": {"a": 1 / 3, "b": {}}, "rows": []},
+            "remedy: x, settings: a=0.33333 b=none, rows: none",
+        ),
+    ],
+)
+def test_an_event_is_told_in_words(event: Json, says: str) -> None:
+    found = notice(event | {"time": 1.0, "attempt": 2})
+    assert found and says in found[1] and not re.search(r"[{}\[\]]|\d\.\d{6}", found[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [("8.415071759905134", "8.4151"), (float("nan"), "nan"), (None, "not computed"), ("None", "not computed")]
+)
+def test_a_figure_has_five_digits(value: object, says: str) -> None:
+    assert figure(value) == says
+
+
+def test_where_one_test_was_made_nothing_was_corrected() -> None:
+    loss = {"interval": (-0.5, -0.4)}
+    assert _word(loss, {"loss"}, set(), {"loss": 0.01}, False) == ("better", "loss (p = 0.01)")
+    assert "corrected for 2 tests" in _word(loss, {"loss"}, set(), {"loss": 0.01, "x": 0.5}, False)[1]
+
+
+def test_a_diagnosis_says_a_sentence_once() -> None:
+    says = "the run was stopped on request at step 24 of 400; nothing has failed"
+    result = {"cause": "unknown", "confidence": 0.0, "clues": [{"line": None, "text": says}], "explanation": says}
+    result |= {"remedies": [], "also": [], "cards": []}
+    assert "\n".join(_told(result, "ours")).count(says) == 1
