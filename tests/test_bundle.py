@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import zipfile
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, start, wait_until
+from holdfast.core.errors import Stop
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.scrub import Person, Scrubber, secrets_of
+from holdfast.verbs import bundle as bundle_verb
+from holdfast.world.bundle_parts import BundlePart, is_bundle_of
 
 TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
 PERSON = Person(
@@ -210,3 +214,42 @@ def test_a_running_run_is_packed_and_goes_on(config_of: Any, tmp_path: Path) -> 
     finally:
         child.terminate()
         child.communicate()
+
+
+def _archive(file: Path, folder: str, own: str | None) -> Path:
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr(f"{folder}/CONTENTS.md", "")
+        if own is not None:
+            made.writestr(f"{folder}/run.json", own)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("there", "own", "ours"),
+    [
+        (("x-bundle", "one"), "one", True),
+        (("x-bundle", None), None, True),
+        (("x-bundle", "another"), "one", False),
+        (("x-bundle", None), "one", False),
+        (("x-bundle", "one"), None, False),
+        (("y-bundle", "one"), "one", False),
+        (None, "one", False),
+    ],
+)
+def test_only_an_earlier_bundle_of_the_same_run_is_written_over(
+    there: tuple[str, str | None] | None, own: str | None, ours: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.zip"
+    file.write_text("my thesis") if there is None else _archive(file, *there)
+    parts = [BundlePart("run.json", "", own)] if own is not None else []
+    assert is_bundle_of(file, "x-bundle", parts) is ours
+
+
+def test_a_file_of_somebody_else_stays(wrecked: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.zip"
+    asked = argparse.Namespace(run_folder=wrecked, out=out, json=True)
+    assert bundle_verb.run(asked)[0] == bundle_verb.run(asked)[0] == 0, "an earlier one is written anew"
+    out.write_text("my thesis")
+    with pytest.raises(Stop, match="exists, and is no earlier bundle of this run") as refused:
+        bundle_verb.run(asked)
+    assert refused.value.code == 1 and out.read_text() == "my thesis"

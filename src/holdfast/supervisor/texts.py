@@ -135,7 +135,7 @@ def _data_line(summary: Json, run: RunFolder) -> str:
     if summary["by_reason"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary["by_reason"].items(), key=lambda item: -item[1]))
         line += f" ({reasons})"
-    return line + (f"; rejects with reasons: {run.rejects_file}" if summary["rejected"] else "")
+    return line + (f"; rejects with reasons: {shown(run.rejects_file)}" if summary["rejected"] else "")
 
 
 def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:

@@ -144,7 +144,7 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
     if "pair_accuracy" in evaluation:
         noun, right = ("answer", "on the wanted side of the base model") if words.unit == "per answer" else ("pair", "in the wanted order")
         tiles.append((f"{evaluation['pair_accuracy']:.1%}", f"of {counted(evaluation['rows'], f'held-out {noun}')} {right}"))
-        tiles.append((f"{evaluation['margin']:.3g}", f"mean margin of a held-out {noun}, above 0 where it is so"))
+        tiles.append((f"{evaluation['margin']:.3g}", f"mean margin of those {noun}s"))
     if summary["wall_seconds"]:
         tiles.append((_duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
     if summary["tokens_per_second"] is not None:

@@ -25,7 +25,7 @@ from holdfast.mind.explain import answer
 from holdfast.mind.sift import sift
 from holdfast.supervisor.diagnose_run import diagnose_run
 from holdfast.supervisor.runs import chosen, entry
-from holdfast.world.bundle_parts import BundlePart, listing, read_parts, write_archive
+from holdfast.world.bundle_parts import BundlePart, is_bundle_of, listing, read_parts, write_archive
 from holdfast.world.log_file import read_log
 from holdfast.world.machine import installed, read_machine
 from holdfast.world.person import person
@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     name = scrubber.text(f"{folder.path.name}-bundle")
     taken = {kind: count for kind, count in sorted(scrubber.taken.items()) if count}
     unsure = suspects((part.name, part.text) for part in parts)
+    if os.path.lexists(out) and not is_bundle_of(out, name, parts):
+        raise Stop(BLOCKED, f"{out} exists, and is no earlier bundle of this run", "give another --out, or remove it first")
     parts.insert(0, BundlePart("CONTENTS.md", "this list", _contents(name, parts, taken)))
     try:
         size = write_archive(out, name, parts)

@@ -6,20 +6,22 @@ Tensors, rows and texts a model made are no part of it.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.files import replacing
-from holdfast.core.safe_open import LARGEST_JSON, read_small
+from holdfast.core.safe_open import LARGEST_JSON, open_regular, read_small
 
 LONGEST = 1 << 18  # bytes of one file; of a longer one its beginning and its end
 JOURNAL_HEAD, JOURNAL_TAIL = 20, 300  # rows
 FIRST, NEWEST = 2, 12  # attempts, trials, checkpoints
 _DAY = (1980, 1, 1, 0, 0, 0)
+_OWN_NAME = "run.json"
 _FILES = (  # pattern, how it is read, what it is
     ("config.yaml", "text", "the run's config, as resolved"),
-    ("run.json", "text", "the run's own name"),
+    (_OWN_NAME, "text", "the run's own name"),
     ("machine.json", "text", "the machine when the run began"),
     ("plan.json", "text", "memory, steps and settings as planned"),
     ("timeline.jsonl", "rows", "which settings hold from which step on"),
@@ -89,6 +91,22 @@ def write_archive(file: Path, folder: str, parts: list[BundlePart]) -> int:
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, part.text)
     return file.stat().st_size
+
+
+def is_bundle_of(file: Path, folder: str, parts: list[BundlePart]) -> bool:
+    """Whether a file is an earlier archive of the run that `parts` are of: of its folder, and of its own name where it has one."""
+    asked = {part.name: part.text for part in parts if part.name == _OWN_NAME}
+    try:
+        with open_regular(file) as handle, zipfile.ZipFile(handle) as archive:
+            sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+            if f"{folder}/CONTENTS.md" not in sizes:
+                return False
+            name = f"{folder}/{_OWN_NAME}"
+            if not asked or sizes.get(name, LONGEST + 1) > LONGEST:
+                return not asked and name not in sizes
+            return archive.read(name) == asked[_OWN_NAME].encode()
+    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        return False
 
 
 def _few(files: list[Path], run: Path) -> list[Path]:
