@@ -65,6 +65,7 @@ def test_a_file_that_is_named_twice(config_of: Write, tmp_path: Path) -> None:
     ("key", "near"),
     [
         ("train.max_token", "train.max_tokens"),
+        ("train.rl", "train.lr"),
         ("data.file", "data.files"),
         ("models", "model"),
         ("train.learning_rate", "train.lr"),
@@ -392,14 +393,47 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
         (["train"], "required: CONFIG\n  -> `holdfast train --help`"),
         (["train", "c.yaml", "--extnd"], "unrecognized arguments: --extnd\n  -> did you mean --extend?"),
         (["train", "c.yaml", "--set", "train.lr=1"], "settings are given without dashes, as in train.lr=1e-4; `holdfast train --help`"),
-        (["train", "c.yaml", "--learning_rate", "1"], "settings are given without dashes"),
+        (["train", "c.yaml", "--learning_rate", "1"], "settings are given without dashes, as in train.lr=1; "),
+        (
+            ["train", "c.yaml", "--steps", "3"],
+            "unrecognized arguments: --steps 3\n  -> settings are given without dashes, as in train.steps=3; ",
+        ),
+        (["resume", "runs/x"], "an unfinished run goes on by itself: rerun `holdfast train CONFIG`"),
         (["data", "mak"], "there is no command 'mak'\n  -> did you mean make? `holdfast data --help`"),
     ],
-    ids=["verb", "nothing", "option", "a setting as an option", "a setting as an option of its own", "verb of a verb"],
+    ids=[
+        "verb",
+        "nothing",
+        "option",
+        "a setting as an option",
+        "a setting as an option of its own",
+        "one of ours",
+        "resume",
+        "verb of a verb",
+    ],
 )
 def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: str) -> None:
     done = holdfast(*words)
     assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "tabs.yaml",
+            "model: tiny\ndata:\n\tfiles: rows.jsonl\n",
+            "line 3 begins with a tab, and YAML allows none there: indent with spaces",
+        ),
+        ("open.yaml", "model: [tiny\ndata: x\n", "but got ':' in line 2, column 5"),
+        ("rows.jsonl", '{"text": "a"}\n{"text": "b"}\n', "rows.jsonl is a file of rows; a config is a YAML file that names it"),
+    ],
+)
+def test_what_is_no_config_is_told_by_what_it_is(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Stop) as stop:
+        load_config(tmp_path / name)
+    assert says in stop.value.message and "unicode string" not in stop.value.message
 
 
 def test_settings_may_stand_behind_an_option(config_of: Write, tmp_path: Path) -> None:

@@ -37,8 +37,10 @@ class Parser(argparse.ArgumentParser):
         message = message.replace("required: CONFIG, key=value", "required: CONFIG")
         hint = f"did you mean {near[0]}? " if near else ""
         takes_settings = any(action.metavar == "key=value" for action in self._actions)
-        if takes_settings and wrong and wrong[2] and (not near or wrong[2].startswith("--set")):
-            hint = "settings are given without dashes, as in train.lr=1e-4; "
+        if takes_settings and wrong and wrong[2] and (not near or near == ["--help"] or wrong[2].startswith("--set")):
+            hint = f"settings are given without dashes, as in {_as_setting(message[wrong.start(2) :]) or 'train.lr=1e-4'}; "
+        if word in ("resume", "continue"):
+            hint = "an unfinished run goes on by itself: rerun `holdfast train CONFIG` (or `holdfast run -- COMMAND`) as it was begun; "
         if word.startswith("--") and (meant := next((said for name, said in _WITHOUT_OPTION.items() if name in word), "")):
             hint = f"{meant}; "
         raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
@@ -70,6 +72,15 @@ class Parser(argparse.ArgumentParser):
             return found, rest
         setattr(found, lists[-1], [*getattr(found, lists[-1]), *rest])
         return found, []
+
+
+def _as_setting(words: str) -> str:
+    """What was given as an option with its value, as KEY=VALUE; empty where no key is called so."""
+    from holdfast.core.config.load import key_named  # pydantic is imported only where something is wrong
+
+    option, _, value = words.replace("=", " ", 1).partition(" ")
+    key = key_named(option)
+    return f"{key}={value.partition(' ')[0] or 'VALUE'}" if key else ""
 
 
 def add_verbs(parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str, str], module_of: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from holdfast.core.config.settings import PartialSettings, Settings, checked
-from holdfast.core.config.yaml_tree import value_of
+from holdfast.core.config.yaml_tree import in_one_line, value_of
 from holdfast.core.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop, reading
 from holdfast.core.files import Json
 from holdfast.core.run.base_model import refuse_changed
@@ -84,7 +84,7 @@ def _settings(pairs: list[str]) -> PartialSettings:
         try:
             settings |= checked({key: value_of(text)})
         except (ValueError, yaml.YAMLError) as error:
-            raise Stop(USAGE, f"--set {pair}: {error}", "`holdfast trial --help` lists the settings") from None
+            raise Stop(USAGE, f"--set {pair}: {in_one_line(error)}", "`holdfast trial --help` lists the settings") from None
     return settings
 
 

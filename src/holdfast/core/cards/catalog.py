@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from holdfast.core.config.yaml_tree import value_of
+from holdfast.core.config.yaml_tree import in_one_line, value_of
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.safe_open import read_small
 
@@ -104,7 +104,7 @@ def _read(file: Path, kind: type[C], package: str) -> C:
             raise Stop(USAGE, f"{file}: a card is a mapping of fields", "`holdfast explain CARD` shows what one looks like")
         return kind.model_validate({**tree, "id": name})
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise Stop(USAGE, f"{file} cannot be read: {' '.join(str(error).split())}") from None
+        raise Stop(USAGE, f"{file} cannot be read: {in_one_line(error)}") from None
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors())
         raise Stop(USAGE, f"{file}: {problems}", "`holdfast explain CARD` shows what a card looks like") from None

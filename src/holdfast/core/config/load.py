@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from holdfast.core.config.config import Config
 from holdfast.core.config.faults import Fault, FaultFile
 from holdfast.core.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of, translated
-from holdfast.core.config.yaml_tree import mappings, repeated, root_of, value_of
+from holdfast.core.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
 from holdfast.core.errors import USAGE, Stop
 from holdfast.core.facts.model_folder import EMBEDDED, hub_name
 from holdfast.core.inert import refuse_unwritable_name
@@ -23,6 +23,7 @@ from holdfast.core.units import counted
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
 _ALIKE = 0.75  # of the letters of a key that may stand elsewhere
 _KEYS = "`holdfast schema` lists every key"
+_OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 _SHOWN = 60  # characters of a wrong value
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
@@ -68,6 +69,9 @@ def load_faults(file: Path) -> list[Fault]:
 
 
 def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
+    if file.suffix in _OF_ROWS and file.is_file():
+        text = f"{file} is a file of rows; a config is a YAML file that names it"
+        raise Stop(USAGE, text, f"write `data: {{files: {file}}}` and a `model:` into one; {_KEYS}")
     try:
         text = read_small(file).decode("utf-8-sig")
     except FileNotFoundError:
@@ -80,7 +84,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
         root, values = root_of(text, slowly=True)
         tree = values()
     except yaml.YAMLError as error:
-        raise Stop(USAGE, f"{file}: not valid YAML: {' '.join(str(error).split())}", "check indentation and quotes at that line") from None
+        raise Stop(USAGE, f"{file}: not valid YAML: {in_one_line(error)}", "check indentation and quotes at that line") from None
     twice = [(".".join(map(str, (*keys, name))), lines) for keys, mapping in mappings(root) for name, *lines in repeated(mapping)]
     if twice:
         told = "; ".join(f"duplicate key {name}, in lines {first} and {again}" for name, (first, again) in twice)
@@ -140,7 +144,8 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
         kind = problem["type"]
         if kind == "extra_forbidden":
             near = _nearest(place, model)
-            why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config else ""
+            turned = _turned(place, model)
+            why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config and not turned else ""
             more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
             lines.append(f"{path}: unknown key (value {_short(problem['input'])}){more}")
         elif kind == "missing":
@@ -157,6 +162,8 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
 
 def _nearest(place: list[Any], model: type[BaseModel]) -> str:
     """The valid key for the last part of `place`: what other trainers call so, the most like it in its own section, or anywhere."""
+    if turned := _turned(place, model):
+        return turned
     if model is Config and str(place[-1]) in OURS:
         return OURS[str(place[-1])]
     section = _section(place[:-1], model)
@@ -169,6 +176,20 @@ def _nearest(place: list[Any], model: type[BaseModel]) -> str:
     if close:
         return everywhere[close[0]]
     return f"one of {', '.join(here)}" if here else ""
+
+
+def _turned(place: list[Any], model: type[BaseModel]) -> str:
+    """The key of its section that a wrong one is with two neighbouring letters changed round; empty where there is none."""
+    section, word = _section(place[:-1], model), str(place[-1])
+    swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
+    return next((".".join([*map(str, place[:-1]), name]) for name in (section.model_fields if section else ()) if name in swapped), "")
+
+
+def key_named(option: str) -> str:
+    """The config's key that an option such as --learning_rate or --steps is likely to mean; empty where none or several have its name."""
+    name = option.lstrip("-").replace("-", "_")
+    found = [path for path in _paths(Config, "") if path in (name, option.lstrip("-")) or path.split(".")[-1] == name]
+    return OURS.get(name) or (found[0] if len(found) == 1 else "")
 
 
 def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
 
+_SOURCE = re.compile(r' in "<\w+ string>",')  # PyYAML's name for a text that is no file
 _DEEPEST = 64  # mappings and lists inside each other
 _LONGEST_NUMBER = 100  # characters; no number of ours needs more, and making one of thousands takes long
 Keys = tuple[str | int, ...]
@@ -49,6 +51,14 @@ def root_of(text: str, slowly: bool = False) -> tuple[yaml.Node | None, Callable
 def value_of(text: str) -> Any:
     """The value of a YAML text. Raises yaml.YAMLError as `root_of` does."""
     return root_of(text)[1]()
+
+
+def in_one_line(error: Exception) -> str:
+    """What is wrong with a YAML text, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None and "'\\t'" in str(getattr(error, "problem", "")):
+        return f"line {mark.line + 1} begins with a tab, and YAML allows none there: indent with spaces"
+    return " ".join(_SOURCE.sub(" in", str(error)).split())
 
 
 def _values(reader: Any, root: yaml.Node) -> Any:

@@ -13,7 +13,7 @@ import orjson
 import yaml
 
 from holdfast.core.config.config import Config
-from holdfast.core.config.yaml_tree import value_of
+from holdfast.core.config.yaml_tree import in_one_line, value_of
 from holdfast.core.errors import BLOCKED, USAGE, Stop
 from holdfast.core.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
 from holdfast.core.run.plan import RunPlan, read_plan
@@ -186,7 +186,7 @@ class RunFolder:
             return Config.model_validate(value_of(read_small(self.config_file).decode()))
         except (yaml.YAMLError, ValueError, OSError) as error:
             hint = "put its own config back there; without it the run cannot be resumed"
-            raise Stop(BLOCKED, f"{self.config_file} is damaged: {' '.join(str(error).split())[:300]}", hint) from None
+            raise Stop(BLOCKED, f"{self.config_file} is damaged: {in_one_line(error)[:300]}", hint) from None
 
     def write_config(self, config: Config) -> None:
         text = yaml.safe_dump(config.model_dump(mode="json", exclude={"faults"}), sort_keys=False, allow_unicode=True)

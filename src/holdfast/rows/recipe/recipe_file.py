@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.core.config.yaml_tree import mappings, repeated, root_of
+from holdfast.core.config.yaml_tree import in_one_line, mappings, repeated, root_of
 
 _NAME = re.compile(r"[a-zA-Z_]+[0-9]*(?:\.[a-z_]+)?")
 
@@ -58,7 +58,7 @@ def read_file(file: Path) -> tuple[dict[str, Any], YamlPlace]:
         _refuse_double_keys(root, place)
         return mapping(values(), place), place
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: not a YAML text: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{file}: not a YAML text: {in_one_line(error)}") from error
 
 
 def _refuse_double_keys(root: yaml.Node, place: YamlPlace) -> None:
