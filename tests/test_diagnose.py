@@ -310,6 +310,19 @@ def test_what_cannot_be_read_is_told(arguments: tuple[str, ...], told: str, tmp_
     assert told in done.stderr and "Traceback" not in done.stderr
 
 
+def test_more_unallocated_than_was_asked_for_is_answered_with_growing_segments_and_nothing_twice() -> None:
+    log = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.12 GiB "
+        "is free. Of the allocated memory 18.2 GiB is allocated by PyTorch, and {} GiB is reserved by PyTorch but unallocated."
+    )
+    cards = cards_of("failures")
+    for idle, named in ((3.9, True), (1.9, False)):
+        answered = answer(diagnose(Evidence(tuple(clean_lines(log.format(idle)))), cards), cards)
+        assert answered["cause"] == "gpu_out_of_memory"
+        assert any("expandable_segments" in one["command"] for one in answered["remedies"]) is named
+        assert len({one["what"].partition(";")[0] for one in answered["remedies"]}) == len(answered["remedies"])
+
+
 def test_a_run_folder_explains_itself(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: m\ndata: {files: [f]}\n")
     assert ask(tmp_path)["cause"] == "unknown"

@@ -95,8 +95,9 @@ def _memory(line: Line) -> Iterator[Line]:
         yield Line(line.number, f"reading: {_gib(asked)} asked for while {_gib(free)} are free", line.rank)
     elif free is not None and held is not None and total and _unused(line.text, held, idle, total):
         yield Line(line.number, f"reading: nothing is held by this process, and {_gib(asked)} are refused", line.rank)
-    if idle is not None and held is not None and idle >= asked and idle >= held / 4:
-        yield Line(line.number, f"reading: {_gib(idle)} reserved in pieces too small for the {_gib(asked)} asked for", line.rank)
+    if idle is not None and held is not None and idle >= asked:
+        small = "reserved in pieces too small for" if idle >= held / 4 else "lie unused in torch's cache, and in no piece of"
+        yield Line(line.number, f"reading: {_gib(idle)} {small} the {_gib(asked)} asked for", line.rank)
     if others is not None and "this process has" in line.text and held is not None and others > held:
         yield Line(line.number, f"reading: another process holds {_gib(others)} of the GPU", line.rank)
     elif others is None and (missing := _held_elsewhere(line.text, free, held, idle, total)):
