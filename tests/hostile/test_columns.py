@@ -47,6 +47,18 @@ def test_offsets_are_looked_at_before_they_are_followed(tmp_path: Path, offsets:
     assert (done.returncode, done.stdout.strip()) == (0, "['Reject']"), done.stderr
 
 
+def test_a_bit_that_is_wrong_in_parquet_is_told(tmp_path: Path) -> None:
+    """Also where it makes a text one that its dictionary does not have."""
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["a", "b", "c"] * 30}), file, compression="none", write_statistics=False)
+    content = file.read_bytes()
+    told = set()
+    for at in range(4, 90):  # the dictionary, and behind it the places in it
+        file.write_bytes(content[:at] + bytes([content[at] ^ 8]) + content[at + 1 :])
+        told |= {row.reason for row in rows(file) if isinstance(row, Reject)}
+    assert "damaged_file" in told
+
+
 def bad_text(file: Path) -> Path:
     column = pa.array([b"good", b"\xff bad", b"good too"], pa.binary()).view(pa.utf8())
     return arrow(file, pa.RecordBatch.from_arrays([column], names=["text"]))

@@ -54,7 +54,7 @@ def _parquet_batches(pa: Any, file: str) -> Iterator[Any]:
     with pq.ParquetFile(file, read_dictionary=texts) as found:
         _refuse_claims(pa, file, found.metadata.num_rows)
         for batch in found.iter_batches(_BATCH):
-            batch.validate(full=False)
+            as_bytes(pa, batch).validate(full=True)  # places in a dictionary, too
             yield batch
 
 
