@@ -198,7 +198,7 @@ class Terminal:
 def test_closing_the_terminal_costs_nothing_but_the_terminal(config_of: Write, undisturbed_sha256: str, tmp_path: Path) -> None:
     config, run = config_of(**RUN), tmp_path / "run"
     terminal = Terminal("train", config, "--run", run)
-    wait_until(lambda: terminal.shows("grad norm"))
+    wait_until(lambda: terminal.shows("step ", "  loss "))
     terminal.close()
     assert terminal.process.wait() == 0
     summary = summary_of(run)
@@ -251,7 +251,7 @@ def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_p
     run = tmp_path / "runs" / "run"
     assert holdfast("train", config_of(train={"steps": 5000}), "--run", run, "--detach").returncode == 0
     terminal = Terminal("attach", run)
-    wait_until(lambda: terminal.shows(f"run: {run}", "/5000", "grad norm"))
+    wait_until(lambda: terminal.shows(f"run: {run}", "/5,000", "  loss "))
     kill(processes_of(run)["trainer"])
     wait_until(lambda: terminal.shows("attempt 1: killed by SIGKILL"))
     terminal.type(b"\x03")
