@@ -347,7 +347,7 @@ def test_stopping_a_run_that_is_only_being_prepared_ends_the_preparation(config_
     output, _ = preparing.communicate()
     assert preparing.returncode == 130 and "nothing was trained yet" in output
     told, _ = stopping.communicate()
-    assert stopping.returncode == 0 and "is not running: dead, step 0" in told
+    assert stopping.returncode == 0 and "is not running: interrupted, step 0" in told
 
 
 def test_a_held_run_is_refused_with_the_ways_to_it(config_of: Write, tmp_path: Path) -> None:

@@ -289,7 +289,6 @@ DRAWS: list[dict[str, Any]] = [
     {"settings": _STEP | {"dtype": "fp32", "packing": True, "checkpointed_layers": 2}, "lengths": [150, 100, 90], "labels": 200},
     {"settings": _STEP | {"dtype": "bf16", "packing": False, "checkpointed_layers": 0}, "lengths": [130, 100, 60], "labels": 80},
 ]
-PAIRS = {"settings": DRAWS[0]["settings"], "lengths": [150, 100, 90], "labels": 200, "train": {"objective": "reward"}}
 if importlib.util.find_spec("bitsandbytes"):
     held = {"dtype": "bf16", "packing": True, "checkpointed_layers": 0, "frozen": "nf4", "double_quant": True}
     DRAWS.append({"settings": _STEP | held, "lengths": [150, 100, 90], "labels": 200, "train": {"optimizer": "lion"}})
@@ -299,18 +298,15 @@ def test_a_traced_step_takes_what_the_step_takes() -> None:
     """The same shapes with weights, by torch's own allocator: never 1 % too little, at the most 3 % too much."""
     model = LLAMA | {"hidden_size": 256, "intermediate_size": 640, "vocab_size": 8000, "pad_token_id": 0}
     adapter = {"r": 8, "alpha": 16, "dropout": 0.1}
-    draws = [*DRAWS, PAIRS]
-    asked = "".join(json.dumps({"model": model, "adapter": adapter, "stored": "BF16"} | draw) + "\n" for draw in draws)
+    asked = "".join(json.dumps({"model": model, "adapter": adapter, "stored": "BF16"} | draw) + "\n" for draw in DRAWS)
     said: dict[str, list[int]] = {}
     for role in ("trace", "measure"):
         command = [sys.executable, str(ACCURACY), "--role", role]
         done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=os.environ)
         found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        assert len(found) == len(draws), done.stderr
+        assert len(found) == len(DRAWS), done.stderr
         said[role] = [one["peak"] for one in found]
         if role == "trace":
-            totals = {one["params"]["total"] for one in found[: len(DRAWS)]}
-            assert len(totals) == 1, "weights in 4 bits are counted as what they are"
-            assert {found[-1]["params"]["total"]} == {total + 256 for total in totals}, "a reward's scalar head"
+            assert len({one["params"]["total"] for one in found}) == 1, "weights in 4 bits are counted as what they are"
     errors = [planned / measured - 1 for planned, measured in zip(said["trace"], said["measure"], strict=True)]
     assert all(-0.01 < error < 0.03 for error in errors), errors

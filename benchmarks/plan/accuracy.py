@@ -31,7 +31,7 @@ def main() -> None:
     arguments.add_argument("--seed", type=int)
     arguments.add_argument("--draws", type=int, default=60)
     arguments.add_argument("--kinds", action="store_true", help="of all adapters, optimizers and ways to hold frozen weights")
-    arguments.add_argument("--objectives", action="store_true", help="of preferences and rewards, too")
+    arguments.add_argument("--objectives", action="store_true", help="of preferences, too")
     arguments.add_argument("--most", type=float, default=MOST_OPERATIONS, help="operations of a step")
     arguments.add_argument("--out", type=Path, default=Path("accuracy.jsonl"))
     arguments.add_argument("--table", type=Path, nargs="*")

@@ -55,7 +55,8 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
         try:
             yield run, descriptor
         except KeyboardInterrupt:
-            _note(descriptor, entry | {"interrupted": True})
+            if read_json(run.supervisor_lock) == entry:  # and no process in the background has taken it over
+                _note(descriptor, entry | {"interrupted": True})
             raise
         except Stop:
             take_back(run)

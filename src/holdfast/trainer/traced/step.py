@@ -28,7 +28,7 @@ from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
-_OF_PAIRS = ("dpo", "orpo", "simpo", "reward")
+_OF_PAIRS = ("dpo", "orpo", "simpo")
 HEAD = "output layer"  # where logits are made
 
 
