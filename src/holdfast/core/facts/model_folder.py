@@ -90,11 +90,12 @@ def read_model(model: str) -> ModelFacts:
     shapes: dict[str, tuple[int, ...]] = {}
     types: set[str] = set()
     size = 0
+    packed = packed_as(config)
     for file in weight_files(folder):
         tensors = stored_tensors(file)
-        own = _unpacked(file, tensors) if packed_as(config) else {name: tensor.shape for name, tensor in tensors.items()}
+        own = _unpacked(file, tensors) if packed else {name: tensor.shape for name, tensor in tensors.items()}
         shapes |= own
-        types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed_as(config) else set())
+        types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed else set())
         size += file.stat().st_size
     return ModelFacts(folder, config, shapes, size, types.pop() if len(types) == 1 else None)
 

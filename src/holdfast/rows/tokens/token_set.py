@@ -44,6 +44,10 @@ class TokenSet:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def weights_of(self, rows: list[int]) -> npt.NDArray[np.float32]:
+        """How much each of these rows counts, [rows]."""
+        return np.ones(len(rows), np.float32) if self.weight is None else self.weight[rows]
+
     def row(self, number: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
         span = slice(int(self.starts[number]), int(self.starts[number + 1]))
         return self.ids[span], self.learned[span]

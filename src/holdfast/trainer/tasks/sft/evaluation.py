@@ -111,7 +111,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     result |= (
         {"eval_base": base, "eval_tuned": tuned}
         if objective is None
-        else _held_against(objective, tuned, base, _weights(tokens, held_out), apart)
+        else _held_against(objective, tuned, base, torch.from_numpy(tokens.weights_of(held_out)), apart)
     )
     return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
 
@@ -150,11 +150,6 @@ def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -
     inner, prefix = _inner(sides.tuned)
     losses = LabelLoss(inner, sides.settings.own_head, prefix)
     return kl_to_reference(sides.tuned, losses, tokens, rows, sides.settings, sides.device, asked)
-
-
-def _weights(tokens: TokenSet, rows: list[int]) -> Tensor:
-    """How much each of the rows counts."""
-    return torch.ones(len(rows)) if tokens.weight is None else torch.from_numpy(tokens.weight[rows])
 
 
 def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers], weights: Tensor, apart: float | None) -> Json:

@@ -39,7 +39,7 @@ def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     apart = torch.tensor(margins, dtype=torch.float64)
     shares = {"pair_accuracy": float((apart > 0).double().mean()), "margin": float(apart.mean())}
     says = f"{shares['pair_accuracy']:.1%} of {len(held_out):,} pairs in their order (by chance 50 %), mean margin {shares['margin']:.3g}"
-    counting = torch.ones(len(apart)) if tokens.weight is None else torch.from_numpy(tokens.weight[held_out])
+    counting = torch.from_numpy(tokens.weights_of(held_out))
     return result | {
         "eval_tuned": float(-(F.logsigmoid(apart) * counting).sum() / counting.sum()),
         **shares,
