@@ -114,6 +114,23 @@ def test_the_loss_on_the_way_is_that_of_the_finished_adapter(undisturbed: Simple
     assert undisturbed.summary["loss"]["eval_tuned"] == pytest.approx(best["loss"], rel=1e-6)
 
 
+def test_without_a_schedule_the_mean_is_judged_and_kept_and_training_goes_on_from_the_weights_beside_it(
+    config: Path, tmp_path: Path
+) -> None:
+    changes = ("train.optimizer=schedule_free", "train.lr=0.01", "train.steps=9", "evaluate.patience=null", "evaluate.keep_best=false")
+    faults = [{"name": "kill", "when": {"attempt": 1, "step": 6, "phase": "snapshot"}, "effect": "kill"}]
+    found = []
+    for name, more in (("often", ("evaluate.every=3",)), ("never", ("evaluate.every=null",))):
+        file = write_faults(tmp_path / f"{name}.yaml", faults if name == "often" else [])
+        done = holdfast("train", config, *changes, *more, "--run", tmp_path / name, "--faults", file, "--json")
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    rows = lines(tmp_path / "often/evaluations.jsonl")
+    assert [row["step"] for row in rows] == [3, 6, 9] and found[0]["attempts"] == 2
+    assert found[0]["loss"]["eval_tuned"] == pytest.approx(rows[-1]["loss"], rel=1e-6)
+    assert found[0]["artifact_sha256"] == found[1]["artifact_sha256"]
+
+
 def test_evaluations_change_no_step_and_the_last_state_can_be_had(undisturbed: SimpleNamespace, config: Path, tmp_path: Path) -> None:
     steps = undisturbed.summary["steps"]
     run = tmp_path / "run"

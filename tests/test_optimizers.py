@@ -14,7 +14,16 @@ from holdfast.core.config.train import Train
 from holdfast.trainer.optimizers import optimizer_of
 from support.stand import Stand, model_folder
 
-KINDS: dict[str, float] = {"adamw": 1e-2, "adamw8bit": 1e-2, "paged": 1e-2, "adafactor": 0.3, "lion": 3e-3, "muon": 3e-2, "sgd": 0.3}
+KINDS: dict[str, float] = {
+    "adamw": 1e-2,
+    "adamw8bit": 1e-2,
+    "paged": 1e-2,
+    "schedule_free": 1e-2,
+    "adafactor": 0.3,
+    "lion": 3e-3,
+    "muon": 3e-2,
+    "sgd": 0.3,
+}
 
 
 def needs(kind: str) -> None:
@@ -75,6 +84,43 @@ def test_an_update_is_the_plain_one(kind: str) -> None:
         assert torch.allclose(ours.parameters[name], one.detach(), rtol=1e-5, atol=1e-6), name
 
 
+def authors(begin: torch.Tensor, gradients: list[torch.Tensor], rates: list[float], decay: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights the model computes with, their mean) after these steps, as schedulefree's AdamW has them: y and z held, in fp64."""
+    y, z, square, total, peak = begin.double(), begin.double(), torch.zeros_like(begin).double(), 0.0, 0.0
+    for step, (gradient, lr) in enumerate(zip(gradients, rates, strict=True), 1):
+        peak = max(peak, lr)
+        total += peak**2
+        share = peak**2 / total if total else 0.0
+        square = 0.999 * square + 0.001 * gradient.double() ** 2
+        move = gradient.double() / ((square / (1 - 0.999**step)).sqrt() + 1e-8) + decay * y
+        y = torch.lerp(y, z, share) + lr * (0.9 * (1 - share) - 1) * move
+        z = z - lr * move
+    return y, torch.lerp(z, y, 1 / 0.9)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_schedule_free_is_the_authors(decay: float) -> None:
+    torch.manual_seed(0)
+    begin, rates = torch.randn(64, 64), [0.0, 0.05, 0.1, 0.1, 0.05, 0.1]
+    ours = optimizer_of({"a": begin.clone()}, Train(steps=1, optimizer="schedule_free", weight_decay=decay))
+    gradients = [torch.randn_like(begin) for _ in rates]
+    for gradient, lr in zip(gradients, rates, strict=True):
+        ours.gradient.copy_(gradient.flatten())
+        ours.step(lr)
+    held, mean = authors(begin, gradients, rates, decay)
+    with ours.judged():
+        judged = ours.parameters["a"].clone()
+    assert torch.equal(judged, ours.kept()["a"])
+    assert torch.allclose(judged.double(), mean, atol=1e-5) and torch.allclose(ours.parameters["a"].double(), held, atol=1e-5)
+    assert not torch.allclose(judged, ours.parameters["a"], atol=1e-3)
+
+
+def test_schedule_free_has_no_schedule() -> None:
+    assert Train(steps=1, optimizer="schedule_free").schedule == "constant"
+    with pytest.raises(ValueError, match="schedule_free has no schedule, and schedule is linear"):
+        Train(steps=1, optimizer="schedule_free", schedule="linear")
+
+
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.long] if kind not in ("adamw", "muon") else []) for kind in KINDS])
 def test_rows_are_learned_by_heart(model: Path, kind: str) -> None:
     needs(kind)
@@ -87,6 +133,7 @@ def test_what_an_optimizer_cannot_do_is_told() -> None:
     for sections, said in (
         ({"train": {"optimizer": "adamw8bit"}, "adapter": {"lr_ratio": 4.0}}, "adamw8bit has one for all"),
         ({"train": {"optimizer": "muon"}, "adapter": {"init": "pissa"}}, "muon moves them"),
+        ({"train": {"optimizer": "schedule_free"}, "adapter": {"type": "adalora", "target_r": 2}}, "schedule_free keeps their mean"),
         ({"train": {"weight_decay": 0.1}, "adapter": {"init": "olora"}}, "weight_decay shrinks them"),
     ):
         with pytest.raises(ValueError, match=said):

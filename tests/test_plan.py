@@ -287,7 +287,8 @@ ACCURACY = Path(__file__).parents[1] / "benchmarks" / "plan" / "accuracy.py"
 _STEP = {"device": "cpu", "attention": "sdpa", "micro_batch_tokens": 400, "threads": 2, "steps": 1, "samples": 1}
 DRAWS: list[dict[str, Any]] = [
     {"settings": _STEP | {"dtype": "fp32", "packing": True, "checkpointed_layers": 2}, "lengths": [150, 100, 90], "labels": 200},
-    {"settings": _STEP | {"dtype": "bf16", "packing": False, "checkpointed_layers": 0}, "lengths": [130, 100, 60], "labels": 80},
+    {"settings": _STEP | {"dtype": "bf16", "packing": False, "checkpointed_layers": 0}, "lengths": [130, 100, 60], "labels": 80}
+    | {"train": {"optimizer": "schedule_free"}},
 ]
 if importlib.util.find_spec("bitsandbytes"):
     held = {"dtype": "bf16", "packing": True, "checkpointed_layers": 0, "frozen": "nf4", "double_quant": True}

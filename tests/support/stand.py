@@ -11,6 +11,7 @@ import transformers
 
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
+from holdfast.core.run.memory_file import Snapshot
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.images import TensorImage
 from holdfast.trainer.loss_scale import LossScale
@@ -64,7 +65,7 @@ class Stand:
         self.task = Sft(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"), folder)
         self.rows = list(range(len(self.task.tokens)))
         self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.upkeep.rates)
-        self.artifact = TensorImage(self.task.artifact, {"format": "pt"})
+        self.artifact = TensorImage(self.optimizer.kept(), {"format": "pt"})
         scale = LossScale() if self.settings.dtype == "fp16" else None
         self.state = TensorImage(self.optimizer.state() | self.task.state() | (scale.state() if scale else {}))
         self.job: Any = SimpleNamespace(config=self.config)
@@ -87,5 +88,4 @@ class Stand:
         return self.artifact.to_bytes(), self.state.to_bytes()
 
     def restore(self, saved: tuple[bytes, bytes]) -> None:
-        self.artifact.read(saved[0])
-        self.state.read(saved[1])
+        self.bench.restore(Snapshot(0, 0, {}, *saved))

@@ -15,8 +15,9 @@ from holdfast.mind.trained_size import adapted, trainable_parameters
 # Bytes a number takes in fewer bits, with the scale of its block.
 _WIDTHS = {"nf4": 0.5625, "fp4": 0.5625, "int8": 1.01}
 
-# Bytes an optimizer keeps for each weight that is trained; of adafactor a matrix's rows and columns, which are few.
-STATE_BYTES = {"adamw": 8, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
+# Bytes an optimizer keeps for each weight that is trained; of adafactor a matrix's rows and columns, which are few. 4 of
+# schedule_free's are the artifact, whose weights are not those that the model computes with.
+STATE_BYTES = {"adamw": 8, "schedule_free": 12, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
 
 # How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.
 Attends = Literal["at once", "apart", "plainly"]

@@ -81,7 +81,8 @@ class HeldOut:
         model = self.bench.task.model
         model.eval()
         try:
-            found = within_memory(self.bench, step + 1, lambda: self._loss(step))
+            with self.bench.optimizer.judged():
+                found = within_memory(self.bench, step + 1, lambda: self._loss(step))
         finally:
             model.train()
         if found is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -40,6 +41,18 @@ class Block:
             for name, part in zip(self.parameters, self.parts(block), strict=True)
         }
         return parts | self.others() | {"step": self.updates}
+
+    def kept(self) -> dict[str, Tensor]:
+        """The weights that are the result, by name (live): those of the model, unless a kind computes with others."""
+        return self.parameters
+
+    def restored(self) -> None:
+        """Called when a saved state was read into the tensors of `kept` and `state`: what else there is follows from them."""
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """The model has the weights of `kept` meanwhile."""
+        yield
 
     def blocks(self) -> dict[str, Tensor]:
         """State as long as the weights, by kind."""

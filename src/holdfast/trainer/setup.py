@@ -44,6 +44,7 @@ class Bench:
     def restore(self, snapshot: Snapshot) -> None:
         self.artifact.read(snapshot.artifact)
         self.state.read(snapshot.state)
+        self.optimizer.restored()
 
     def samples(self, step: int) -> list[int]:
         """The rows of a step, less those in quarantine: a hole, which shifts no other row."""
@@ -115,18 +116,17 @@ def build(job: Job, settings: Settings) -> Bench:
     task = task_of(job.config).build(job.run, job.config, settings, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
+    if begun := job.plan.start_adapter:
+        put_in(TensorImage(task.artifact), job.run.start_adapter, begun)
     optimizer = optimizer_of(task.artifact, job.config.train, task.upkeep.rates)
-    artifact = TensorImage(task.artifact, {"format": "pt"})
     begins_scaled = job.config.train.precision == "fp16"  # its states have a scale, also where a remedy brought the run to fp32
     scale = LossScale() if begins_scaled or settings.dtype == "fp16" else None
-    if begun := job.plan.start_adapter:
-        put_in(artifact, job.run.start_adapter, begun)
     return Bench(
         job,
         settings,
         task,
         optimizer,
-        artifact,
+        TensorImage(optimizer.kept(), {"format": "pt"}),
         TensorImage(optimizer.state() | task.state() | (scale.state() if scale and begins_scaled else {})),
         device,
         float(optimizer.weights.detach().abs().max()),

@@ -169,6 +169,8 @@ class Config(Section):
         if self.adapter.init in ("pissa", "olora") and (optimizer == "muon" or self.train.weight_decay):
             moved = "train.optimizer muon moves" if optimizer == "muon" else "train.weight_decay shrinks"
             raise ValueError(f"adapter.init {self.adapter.init} keeps half of its weights as they began, and {moved} them")
+        if optimizer == "schedule_free" and kind == "adalora":
+            raise ValueError("adapter.type adalora takes weights away, and train.optimizer schedule_free keeps their mean; take adamw")
         if wanted in ("dpo", "kto") and kind in OWN_WEIGHTS:
             text = f"train.objective {wanted} holds the model against the one without its adapter, and adapter.type {kind} has none"
             raise ValueError(f"{text}; take orpo or simpo, which need no reference, or an adapter")

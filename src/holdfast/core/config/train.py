@@ -35,9 +35,10 @@ class Train(Section):
 
     epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
     steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
-    optimizer: Literal["adamw", "adamw8bit", "paged", "adafactor", "lion", "muon", "sgd"] = Field(
+    optimizer: Literal["adamw", "adamw8bit", "paged", "schedule_free", "adafactor", "lion", "muon", "sgd"] = Field(
         "adamw",
-        description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; muon: matrices, the rest by adamw",
+        description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; schedule_free: the mean of all "
+        "steps is the result, lr stays after the warm-up; muon: matrices, the rest by adamw",
     )
     effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
     lr: float = Field(2e-4, gt=0, description="peak learning rate")
@@ -110,6 +111,16 @@ class Train(Section):
         if self.epochs is not None and self.steps is not None:
             raise ValueError("give epochs or steps, not both")
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_schedule(cls, tree: Any) -> Any:
+        """Give an optimizer without a schedule none, where another was not asked for."""
+        if not isinstance(tree, dict) or tree.get("optimizer") != "schedule_free":
+            return tree
+        if (schedule := tree.get("schedule", "constant")) != "constant":
+            raise ValueError(f"optimizer schedule_free has no schedule, and schedule is {schedule}; leave it out")
+        return tree | {"schedule": "constant"}
 
     @field_validator("shards", mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from torch import Tensor
 from holdfast.core.config.train import Train
 from holdfast.trainer.optimizer import AdamW, Block
 from holdfast.trainer.optimizers.of_torch import Adafactor, Muon
+from holdfast.trainer.optimizers.schedule_free import ScheduleFree
 from holdfast.trainer.optimizers.simple import Lion, Sgd
 
 
@@ -21,5 +22,12 @@ def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[
         from holdfast.trainer.optimizers.eight_bit import AdamW8Bit
 
         return AdamW8Bit(parameters, train, rates)
-    kinds: dict[str, type[Block]] = {"adamw": AdamW, "lion": Lion, "sgd": Sgd, "adafactor": Adafactor, "muon": Muon}
+    kinds: dict[str, type[Block]] = {
+        "adamw": AdamW,
+        "schedule_free": ScheduleFree,
+        "lion": Lion,
+        "sgd": Sgd,
+        "adafactor": Adafactor,
+        "muon": Muon,
+    }
     return kinds[train.optimizer](parameters, train, rates)

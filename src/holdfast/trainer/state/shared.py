@@ -17,6 +17,7 @@ def share_state(bench: Bench) -> None:
         return
     live = [*bench.artifact.tensors.values(), *bench.state.tensors.values()]
     bench.rank.share(live)
+    bench.optimizer.restored()
     told = bench.rank.exchange({"sha256": _digest(live)})
     if wrong := [str(number) for number, one in enumerate(told) if one != told[0]]:
         text = f"rank {', '.join(wrong)} did not receive the first rank's weights as they are: a network or memory that changes bits"

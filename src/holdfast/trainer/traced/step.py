@@ -93,8 +93,8 @@ def _before(ledger: Ledger, task: Sft, optimizer: Block) -> dict[int, str]:
     """What each block is for that is there before the step."""
     kinds = dict.fromkeys(ledger.numbers.values(), "workspace")
     named = [("weights", tensor) for tensor in (*task.model.parameters(), *task.model.buffers())]
+    named += [("optimizer", tensor) for tensor in (*optimizer.kept().values(), *optimizer.state().values())]
     named += [("adapter", optimizer.weights), ("gradients", optimizer.gradient)]
-    named += [("optimizer", tensor) for tensor in optimizer.state().values()]
     for kind, tensor in named:
         number = ledger.number(tensor)
         if number is not None:
