@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,22 @@ def test_layers_together_learn_what_they_learn_alone(name: str, mixed: bool) -> 
         else:
             assert_equal(found, wanted)
     assert all(group._made is None for group in task.fused.groups)
+
+
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.parametrize("mixed", [False, True], ids=["fp32", "bf16"])
+def test_weights_that_go_between_forward_and_backward_come_back_without_what_was_put_beside_them(mixed: bool) -> None:
+    task = fused_task("llama", mixed=mixed)
+    wanted = gradients(task, task.batches(ROWS, 64))
+    away = task_of(ARCHITECTURES["llama"](), dropout=0.2, mixed=mixed)
+    away.fused = Fused(away.model, away.context, mixed, lambda *_: nullcontext())
+    for batch in away.batches(ROWS, 64):
+        loss, _ = away.loss_sum(batch, 1)
+        for group in away.fused.groups:
+            group.fill((torch.zeros(group.rank),) * len(group.layers))
+        loss.backward()
+    for name, parameter in away.model.named_parameters():
+        assert parameter.grad is None or torch.equal(parameter.grad, wanted[1][name]), name
 
 
 @pytest.mark.usefixtures("_stand_ins")

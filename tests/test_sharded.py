@@ -27,6 +27,7 @@ from holdfast.trainer import pressure
 from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.job import Job
 from holdfast.trainer.model import sharded
+from holdfast.trainer.model.decoder import checksum
 from holdfast.trainer.rank import ALONE, Rank
 from holdfast.trainer.refuse import Refusal, broken_weights
 from holdfast.trainer.step import keep_company
@@ -93,9 +94,9 @@ def test_a_checksum_sees_a_bit_and_two_numbers_that_changed_places() -> None:
     one, other = tensor.clone(), tensor.clone()
     one.view(torch.int32)[7] ^= 1
     other[3], other[4] = tensor[4], tensor[3]
-    sums = {sharded._checksum(found) for found in (tensor, one, other)}
-    assert len(sums) == 3 and sharded._checksum(tensor.clone()) in sums
-    assert sharded._checksum(tensor.bfloat16()) == sharded._checksum(tensor.bfloat16())
+    sums = {checksum(found) for found in (tensor, one, other)}
+    assert len(sums) == 3 and checksum(tensor.clone()) in sums
+    assert checksum(tensor.bfloat16()) == checksum(tensor.bfloat16())
 
 
 def test_where_no_group_is_layers_stay_whole() -> None:

@@ -519,6 +519,19 @@ void card_speed(double bytes_per_s) { speed_ = bytes_per_s; }
 void card_devices(int count) { devices_ = count; }
 void card_strict(int mode) { strict_ = mode; }
 void card_side(int inside) { side_ = inside; }
+// The bytes of a storage, as UntypedStorage.resize_ has it, which torch built for the CPU refuses.
+int card_resize(uint64_t place, uint64_t bytes) {
+  auto* storage = reinterpret_cast<c10::StorageImpl*>(place);
+  try {
+    auto data = allocator_.on(bytes, storage->device().index());
+    if (bytes && storage->nbytes()) memcpy(data.get(), storage->data(), std::min<size_t>(bytes, storage->nbytes()));
+    storage->set_data_ptr_noswap(std::move(data));
+    storage->set_nbytes(bytes);
+    return 0;
+  } catch (const c10::OutOfMemoryError&) {
+    return 1;
+  }
+}
 int card_current() { return current_; }
 void card_set_current(int index) { current_ = static_cast<c10::DeviceIndex>(index); }
 void card_pin(uint64_t place, uint64_t bytes) {

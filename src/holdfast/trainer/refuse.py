@@ -41,9 +41,10 @@ def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool 
     One pass that allocates nothing the size of a weight.
     """
     wanted = ((name, weight) for name, weight in model.named_parameters() if not (frozen_alone and weight.requires_grad))
-    weights = {name: own_piece(weight.detach()) for name, weight in wanted if weight.is_floating_point()}
+    weights = {name: own_piece(weight).detach() for name, weight in wanted if weight.is_floating_point()}
     extremes = {name: torch.stack(torch.aminmax(weight)).float() for name, weight in weights.items() if weight.numel()}
-    largest = torch.stack([values.abs().max() for values in extremes.values()]).tolist()  # NaN where one is; one synchronisation
+    place = next(model.parameters()).device
+    largest = torch.stack([values.abs().max().to(place) for values in extremes.values()]).tolist()  # NaN where one is; one synchronisation
     broken = [name for name, value in zip(extremes, largest, strict=True) if not value <= most]
     return [_named(name, weights[name], most) for name in broken], len(weights)
 
@@ -63,8 +64,8 @@ def put_in(adapter: TensorImage, file: Path, expected: Json) -> None:
 
 
 def own_piece(weight: Any) -> Tensor:
-    """What this rank holds of a weight: the others look at the rest of one that is cut."""
-    piece: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
+    """What this rank holds of a weight: the others look at the rest of one that is cut, and one that is away is in main memory."""
+    piece: Tensor = weight.to_local() if hasattr(weight, "to_local") else getattr(weight, "on_host", weight)
     return piece
 
 

@@ -23,6 +23,7 @@ _LIBRARY.card_speed.argtypes = [ctypes.c_double]
 _LIBRARY.card_ledger.argtypes = [ctypes.c_char_p, ctypes.c_double]
 _LIBRARY.card_pin.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 _LIBRARY.card_unpin.argtypes = [ctypes.c_uint64]
+_LIBRARY.card_resize.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 
 import torch  # noqa: E402
 
@@ -175,6 +176,23 @@ def _properties(_device: object = 0) -> types.SimpleNamespace:
     facts = {"name": "Simulated Radeon", "major": 11, "minor": 0} if hip else {"name": "Simulated", "major": major, "minor": minor}
     more = {"is_integrated": bool(_OPTIONS.get("integrated")), "multi_processor_count": 1, "gcnArchName": hip or ""}
     return types.SimpleNamespace(total_memory=TOTAL, L2_cache_size=1 << 20, warp_size=32, **facts, **more)
+
+
+_resize = torch.UntypedStorage.resize_
+
+
+def _resized(storage: Any, size: int) -> Any:
+    """As UntypedStorage.resize_."""
+    if storage.device.type != "cuda":
+        return _resize(storage, size)
+    if _LIBRARY.card_resize(storage._cdata, size):
+        raise torch.cuda.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {size} bytes. GPU 0 has a total capacity of {TOTAL} bytes"
+        )
+    return storage
+
+
+torch.UntypedStorage.resize_ = _resized  # type: ignore[method-assign]
 
 
 def _memory_stats(_device: object = 0) -> dict[str, int]:

@@ -161,6 +161,8 @@ class Config(Section):
             raise ValueError(f"adapter.type {kind} trains the weights themselves, which train.frozen {self.train.frozen} would hold frozen")
         if self.train.fsdp and (reason := self._not_cut()):
             raise ValueError(f"train.fsdp cuts frozen layers in 16 or 32 bits between ranks, and {reason}")
+        if self.train.offload == "layers" and (reason := self._not_kept_away()):
+            raise ValueError(f"train.offload layers keeps frozen decoder layers in main memory, and {reason}")
         if self.train.double_quant and self.train.frozen not in ("nf4", "fp4"):
             raise ValueError(f"train.double_quant belongs to train.frozen nf4 and fp4; this is {self.train.frozen}")
         optimizer = self.train.optimizer
@@ -199,6 +201,14 @@ class Config(Section):
         if self.task == "tabular":
             return "a network on tables has none"
         return ""
+
+    def _not_kept_away(self) -> str:
+        """What of this run has no such layers, or holds them elsewhere; empty where it goes with it."""
+        if self.task == "tabular":
+            return "a network on tables has none"
+        if self.adapter.type == "full":
+            return "adapter.type full trains all of them; take an adapter, or adapter.type layers"
+        return "train.fsdp cuts them between ranks; leave one of them out" if self.train.fsdp else ""
 
     faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")
 

@@ -106,6 +106,12 @@ class Train(Section):
         description="cut frozen layers into pieces, one a rank (FSDP2), for models that do not fit one card; changes no result",
     )
 
+    offload: Literal["off", "layers"] = Field(
+        "off",
+        description="layers: frozen decoder layers are kept in main memory and brought to the card one ahead of the one that computes, "
+        "for models that do not fit the card; changes no result",
+    )
+
     @model_validator(mode="after")
     def _one_length(self) -> Train:
         if self.epochs is not None and self.steps is not None:
@@ -122,7 +128,7 @@ class Train(Section):
             raise ValueError(f"optimizer schedule_free has no schedule, and schedule is {schedule}; leave it out")
         return tree | {"schedule": "constant"}
 
-    @field_validator("shards", mode="before")
+    @field_validator("shards", "offload", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         return "off" if value is False else value  # YAML takes a plain off for false

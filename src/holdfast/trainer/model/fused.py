@@ -19,6 +19,7 @@ from holdfast.trainer.model.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.lora import plain_layers
 from holdfast.trainer.model.mixed import HALF
+from holdfast.trainer.model.streamed import Near, everywhere
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
 
@@ -35,19 +36,24 @@ class Drawn(NamedTuple):
 class Fused:
     """The plain LoRA layers of a model in groups; variants keep PEFT's own forward pass, as they do in lora.py."""
 
-    def __init__(self, model: nn.Module, context: StepContext, mixed: bool) -> None:
+    def __init__(self, model: nn.Module, context: StepContext, mixed: bool, near: Near = everywhere) -> None:
         self.groups: list[Group] = []
+        self.near = near  # inside, the frozen weights of a group are on the card
         layers = plain_layers(model)
         context.keep_keys(layers[0].base_layer.weight.device if layers else torch.device("cpu"))
+        comes_and_goes = near is not everywhere
         left = {id(layer): layer for layer in layers}
         for parent in model.modules():
             for names in _SIBLINGS:
                 found = [layer for name in names if id(layer := getattr(parent, name, None)) in left]
                 if len(found) > 1 and _alike(found):
-                    group = Group([left.pop(id(layer)) for layer in found], mixed)
+                    with near(*found):
+                        group = Group([left.pop(id(layer)) for layer in found], mixed, comes_and_goes)
                     parent.register_forward_hook(group.forget, always_call=True)
                     self.groups.append(group)
-        self.groups += [Group([layer], mixed) for layer in left.values()]
+        for layer in left.values():
+            with near(layer):
+                self.groups.append(Group([layer], mixed, comes_and_goes))
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -76,8 +82,9 @@ class Group:
     then s h B' comes first and x W' is added to it. With `joined`, the outputs are parts of one product, too.
     """
 
-    def __init__(self, layers: list[Any], mixed: bool) -> None:
+    def __init__(self, layers: list[Any], mixed: bool, comes_and_goes: bool = False) -> None:
         self.layers, self.alone = layers, False
+        self.comes_and_goes = comes_and_goes  # the frozen weights, and with them what lies beside them, between forward and backward
         self.kind = HALF if mixed else torch.float32
         (name,) = layers[0].lora_A
         self.rank, self.features = layers[0].lora_A[name].weight.shape
@@ -162,6 +169,11 @@ class Group:
             return Drawn(None, None, 0, 0)
         return Drawn(rows.reshape(-1), self.dropout.context.keys, self.dropout.number, self.dropout.dropped)
 
+    def fill(self, b: tuple[Tensor, ...]) -> None:
+        """Put each B where products take it."""
+        for up, weight in zip(self.ups, b, strict=True):
+            up[:, : self.rank] = weight
+
     def block(self, at: int, rank: int | None = None) -> slice:
         """The columns of h that are one layer's."""
         return slice(at * self.padded, at * self.padded + (rank or self.padded))
@@ -174,12 +186,11 @@ class _Together(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, group: Group, drawn: Drawn, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
         count = len(group.layers)
         a, b = trained[:count], trained[count:]
-        for up, weight in zip(group.ups, b, strict=True):
-            up[:, : group.rank] = weight
+        group.fill(b)
         flat = x.reshape(-1, group.features)
         h, wide = ops.project(flat, list(a), *drawn, scale, group.wide)
         ctx.save_for_backward(x, h)
-        ctx.group, ctx.drawn, ctx.scale, ctx.a = group, drawn, scale, a
+        ctx.group, ctx.drawn, ctx.scale, ctx.a, ctx.b = group, drawn, scale, a, b
         outs = _products(group, flat, h, wide)
         return tuple(out.view(*x.shape[:-1], out.shape[-1]) for out in outs)
 
@@ -187,6 +198,8 @@ class _Together(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> Any:
         x, h = ctx.saved_tensors
         group, count = ctx.group, len(outer)
+        if group.comes_and_goes:
+            group.fill(ctx.b)
         flat = x.reshape(-1, group.features)
         dys = [dy.reshape(-1, dy.shape[-1]) for dy in outer]
         dh, db, frozen = _joined_back(group, h, dys) if group.joined else _each_back(group, h, dys)

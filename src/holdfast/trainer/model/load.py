@@ -79,9 +79,9 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     model.config.use_cache = False
     model = model.to(place)
     if packed and settings.frozen in ("auto", packed.kind):
-        model.held = hold_quantised(model, facts.folder, packed.kind, packed.double, DTYPES[settings.dtype], given)
+        model.held = hold_quantised(model, facts.folder, packed.kind, packed.double, DTYPES[settings.dtype], device, given)
     elif settings.frozen in QUANTISED:
-        model.held = hold_quantised(model, facts.folder, settings.frozen, settings.double_quant, DTYPES[settings.dtype])
+        model.held = hold_quantised(model, facts.folder, settings.frozen, settings.double_quant, DTYPES[settings.dtype], device)
     return model, notes + without_attention_dropout(model)
 
 

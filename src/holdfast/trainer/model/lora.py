@@ -17,16 +17,19 @@ from torch import Tensor, nn
 from holdfast.trainer.model.dropout import StatelessDropout
 from holdfast.trainer.model.frozen import held_linear, widened
 from holdfast.trainer.model.mixed import Joined, JoinedLinear, joined
+from holdfast.trainer.model.streamed import Near, everywhere
 
 
-def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool = False) -> int:
+def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool = False, near: Near = everywhere) -> int:
     """Replace the forward pass of every plain LoRA linear layer; how many. Variants (DoRA, several adapters) keep PEFT's own.
 
     half: the 16 bits that products are in, where they are (mixed.py). cut: the frozen weights are in pieces between products.
+    near: inside, those of a module are where it computes.
     """
     plain = plain_layers(model)
     for module in plain:
-        module.forward = partial(_forward, module, joined(module, half, cut) if half else None, half)
+        with near(module):
+            module.forward = partial(_forward, module, joined(module, half, cut) if half else None, half)
     return len(plain)
 
 

@@ -18,14 +18,14 @@ _LEFT_SHARE = 0.1  # of the host's memory, never taken: pinned memory cannot be 
 
 
 class HostActivations:
-    """Use it around a forward pass. Parameters and buffers of `model` stay where they are: they are on the device anyhow.
+    """Use it around a forward pass. Parameters and buffers of `model` stay where they are.
 
     What several operations keep (a layer's input, for each of its projections) is copied once. Where main memory runs short the pass
     fails as one that does not fit, rather than the machine.
     """
 
     def __init__(self, model: nn.Module, read: Callable[[], dict[str, int]] = host_memory) -> None:
-        self.resident = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+        self.resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
         self.read = read
         self.kept = self._looked_at = 0  # bytes in main memory, of this pass
         self._copies: dict[tuple[Any, ...], tuple[StorageWeakRef, Tensor]] = {}
@@ -41,7 +41,7 @@ class HostActivations:
 
     def _pack(self, tensor: Tensor) -> Packed:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() in self.resident:
+        if storage._cdata in self.resident:
             return tensor
         layout = (tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride())
         key = (storage._cdata, tensor._version, *layout)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -36,8 +37,12 @@ class Held:
         self.sha256, self.fault = digest, fault
 
 
-def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, given: dict[str, Tensor] | None = None) -> Held:
+def hold_quantised(
+    model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, device: torch.device, given: dict[str, Tensor] | None = None
+) -> Held:
     """Put 4- or 8-bit weights in the place of the model's. dtype: of the arithmetic. Raises Refusal without bitsandbytes.
+
+    device: that computes, also where the weights are kept elsewhere.
 
     given: weights as they came, as `LAYER:PART`; the model's own are those, widened.
     """
@@ -50,7 +55,7 @@ def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: tor
     elif tensors is None:
         tensors = {}
         for name, module in layers.items():
-            parts = _parts(module.weight.detach().float(), kind, double, library)
+            parts = _parts(module.weight.detach().to(device).float(), kind, double, library)
             tensors |= {f"{name}:{part}": value.contiguous().cpu() for part, value in parts.items()}
         data = save(tensors)
         digest = hashlib.sha256(data).hexdigest()
@@ -63,12 +68,13 @@ def hold_quantised(model: Any, folder: Path, kind: str, double: bool, dtype: tor
     fault, seen = "", set()
     for name, module in layers.items():
         weight, shape = module.weight.detach(), tuple(module.weight.shape)
-        parts = {part: tensors[f"{name}:{part}"].to(weight.device) for part in _names(tensors, name)}
-        module.weight = _parameter(parts, kind, weight.shape, library)
+        parts = {part: tensors[f"{name}:{part}"] for part in _names(tensors, name)}
+        module.weight = _parameter(parts, kind, weight.shape, library, weight.device)
         vars(module)["forward"] = partial(held_linear, module)
         if not fault and shape not in seen:
             seen.add(shape)
-            fault = _fault(name, module, weight.float(), kind, dtype)
+            there = SimpleNamespace(weight=_parameter(parts, kind, weight.shape, library, device), bias=None)
+            fault = _fault(name, there, weight.to(device).float(), kind, dtype)
     return Held(digest, fault)
 
 
@@ -95,11 +101,12 @@ def _in_blocks(weight: Tensor) -> Tensor:
     return weight if weight.shape[1] % BLOCK == 0 or weight.numel() % BLOCK else weight.reshape(-1, BLOCK)
 
 
-def _parameter(parts: dict[str, Tensor], kind: str, shape: torch.Size, library: Any) -> Any:
+def _parameter(kept: dict[str, Tensor], kind: str, shape: torch.Size, library: Any, device: torch.device) -> Any:
+    parts = {name: tensor.to(device) for name, tensor in kept.items()}
     data = parts.pop("data")
     if kind == "int8":
         return library.nn.Int8Params(data, requires_grad=False, has_fp16_weights=False, CB=data, SCB=parts["scales"])
-    state = library.functional.QuantState.from_dict(dict(parts), device=data.device)
+    state = library.functional.QuantState.from_dict(parts, device=data.device)
     made = library.nn.Params4bit(data, requires_grad=False, quant_state=state, quant_type=kind, bnb_quantized=True)
     made.of_shape = shape
     return made
@@ -136,18 +143,17 @@ def _keep(place: Path, data: bytes) -> None:
         return
 
 
-def _fault(name: str, module: nn.Linear, weight: Tensor, kind: str, dtype: torch.dtype) -> str:
+def _fault(name: str, module: Any, weight: Tensor, kind: str, dtype: torch.dtype) -> str:
     """What one layer computes otherwise than with its own weight, in words; empty where it is as near as such a type comes."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_ROWS, weight.shape[1], generator=generator).to(weight.device, dtype).requires_grad_()
     with torch.enable_grad():
-        out = module(x)
+        out = held_linear(module, x)
         (back,) = torch.autograd.grad(out, x, torch.ones_like(out))
-    bias = 0.0 if module.bias is None else module.bias.detach().float()
     with torch.no_grad():
         wanted: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
             "weight": lambda: (widened(module.weight, torch.float32), weight),
-            "product": lambda: (out.float() - bias, x.float() @ weight.t()),
+            "product": lambda: (out.float(), x.float() @ weight.t()),
             "backward product": lambda: (back.float(), torch.ones_like(out).float() @ weight),
         }
         for what, pair in wanted.items():

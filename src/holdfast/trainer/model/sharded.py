@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.core.config.config import Config
+from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
 from holdfast.trainer.refuse import Refusal, own_piece
-
-_CHUNK = 1 << 22  # numbers whose checksum is taken at once
 
 
 def mesh_of(config: Config, device: torch.device) -> DeviceMesh | None:
@@ -38,19 +36,15 @@ def shard_layers(base: Any, trained: Iterable[Tensor], mesh: DeviceMesh, device:
 
     base: a model in main memory, mapped from its files where it can be: what is not kept here is then never read into memory of ours.
     """
-    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
-    decoder = getattr(base, base.base_model_prefix, None)
-    if not layers or decoder is None:
-        text = f"train.fsdp cuts decoder layers, and {type(base).__name__} has none that transformers marks as such"
-        raise Refusal("launch_misconfigured", text, "leave train.fsdp out; then start afresh with --run DIR")
+    decoder, layers = decoder_layers(base, "train.fsdp")
     cut_off = _fully_shard()
-    own, cut = set(trained), {parameter for layer in layers for parameter in layer.parameters()}
-    _bring(base, own, cut, device)
+    own = set(trained)
+    bring(base, {parameter for layer in layers for parameter in layer.parameters()} - own, device)
     for number, layer in enumerate(layers):
-        wanted = [_checksum(piece) for piece in _frozen(layer)]
+        wanted = [checksum(piece) for piece in frozen(layer)]
         cut_off(layer, mesh=mesh, ignored_params=own)
         _refuse_lost(layer, wanted, number)
-    cut_off(decoder, mesh=mesh, ignored_params=set(decoder.parameters()) - {one for layer in layers for one in _frozen(layer)})
+    cut_off(decoder, mesh=mesh, ignored_params=set(decoder.parameters()) - {one for layer in layers for one in frozen(layer)})
     return sum(own_piece(one).numel() * one.dtype.itemsize for one in base.parameters() if not one.requires_grad)
 
 
@@ -65,37 +59,14 @@ def _fully_shard() -> Any:
     return fully_shard
 
 
-def _bring(base: nn.Module, own: set[Tensor], cut: set[nn.Parameter], device: torch.device) -> None:
-    """Move what every rank holds whole."""
-    for parameter in base.parameters():
-        if parameter not in cut or parameter in own:
-            parameter.data = parameter.data.to(device)
-    for buffer in base.buffers():
-        buffer.data = buffer.data.to(device)
-
-
-def _frozen(layer: nn.Module) -> Iterator[nn.Parameter]:
-    return (parameter for parameter in layer.parameters() if not parameter.requires_grad)
-
-
 def _refuse_lost(layer: Any, wanted: list[int], number: int) -> None:
     """Gather a layer once and compare it with what was cut. Raises Refusal; all ranks gather, so all of them see it."""
     names = [name for name, parameter in layer.named_parameters() if not parameter.requires_grad]
     layer.unshard()
-    found = [_checksum(piece) for piece in _frozen(layer)]
+    found = [checksum(piece) for piece in frozen(layer)]
     layer.reshard()
     if lost := [name for name, one, other in zip(names, wanted, found, strict=True) if one != other]:
         text = (
             f"layer {number} does not come back from the ranks as it was cut: {', '.join(lost[:3])} ({len(lost)} of {len(names)} weights)"
         )
         raise Refusal("hardware_fault", text, "test memory and connection of these machines; train.fsdp=false trains without pieces")
-
-
-def _checksum(tensor: Tensor) -> int:
-    """Of the bits of a tensor and their order, on whichever device it is: the sum of each number's bits times its place, modulo 2^64."""
-    bits = tensor.detach().reshape(-1).view(torch.int16 if tensor.dtype.itemsize == 2 else torch.int32)
-    total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for start in range(0, len(bits), _CHUNK):
-        part = bits[start : start + _CHUNK].long()
-        total += (part * torch.arange(start + 1, start + 1 + len(part), device=bits.device)).sum()
-    return int(total)

@@ -21,8 +21,8 @@ from holdfast.core.run.memory_file import META_BYTES, SLOTS, MemoryFile, file_by
 from holdfast.core.run.memory_places import SHARED_MEMORY
 from holdfast.core.run.pace import snapshot_interval
 from holdfast.trainer.images import ABSURD
+from holdfast.trainer.pinned import Pinned
 from holdfast.trainer.setup import Bench
-from holdfast.trainer.state.pinned import Pinned
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without

@@ -60,7 +60,7 @@ class _Unfilled:
         return (model if there is None else model.to(there)), found
 
 
-def _hold_unfilled(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, given: Any = None) -> Held:
+def _hold_unfilled(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, device: torch.device, given: Any = None) -> Held:
     """What hold_quantised leaves, without a number in it: as many bytes, at as high a peak on the way."""
     library = bitsandbytes(f"train.frozen {kind}")
     layers = [module for _, module in quantised.layers_of(model)]

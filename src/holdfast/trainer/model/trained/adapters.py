@@ -33,7 +33,7 @@ _SHORT = 220
 class PeftAdapter:
     """An adapter on a frozen base model. Raises Refusal where it cannot be put on this one."""
 
-    def __init__(self, base: nn.Module, config: Config, steps: int) -> None:
+    def __init__(self, base: nn.Module, config: Config, steps: int, device: torch.device) -> None:
         adapter = config.adapter
         if adapter.type == "dora":
             _refuse_cut_rows(base)
@@ -41,6 +41,9 @@ class PeftAdapter:
             add_scalar_head(base, config.train.seed)
         self.model = add_adapter(base, config, steps)
         widen_trained(self.model)
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(device)
         use_lean_tokens(self.model)
         rates = {}
         if adapter.lr_ratio is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from holdfast.core.config.config import Config
@@ -11,8 +12,11 @@ from holdfast.trainer.model.trained.strategy import Trained
 from holdfast.trainer.model.trained.weights import OwnWeights
 
 
-def trained_on(base: nn.Module, config: Config, steps: int) -> Trained:
-    """Attach what `adapter.type` names to the frozen base model. steps: of the run. Raises Refusal where it does not fit."""
+def trained_on(base: nn.Module, config: Config, steps: int, device: torch.device) -> Trained:
+    """Attach what `adapter.type` names to the frozen base model. Raises Refusal where it does not fit.
+
+    steps: of the run; device: of an adapter, also where the base is elsewhere.
+    """
     if config.adapter.type in ("full", "layers"):
         return OwnWeights(base, config, read_model(config.model))
-    return PeftAdapter(base, config, steps)
+    return PeftAdapter(base, config, steps, device)

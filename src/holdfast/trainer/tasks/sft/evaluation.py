@@ -26,6 +26,7 @@ from holdfast.trainer.exhausted import tag_out_of_memory
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.mixed import HALF_TYPES
+from holdfast.trainer.model.streamed import HostLayers, everywhere, streams
 from holdfast.trainer.portions import in_portions
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.answer import answers, ignore
@@ -56,12 +57,25 @@ class Sides:
         self.tuned: Any
         if not self.is_adapter:
             made = config.model_copy(update={"model": str(run.artifact)})
-            self.tuned = load_base(made, settings, self.device)[0].eval()
+            self.tuned = self._whole(made)
             return
-        base, _ = load_base(config, settings, self.device)
+        away = streams(config, self.device)
+        base, _ = load_base(config, settings, self.device, mapped=away)
         self.tuned = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+        layers = HostLayers(self.tuned, base, self.device) if away else None
         if half := HALF_TYPES.get(settings.dtype):
-            use_lean_lora(self.tuned, half)  # what a product rounds away is no part of the adapter's worth
+            # what a product rounds away is no part of the adapter's worth
+            use_lean_lora(self.tuned, half, near=layers.near if layers else everywhere)
+        if layers:
+            layers.settle()
+
+    def _whole(self, config: Config) -> Any:
+        """A model without an adapter."""
+        away = streams(config, self.device)
+        model = load_base(config, self.settings, self.device, mapped=away)[0].eval()
+        if away:
+            HostLayers(model.requires_grad_(False), model, self.device).settle()
+        return model
 
     @contextmanager
     def base(self) -> Iterator[Any]:
@@ -71,7 +85,7 @@ class Sides:
                 yield self.tuned
             return
         if self._base is None:
-            self._base = load_base(self.config, self.settings, self.device)[0].eval()
+            self._base = self._whole(self.config)
         yield self._base
 
     def give_up_tuned(self) -> None:

@@ -19,6 +19,7 @@ from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.tokens.token_set import load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.model.streamed import HostLayers, streams
 from holdfast.trainer.task import Asked
 
 
@@ -60,7 +61,11 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
         trust_remote_code=False,
         use_safetensors=True,
     )
-    return PeftModel.from_pretrained(base, str(run.adapter)).eval().to(device)
+    model: Any = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+    if not streams(config, device):
+        return model.to(device)
+    HostLayers(model.requires_grad_(False), base, device).settle()
+    return model
 
 
 @torch.inference_mode()

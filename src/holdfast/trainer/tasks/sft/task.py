@@ -58,7 +58,12 @@ class Sft(TextModel):
     @property
     def facts(self) -> Json:
         held = {"frozen_sha256": self.held.sha256} if self.held else {}
-        return {"attention": self.attends} | held | ({"frozen_bytes_held": self.held_bytes} if self.held_bytes else {})
+        return (
+            {"attention": self.attends}
+            | held
+            | ({"frozen_bytes_held": self.held_bytes} if self.held_bytes else {})
+            | ({"frozen_bytes_on_host": self.away_bytes} if self.away_bytes else {})
+        )
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
         """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""

@@ -26,6 +26,7 @@ from holdfast.trainer.model.neftune import EmbeddingNoise
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.model.quantised import Held
 from holdfast.trainer.model.sharded import mesh_of, shard_layers
+from holdfast.trainer.model.streamed import HostLayers, everywhere, streams
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.on_card import on_card
 from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
@@ -43,21 +44,26 @@ class TextModel:
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
         base: Any
         mesh = mesh_of(config, device)
-        base, self.notes = load_base(config, settings, device, mapped=mesh is not None)
+        base, self.notes = load_base(config, settings, device, mapped=mesh is not None or streams(config, device))
         self.base = base
         self.held: Held | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
-        trained = trained_on(base, config, settings.steps)
+        trained = trained_on(base, config, settings.steps, device)
         self.model: nn.Module = trained.model
         self.upkeep = trained.upkeep
+        away = HostLayers(self.model, base, device) if streams(config, device) else None
+        near = away.near if away else everywhere
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
         self.artifact, self.form = trained.tensors, trained.form
         half = HALF_TYPES.get(settings.dtype)
         able = on_card(device) and settings.dtype != "fp16" and not config.train.fsdp  # a remedy may have brought a card's run to the CPU
-        self.fused = Fused(self.model, self.context, half is not None) if settings.fused and able else None
+        self.fused = Fused(self.model, self.context, half is not None, near) if settings.fused and able else None
         if self.fused is None:
-            use_lean_lora(self.model, half, cut=mesh is not None)
+            use_lean_lora(self.model, half, cut=mesh is not None, near=near)
+        self.away_bytes = away.settle() if away else 0
+        if away and away.unpinned:
+            self.notes.append(f"the layers in main memory are not pinned, so the card waits for each copy: {away.unpinned}")
         self.held_bytes = shard_layers(base, self.artifact.values(), mesh, device) if mesh is not None else None
         self.noise = EmbeddingNoise(base, config.train.neftune, self.context) if config.train.neftune else None
         self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix)
