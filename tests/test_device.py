@@ -6,6 +6,10 @@ A run is trained here, on the CPU, and then its timeline is made to say that it 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,3 +212,30 @@ def test_torch_names_a_card_as_its_vendor_does(
     torch_facts.probe()
     (device,) = json.loads(capsys.readouterr().out)["devices"]
     assert device == {"vendor": vendor, "arch": arch, "name": "a card", "memory_bytes": 5, "integrated": True}
+
+
+_BLOCKS = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+fields = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+libc.mallinfo2.restype = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in fields.split()]})
+before = libc.mallinfo2().arena
+for _ in range(20):
+    block = ctypes.c_void_p()
+    assert libc.posix_memalign(ctypes.byref(block), 64, 8 << 20) == 0
+    beside = libc.malloc(80)
+    libc.free(block)
+    libc.free(ctypes.c_void_p(beside))
+print(libc.mallinfo2().arena - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_a_block_that_was_freed_serves_the_next_one(tmp_path: Path) -> None:
+    """As torch asks for a tensor's numbers and for what describes it; glibc by itself lets the small block keep the big ones apart."""
+    run = RunFolder(tmp_path)
+    add_entry(run.timeline_file, Entry(1, settings_with().model_dump(), "the plan"))
+    told = {name: value for name, value in trainer_launch(run).env.items() if value is not None}
+    done = subprocess.run([sys.executable, "-S", "-c", _BLOCKS], env=os.environ | told, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 3 * (8 << 20), done.stdout

@@ -54,6 +54,7 @@ LOADED_WITH = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }

@@ -41,6 +41,8 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
     if not any(name.startswith("MALLOC_") or name == "LD_PRELOAD" for name in os.environ):
         # glibc gives big freed blocks back and pays for each page again: up to half of a step (benchmarks/allocator.py)
         env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+        # small freed blocks that glibc keeps at hand lie between big ones, which then do not join: a heap of three times what is needed
+        env |= {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
     if "ONEDNN_PRIMITIVE_CACHE_CAPACITY" not in os.environ:
         env["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "64"  # the CPU's compiled bf16 products, 0.6 MB each; a micro-batch has some 20 of them
     # without it torch before 2.10 refuses deterministic products on CUDA, which `holdfast trial` asks for

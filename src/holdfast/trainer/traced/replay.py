@@ -2,8 +2,9 @@
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.5 to 2.13, default settings): blocks are multiples of 512 bytes; up to
 1 MiB they come out of segments of 2 MiB, below 10 MiB out of segments of 20 MiB, beyond of segments rounded up to 2 MiB; the smallest
-free block that is large enough is taken, and split where what is left is worth it. Of glibc: one heap that grows at its end, the smallest
-free block that is large enough, neighbours joined.
+free block that is large enough is taken, and split where what is left is worth it. Of glibc (malloc.c, _int_memalign of 2.36): one heap
+that grows at its end, the smallest free block that is large enough, neighbours joined; torch asks for blocks at multiples of 64 bytes, and
+glibc then looks for one that is larger by that, so that a block which was just freed does not serve the next one of its size.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class _Pool:
         self._free: list[tuple[int, int]] = []  # (size, order)
         self._blocks: list[_Block] = []  # by order
 
-    def take(self, size: int) -> _Block | None:
-        """The smallest free block that is large enough, cut to size where what is left is worth it; None without one."""
-        at = bisect_left(self._free, (size, -1))
+    def take(self, size: int, beside: int = 0) -> _Block | None:
+        """The smallest free block of `size + beside`, cut to size where what is left is worth it; None without one."""
+        at = bisect_left(self._free, (size + beside, -1))
         return self.cut(self._blocks[self._free.pop(at)[1]], size) if at < len(self._free) else None
 
     def cut(self, block: _Block, size: int) -> _Block:
@@ -107,7 +108,7 @@ class Card:
 class Heap:
     """A heap as glibc has it where nothing is given back to the system. most: its length in bytes."""
 
-    _HEADER, _UNIT = 16, 64
+    _HEADER, _UNIT, _LEAST = 16, 64, 32
 
     def __init__(self) -> None:
         self.most = 0
@@ -116,7 +117,7 @@ class Heap:
 
     def take(self, size: int) -> _Block:
         size = -(-(size + self._HEADER) // self._UNIT) * self._UNIT
-        return self._pool.take(size) or self._grown(size)
+        return self._pool.take(size, self._UNIT + self._LEAST) or self._grown(size)
 
     def give(self, block: _Block) -> None:
         self._pool.give(block)
