@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,16 @@ import transformers
 from holdfast.core.config.config import Config
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
+from holdfast.core.run.plan import Params
+from holdfast.mind.demand import Demand, away_bytes, kept_away
+from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives
+from holdfast.mind.plan import PROCESS_BYTES, make_plan
+from holdfast.mind.standby import standby_mode
+from holdfast.supervisor.planning import with_card
 from holdfast.trainer.model import streamed
 from holdfast.trainer.model.decoder import decoder_layers
 from holdfast.trainer.refuse import Refusal
+from test_mind import MODEL
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"adapter": {"type": "full"}}, "adapter.type full trains all of them; take an adapter, or adapter.type layers"),
@@ -52,3 +60,53 @@ def test_main_memory_that_is_too_small_is_told_before_it_is_taken(monkeypatch: p
     base = transformers.LlamaForCausalLM(config).requires_grad_(False)
     with pytest.raises(Refusal, match=r"keeps 3 MiB in main memory, which has 0 of 1 MiB left"):
         streamed.HostLayers(base, base, torch.device("cpu"))
+
+
+def demand(shape: Shape) -> Demand:
+    """Of a model of 10 layers of 7 bytes beside 100, and a byte for each token of each layer."""
+    layers = shape.layers or 10
+    kinds = dict.fromkeys(("adapter", "gradients", "optimizer", "logits", "workspace"), 0.0)
+    found = {"weights": 100.0 + 7 * layers, "activations": float(shape.tokens * layers)}
+    total = sum(found.values())
+    params = Params(total=100, trainable=1)
+    return Demand(bytes=kinds | found, phase="backward", building=total, held=total + 3, params=params, layers=layers, flops=1.0)
+
+
+def test_a_sweep_keeps_two_layers_of_those_that_are_away() -> None:
+    sweep, shape = Sweep(demand, 10), Shape(4, 1, "bf16")
+    whole, away = sweep(shape), sweep(replace(shape, away=True))
+    assert (whole.bytes["weights"], away.bytes["weights"]) == (170, 114)
+    assert whole.peak - away.peak == 56 and away.allocator == whole.allocator == 3
+    assert away_bytes(away, sweep.layer(shape)) == 70
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_model_of_two_layers_gains_nothing(layers: int) -> None:
+    assert kept_away(demand(Shape(4, 1, "bf16", layers=layers)), 7.0).bytes["weights"] == 100 + 7 * layers
+
+
+@pytest.mark.parametrize(("capacity", "offered"), [(160, [True]), (90, [False]), (1000, [])], ids=["it helps", "not enough", "all fits"])
+def test_it_is_offered_where_nothing_fits_at_a_price_that_nobody_knows(capacity: int, offered: list[bool]) -> None:
+    sweep, room = Sweep(demand, 10), Room(capacity, 0, 0, loads_here=False)
+    wanted = Shape(4, 1, "bf16")
+    others = alternatives(sweep, room, Choice(wanted, demand(wanted)), None, can_stream=True)
+    found = [one for one in others if one.change == "train.offload=layers"]
+    assert [one.fits for one in found] == offered and all(one.slower is None for one in found)
+
+
+def test_the_closed_form_counts_two_layers_and_what_main_memory_holds() -> None:
+    config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"precision": "fp32", "offload": "layers"}})
+    model = MODEL.__class__(MODEL.folder, MODEL.config | {"num_hidden_layers": 32}, MODEL.shapes, 0)
+    lengths = {"max": 10, "mean": 10, "rows": 10, "step": 100}
+    card = {"vendor": "nvidia", "arch": "sm_90", "name": "a card", "memory_bytes": 8 << 30, "integrated": False}
+    machine = with_card({"memory_bytes": 1 << 30}, card)
+    layers, rest = 4 * (64 * 64 + 64 * 128), 4 * (64000 + 64)
+    plan = make_plan(config, model, machine, lengths)
+    assert plan.bytes.weights == pytest.approx(rest + 2 * layers / 32, abs=4)
+    assert plan.host_bytes == layers + 2 * PROCESS_BYTES
+    said = " ".join(plan.reasons)
+    assert "two of them on the card" in said and "this machine has 1.00 GiB of main memory" in said
+    assert standby_mode(config, plan, {"gpus": [card], "memory_bytes": 64 << 30}) == "imports"
+    assert standby_mode(config, plan, {"gpus": [card], "memory_bytes": 2 * PROCESS_BYTES}) == "off"
+    plain = make_plan(config, model, {"memory_bytes": 64 << 30}, lengths)
+    assert "does nothing here" in " ".join(plain.reasons) and plain.bytes.weights == rest + layers and plain.host_bytes is None

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from holdfast.core.run.plan import Params
 
 FIXED = ("weights", "adapter", "gradients", "optimizer")
+ON_CARD = 2  # layers of a model whose layers are kept in main memory
 _KINDS = (*FIXED, "activations", "logits", "workspace")
 
 
@@ -64,6 +65,18 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
         moved=at(low.moved, high.moved),
         process=high.process,
     )
+
+
+def kept_away(whole: Demand, layer: float) -> Demand:
+    """A step whose frozen layers, of so many bytes each, are in main memory but two: the one that computes, and the next."""
+    gone = away_bytes(whole, layer) - min(ON_CARD, whole.layers) * layer
+    told = whole.bytes | {"weights": max(0.0, whole.bytes["weights"] - gone)}
+    return whole.model_copy(update={"bytes": told, "building": max(0.0, whole.building - gone), "held": max(0.0, whole.held - gone)})
+
+
+def away_bytes(whole: Demand, layer: float) -> float:
+    """What of the layers lies in main memory then: all of them."""
+    return whole.layers * layer
 
 
 def with_some_again(none: Demand, every: Demand, again: int) -> Demand:

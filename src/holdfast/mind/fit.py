@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.core.config.settings import Dtype
 from holdfast.core.run.plan import Alternative
-from holdfast.mind.demand import Demand, between, with_some_again
+from holdfast.mind.demand import Demand, between, kept_away, with_some_again
 
 _TRIES = 4
 
@@ -16,7 +16,7 @@ _TRIES = 4
 class Shape:
     """A step to be asked about. row: tokens of its longest row; rows: such rows in a micro-batch; again: layers computed again in backward.
 
-    layers: of the model cut down to so many; None: all of it.
+    layers: of the model cut down to so many; None: all of it. away: frozen layers are in main memory, two of them on the device.
     """
 
     row: int
@@ -24,6 +24,7 @@ class Shape:
     dtype: Dtype
     again: int = 0
     layers: int | None = None
+    away: bool = False
 
     @property
     def tokens(self) -> int:
@@ -72,8 +73,17 @@ class Sweep:
 
     def __call__(self, shape: Shape) -> Demand:
         """The need of a shape of the whole model."""
+        if shape.away:
+            return kept_away(self(replace(shape, away=False)), self.layer(shape))
         none = self._deep(replace(shape, again=0))
         return with_some_again(none, self._deep(replace(shape, again=self.layers)), shape.again) if shape.again else none
+
+    def layer(self, shape: Shape) -> float:
+        """Bytes of a layer's frozen weights: what each layer more adds to them."""
+        few, more = (self._period, 2 * self._period) if self.layers > 2 * self._period else (1, 2)
+        one = Shape(shape.row, 1, shape.dtype)
+        low, high = (self._asked(replace(one, layers=count)).bytes["weights"] for count in (few, more))
+        return (high - low) / (more - few)
 
     def _deep(self, shape: Shape) -> Demand:
         if self.layers <= 2 * self._period:
@@ -128,17 +138,19 @@ def _smaller(shape: Shape, layers: int, rows_fixed: bool, again_fixed: bool) -> 
     return None
 
 
-def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None) -> list[Alternative]:
+def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None, can_stream: bool = False) -> list[Alternative]:
     """Other ways to run it, with their price; where the chosen one does not fit, also two changes at once, until one does.
 
-    halves_speed: how many times faster 16 bits are here; None is unknown.
+    halves_speed: how many times faster 16 bits are here; None is unknown. can_stream: frozen layers may be kept in main memory.
     """
     base = sweep(chosen.shape)
     single = list(_changes(chosen.shape, sweep.layers))
+    if can_stream and not room.fits(chosen.demand):
+        single.append(("train.offload=layers", lambda one: replace(one, away=True)))
     told = [_told(sweep, room, chosen.shape, base, [change], halves_speed) for change in single]
     if room.fits(chosen.demand) or any(one.fits for one in told):
         return told
-    single = [change for change in single if not change[0].endswith(("layers=0", "=fp32"))]  # those that save
+    single = [change for change in single if not change[0].endswith(("layers=0", "=fp32", "=off"))]  # those that save
     pairs = [(a, b) for at, a in enumerate(single) for b in single[at + 1 :]]
     for pair in [*pairs, tuple(single)]:
         both = _told(sweep, room, chosen.shape, base, list(pair), halves_speed)
@@ -161,6 +173,8 @@ def _changes(shape: Shape, layers: int) -> Iterator[_Change]:
         yield "train.precision=bf16", lambda one: replace(one, dtype="bf16")
     else:
         yield "train.precision=fp32", lambda one: replace(one, dtype="fp32")
+    if shape.away:
+        yield "train.offload=off", lambda one: replace(one, away=False)
     if shape.row >= 16:
         yield f"train.max_tokens={shape.row // 2}", lambda one: replace(one, row=one.row // 2)
 
@@ -171,7 +185,7 @@ def _told(sweep: Sweep, room: Room, before: Shape, base: Demand, changes: list[_
         shape = change(shape)
     demand = sweep(shape)
     slower: float | None = None
-    if shape.tokens == before.tokens:
+    if shape.tokens == before.tokens and shape.away == before.away:  # how fast the bus is nobody knows
         slower = demand.flops / base.flops
         if shape.dtype != before.dtype:
             faster = halves_speed if shape.dtype != "fp32" else 1 / halves_speed if halves_speed else None

@@ -107,8 +107,26 @@ def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
     """The footprint of one of `ranks` that hold a piece of each layer: beside it two layers, one computed and one on its way."""
     weights = need.fixed["weights"]
     layers = weights * sum(map(math.prod, model.linear().values())) // max(1, model.parameters())
-    held = weights - layers + layers // ranks + 2 * layers // max(1, need.layers)
-    return replace(need, fixed=need.fixed | {"weights": min(weights, held)}, loading=min(weights, held))
+    return _with_pieces(need, layers, layers // ranks)
+
+
+def kept_away(need: Footprint, layers: int) -> Footprint:
+    """The footprint of a run whose frozen layers, of so many bytes, are in main memory: beside all else two of them."""
+    return _with_pieces(need, layers, 0)
+
+
+def layers_bytes(config: Config, model: ModelFacts, precision: str) -> int:
+    """Bytes of the frozen matrices of all layers, as they are held."""
+    wide = 2 if config.train.frozen != "fp32" and (precision != "fp32" or model.stored in ("BF16", "F16")) else 4
+    width = _WIDTHS[config.train.frozen] - 0.05 * config.train.double_quant if config.train.frozen in _WIDTHS else wide
+    return int(sum(map(math.prod, model.linear().values())) * width)
+
+
+def _with_pieces(need: Footprint, layers: int, held: int) -> Footprint:
+    """With so many bytes of all the layers' in place of them, and the two layers that are computed and on their way."""
+    weights = need.fixed["weights"]
+    left = min(weights, max(0, weights - layers) + held + 2 * layers // max(1, need.layers))
+    return replace(need, fixed=need.fixed | {"weights": left}, loading=left)
 
 
 def _sizes(model: ModelFacts) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Course, Params, Plan
 from holdfast.core.versions import within
-from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, cut_between, footprint
+from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, cut_between, footprint, kept_away, layers_bytes
 from holdfast.mind.precision import choose_precision
 from holdfast.mind.ranks import ranks_of, shards_of
 from holdfast.mind.trained_size import trainable_parameters
@@ -41,6 +41,9 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     need = footprint(config, model, precision, int(lengths["max"]), attends, masks_kept=attends is None)
     if config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
         need = cut_between(need, model, ranks)
+    away = layers_bytes(config, model, precision) if attends and config.train.offload == "layers" else 0
+    need = kept_away(need, away) if away else need
+    away *= ranks_of(config.train, machine)
     trainable = trainable_parameters(config, model)
     gradients = need.fixed.get("gradients", 0) * (1 + _branches(config))
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
@@ -63,7 +66,13 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
         micro_batch_tokens=budget,
         checkpointed_layers=checkpointed,
         accumulation=min(config.train.effective_batch, max(1, round(per_step / budget))),
-        reasons=(*_reasons(config, capacity, budget, checkpointed, peak, lengths), why, *exactness(config, machine)),
+        host_bytes=2 * PROCESS_BYTES + away if away else None,
+        reasons=(
+            *_reasons(config, capacity, budget, checkpointed, peak, lengths),
+            why,
+            *exactness(config, machine),
+            *about_layers_away(config, machine, away),
+        ),
     )
 
 
@@ -138,6 +147,19 @@ def about_rows(lengths: Json) -> str:
     """The rows' lengths, in a sentence."""
     about = f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows"
     return f"{about}; largest step {lengths['step']} tokens"
+
+
+def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
+    """What train.offload: layers comes to. away: bytes in main memory."""
+    if config.train.offload != "layers":
+        return []
+    if not training_devices(machine):
+        return ["train.offload: layers does nothing here: there is no card, and the layers are in main memory anyway"]
+    told = f"train.offload: layers: {_gib(away)} of frozen layers in main memory, two of them on the card"
+    has, told = machine.get("memory_bytes"), f"{told}; each micro-batch brings all of them twice, and what that takes is unknown"
+    if has and (needed := away + 2 * PROCESS_BYTES) > has:
+        return [told, f"this machine has {_gib(has)} of main memory, and the layers and two processes take {_gib(needed)} of it"]
+    return [told]
 
 
 def exactness(config: Config, machine: Json) -> list[str]:

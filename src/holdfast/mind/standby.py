@@ -22,7 +22,8 @@ def standby_mode(config: Config, plan: Plan, machine: Json) -> Literal["off", "i
         return "off"
     model = sum(getattr(plan.bytes, kind) for kind in _OF_THE_MODEL)
     on_gpu = bool(training_devices(machine))
-    trainer = PROCESS_BYTES + plan.bytes.weights if on_gpu else plan.peak_bytes
+    away = plan.host_bytes if config.train.offload == "layers" else None
+    trainer = PROCESS_BYTES + (away or plan.bytes.weights) if on_gpu else plan.peak_bytes
     room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - trainer - PROCESS_BYTES
     if not on_gpu and room >= model:
         return "model"

@@ -130,7 +130,10 @@ def timed(config: Config, machine: Json, plan: Plan, tokens: float, checked: flo
     """The plan with its wall time, and what that rests on. tokens, checked: as in Ahead."""
     ahead = Ahead(tokens, checked, work_of(plan.params), plan.precision)
     runs = [row.as_past(_shape(config, plan)) for row in _kept(machine)]
-    seconds, basis = duration(ahead, runs, _probed(machine, plan.precision))
+    probed = _probed(machine, plan.precision)
+    if config.train.offload == "layers" and training_devices(machine):  # the bus's speed, which products tell nothing of
+        runs, probed = [one for one in runs if one.alike], None
+    seconds, basis = duration(ahead, runs, probed)
     told = f"wall time {basis}" if seconds else basis
     return plan.model_copy(update={"seconds": seconds, "reasons": (*plan.reasons, told)})
 
@@ -172,5 +175,6 @@ def _machine(machine: Json) -> str:
 def _shape(config: Config, plan: Plan) -> str:
     adapter = config.adapter.model_dump(mode="json", exclude={"start", "alpha"})
     train = [config.train.max_tokens, config.train.frozen, config.train.double_quant, config.train.optimizer, config.train.objective]
-    parts = [plan.params.total, plan.precision, plan.micro_batch_tokens, plan.checkpointed_layers, adapter, *train]
+    away = [] if config.train.offload == "off" else [config.train.offload]
+    parts = [plan.params.total, plan.precision, plan.micro_batch_tokens, plan.checkpointed_layers, adapter, *train, *away]
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -17,11 +17,12 @@ from holdfast.core.files import Json
 from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.core.units import gib
-from holdfast.mind.demand import Demand
+from holdfast.mind.demand import Demand, away_bytes, kept_away
 from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.mind.held import as_it_comes
 from holdfast.mind.plan import CARD_CONTEXT, PROCESS_BYTES, USABLE_SHARE, exactness, settings_of, wanted_tokens
 from holdfast.mind.precision import choose_precision
+from holdfast.mind.ranks import ranks_of
 from holdfast.supervisor.past_runs import taught, timed
 from holdfast.supervisor.tracing import Tracer, tracer
 from holdfast.supervisor.workload import workload
@@ -129,7 +130,8 @@ class Planner:
         choice, room = self._choice(limit)
         if curve:
             choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
-        others = alternatives(self.sweep, room, choice, self._halves_speed())
+        able = self.gpu is not None and not choice.shape.away and not self.config.train.fsdp and self.config.adapter.type != "full"
+        others = alternatives(self.sweep, room, choice, self._halves_speed(), can_stream=able)
         planned = self._planned(choice, room)
         plan = planned.plan
         return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
@@ -152,7 +154,8 @@ class Planner:
 
     def wanted(self) -> Shape:
         """The step where memory is no question."""
-        return Shape(self.rows.longest, self._rows(), self._dtype(), self.config.train.checkpointed_layers or 0)
+        away = self.gpu is not None and self.config.train.offload == "layers"
+        return Shape(self.rows.longest, self._rows(), self._dtype(), self.config.train.checkpointed_layers or 0, away=away)
 
     def _dtype(self) -> Dtype:
         return self.precision
@@ -195,7 +198,15 @@ class Planner:
     def ask(self, shape: Shape, curve: bool = False) -> Demand:
         """What a step needs, traced."""
         settings = self._settings(shape)
-        return self.child.demand(self.config, self.model, settings, [shape.row] * shape.rows, shape.tokens, self._how(shape.layers, curve))
+        how = self._how(shape.layers, curve)
+        demand = self.child.demand(self.config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
+        return kept_away(demand, self.sweep.layer(shape)) if shape.away else demand
+
+    def _away(self, choice: Choice) -> int:
+        """Bytes of layers in main memory: a copy for each rank."""
+        if not choice.shape.away:
+            return 0
+        return int(away_bytes(choice.demand, self.sweep.layer(choice.shape))) * ranks_of(self.config.train, self.machine)
 
     def _plan(self, choice: Choice, room: Room) -> Plan:
         shape, demand = choice.shape, choice.demand
@@ -210,6 +221,8 @@ class Planner:
         trainable = demand.params.trainable
         budget = self.config.train.micro_batch_tokens or shape.tokens
         batch, save = self.config.train.effective_batch, self.config.save
+        away = self._away(choice)
+        host = kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + file_bytes(4 * trainable, 8 * trainable) + away
         return Plan(
             fits=None if room.capacity is None else room.fits(demand),
             peak_bytes=kinds.total(),
@@ -222,9 +235,9 @@ class Planner:
             checkpointed_layers=shape.again,
             precision=shape.dtype,
             frozen=self._frozen(shape.dtype),
-            host_bytes=kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + file_bytes(4 * trainable, 8 * trainable),
+            host_bytes=host,
             disk_bytes=(save.keep + 2) * 12 * trainable + 4 * trainable,
-            reasons=tuple(self._reasons(choice, loading)),
+            reasons=(*self._reasons(choice, loading), *about_layers_away(self.config, self.machine, away)),
         )
 
     def _frozen(self, dtype: Dtype) -> Frozen:
