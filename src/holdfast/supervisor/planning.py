@@ -20,7 +20,7 @@ from holdfast.core.units import gib
 from holdfast.mind.demand import Demand, away_bytes, kept_away
 from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.mind.held import as_it_comes
-from holdfast.mind.plan import CARD_CONTEXT, PROCESS_BYTES, USABLE_SHARE, exactness, settings_of, wanted_tokens
+from holdfast.mind.plan import CARD_CONTEXT, PROCESS_BYTES, USABLE_SHARE, about_layers_away, exactness, settings_of, wanted_tokens
 from holdfast.mind.precision import choose_precision
 from holdfast.mind.ranks import ranks_of
 from holdfast.supervisor.past_runs import taught, timed
