@@ -103,6 +103,7 @@ def computed(case: Case, folder: str, offload: str) -> Computed:
         for parameter in trained:
             parameter.data.copy_(torch.randn(parameter.shape) * 0.1)
     batches = task.batches([0, 2, 4, 5] if case.train else list(range(len(LENGTHS))), 64)
+    overflow(task, batches[0])
     resting = card.now() - before
     card.reset_peak()
     pageable = card.pageable()
@@ -117,6 +118,20 @@ def computed(case: Case, folder: str, offload: str) -> Computed:
         losses += [task.loss_sum(batch, 1)[0] for batch in batches]
     where = ", ".join(sorted({str(parameter.device) for parameter in task.model.parameters()}))
     return Computed([float(loss) for loss in losses], gradients, resting, card.peak() - before, pageable, task.away_bytes, where)
+
+
+def overflow(task: Sft, batch: Any) -> None:
+    """Let a pass run out of memory half way: what follows is to be none the worse."""
+    task.loss_sum(batch, 1)
+    card.reset_peak()
+    task.loss_sum(batch, 1)
+    card.limit((card.now() + card.peak()) // 2)
+    try:
+        task.loss_sum(batch, 1)
+    except torch.cuda.OutOfMemoryError:
+        card.limit(card.TOTAL)
+        return
+    raise AssertionError("there was room")
 
 
 def main(names: list[str]) -> None:

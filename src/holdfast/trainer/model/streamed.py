@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from holdfast.core.config.config import Config
 from holdfast.core.facts.host_memory import host_memory
+from holdfast.trainer.device import release
 from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
 from holdfast.trainer.pinned import Pinned
 from holdfast.trainer.refuse import Refusal
@@ -226,8 +227,16 @@ def _tensors(weight: Any) -> Iterator[Tensor]:
 
 def _refuse_too_large(size: int) -> None:
     """Raise Refusal where main memory has no room for so many bytes that cannot be swapped."""
-    now = host_memory()
-    total, available = now.get("MemTotal"), now.get("MemAvailable")
-    if total and available is not None and available - size < _LEFT_SHARE * total:
+    if _lacks(size):
+        release()  # a model that was built before this one
+    if found := _lacks(size):
+        total, available = found
         text = f"train.offload: layers keeps {size >> 20:,} MiB in main memory, which has {available >> 20:,} of {total >> 20:,} MiB left"
         raise Refusal("host_out_of_memory", text, "take train.frozen: nf4, or a smaller model; then start afresh with --run DIR")
+
+
+def _lacks(size: int) -> tuple[int, int] | None:
+    """Main memory in all and what of it is available, where that is too little; None where it is enough, or unknown."""
+    now = host_memory()
+    total, available = now.get("MemTotal"), now.get("MemAvailable")
+    return (total, available) if total and available is not None and available - size < _LEFT_SHARE * total else None
