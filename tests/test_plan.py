@@ -189,6 +189,23 @@ def test_the_closed_form_gives_what_a_whole_trace_gives() -> None:
     assert sweep(some).peak >= _asked(some).peak, "between none and all it may say too much, never too little"
 
 
+def test_a_model_is_cut_down_to_no_fewer_layers_than_the_run_names() -> None:
+    asked: list[int | None] = []
+    sweep = Sweep(lambda shape: asked.append(shape.layers) or _asked(shape), 10, least=3)  # type: ignore[func-returns-value]
+    assert sweep(Shape(64, 5, "fp32")).peak == pytest.approx(_asked(Shape(64, 5, "fp32")).peak) and asked == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("named", "trained"),
+    [("adapter.layers=3", 3), ("adapter.layers=[model.layers.2.self_attn]", 0), (r"adapter.layers='.*\.layers\.[23]\..*'", 2)],
+)
+def test_layers_that_a_run_names_are_planned(bare: Path, named: str, trained: int) -> None:
+    done = holdfast("plan", bare, "adapter.type=layers", named, "--memory", "8GiB", "--json")
+    assert done.returncode == 0, done.stderr
+    layer = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 160 * 64 + 2 * 64
+    assert json.loads(done.stdout)["params"]["trainable"] == (trained * layer or layer - 3 * 160 * 64 - 2 * 64)
+
+
 def test_where_nothing_fits_the_smallest_changes_that_would_are_told() -> None:
     room, sweep = Room(600 * MIB, 0, 0, loads_here=False), Sweep(_asked, 10)
     choice = choose(_asked, sweep, room, Shape(64, 8, "fp32"), rows_fixed=False, again_fixed=False)

@@ -64,11 +64,13 @@ class Choice:
 class Sweep:
     """What steps of a deep model need, by the closed form: from models of a few layers, which are traced.
 
-    period: layers after which their kinds repeat. Layers are alike, so bytes grow evenly with their number from `period` layers on.
+    period: layers after which their kinds repeat; least: fewest layers that the run can be asked about. Layers are alike, so bytes grow
+    evenly with their number from there on.
     """
 
-    def __init__(self, ask: Ask, layers: int, period: int = 1) -> None:
+    def __init__(self, ask: Ask, layers: int, period: int = 1, least: int = 1) -> None:
         self._ask, self.layers, self._period = ask, layers, period
+        self._few = -(-least // period) * period
         self._known: dict[Shape, Demand] = {}
 
     def __call__(self, shape: Shape) -> Demand:
@@ -86,9 +88,9 @@ class Sweep:
         return (high - low) / (more - few)
 
     def _deep(self, shape: Shape) -> Demand:
-        if self.layers <= 2 * self._period:
+        few, more = self._few, self._few + self._period
+        if self.layers <= more:
             return self._asked(shape)
-        few, more = self._period, 2 * self._period
         low, high = (self._asked(replace(shape, layers=count, again=count if shape.again else 0)) for count in (few, more))
         return between(low, high, (self.layers - few) / (more - few))
 

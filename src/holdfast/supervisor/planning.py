@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.book.knowledge import has_fused_attention
+from holdfast.core.config.adapter import Adapter
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Dtype, Frozen, Settings
 from holdfast.core.errors import BLOCKED, Stop
@@ -123,7 +124,7 @@ class Planner:
         allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
         self.rows = rows or Rows(allowed, allowed * config.train.effective_batch)
         layers = next(model.config[name] for name in _LAYERS if name in model.config)
-        self.sweep = Sweep(self.ask, layers, _period(model.config))
+        self.sweep = Sweep(self.ask, layers, _period(model.config), _least(config.adapter, layers))
 
     def plan(self, limit: int | None, curve: bool) -> Planned:
         """The plan and what else would do. limit: as in plan_run; curve: trace bytes over the step, too."""
@@ -273,6 +274,15 @@ def _about(plan: Plan) -> str:
 
 def _where(demand: Demand, loading: bool) -> str:
     return "loading the weights" if loading else {"step": "the step's beginning"}.get(demand.phase, demand.phase)
+
+
+def _least(adapter: Adapter, layers: int) -> int:
+    """Fewest layers of a model in which what a config names is there: all of them, where single ones may be named."""
+    if isinstance(adapter.layers, int):
+        return adapter.layers
+    patterns = isinstance(adapter.layers, str) or (isinstance(adapter.targets, str) and adapter.targets != "all-linear")
+    names = [name for named in (adapter.layers, adapter.targets) if isinstance(named, list) for name in named]
+    return layers if patterns or any(part.isdigit() for name in names for part in name.split(".")) else 1
 
 
 def _period(config: Json) -> int:
