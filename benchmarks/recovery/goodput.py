@@ -32,6 +32,7 @@ from typing import Any
 import yaml
 
 PEER = Path(__file__).with_name("peer_trainer.py")
+_FIRST_STEP_S = 300
 RUNS = {"holdfast": "run", "run": "held", "callback": "held"}  # their run folders
 COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "s lost a kill")
 
@@ -66,8 +67,12 @@ def contender(name: str, arguments: argparse.Namespace, kills: list[tuple[float,
     """A row of the table. `kills`: seconds from the first step, and which rank."""
     steps_file = (folder / "run" if name == "holdfast" else folder) / "steps.jsonl"
     child = started(name, arguments, folder)
+    asked = time.time()
     while not steps_file.exists():
         time.sleep(0.05)
+        if time.time() > asked + _FIRST_STEP_S:
+            end(child, name, folder)
+            raise SystemExit(f"{name} did no step in {_FIRST_STEP_S} s:\n{(folder / 'log').read_text()[-2000:]}")
     began, killed = time.time(), []
     for moment, rank in kills:
         time.sleep(max(0.0, began + moment - time.time()))

@@ -55,7 +55,7 @@ def main() -> None:
         logging_steps=10_000,
         report_to=[],
         use_cpu=True,
-        ddp_backend="gloo",
+        ddp_backend="gloo" if "RANK" in os.environ else None,
         disable_tqdm=True,
     )
     collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
