@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,7 +34,6 @@ FAULTS |= dict.fromkeys(("tear-weights", "tear-optimizer", "tear-state"), 13)
 WAYS = ("alone", "torchrun", "run", "callback")
 PEERS = ("trainer", "trl-sft", "trl-dpo", "axolotl", "llama-factory")
 VENV = {"trainer": "hf", "trl-sft": "hf", "trl-dpo": "hf", "axolotl": "axolotl", "llama-factory": "llamafactory"}
-COLUMNS = ("command", "fault", "way", "ended by itself", "starts", "steps computed twice", "seconds more", "same weights", "finite")
 
 
 def main() -> None:
@@ -193,15 +194,30 @@ def measured(place: Path) -> dict:
 
 
 def table(folder: Path) -> None:
+    """A row for each command and fault: how it ended, steps computed twice, and what its weights are."""
     rows = done(folder)
-    print("\n| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    for (peer, fault, way), row in rows.items():
-        alone = rows.get((peer, "none", "alone"), {})
-        same = "-" if not row.get("weights") else "yes" if row["weights"] == alone.get("weights") else "no"
-        finite = {True: "yes", False: "no", None: "-"}[row.get("finite")]
-        more = f"{row['seconds'] - alone.get('seconds', 0):+.0f}" if fault != "none" else f"({row['seconds']:.0f})"
-        cells = (peer, fault, way, row["ended"], row["starts"], row["twice"], more, same if fault != "none" else "-", finite)
-        print("| " + " | ".join(map(str, cells)) + " |")
+    print("\n| command | fault | " + " | ".join(WAYS) + " |\n" + "|---" * (2 + len(WAYS)) + "|")
+    for peer, fault in itertools.product(PEERS, FAULTS):
+        cells = [_told(rows.get((peer, fault, way)), rows.get((peer, "none", "alone"), {})) for way in WAYS]
+        if any(cells):
+            print(f"| {peer} | {fault} | " + " | ".join(cells) + " |")
+
+
+def _told(row: dict[str, Any] | None, undisturbed: dict[str, Any]) -> str:
+    if row is None:
+        return ""
+    ended = row["ended"]
+    if ended == "never":
+        return "never ends"
+    if ended.startswith("no:") and "room" not in ended:
+        return f"dies ({ended.removeprefix('no: ')})"
+    says = "ends" if ended == "yes" else "stops; goes on with room again"
+    says += f", {row['twice']} twice" if row["starts"] > 1 else ""
+    if row.get("finite") is False:
+        return f"{says}, **NaN in the weights**"
+    if row.get("weights") == undisturbed.get("weights"):
+        return f"{says}, same bits"
+    return f"{says}, finite" if row.get("finite") else says
 
 
 if __name__ == "__main__":
