@@ -22,8 +22,9 @@ from torch import Tensor
 
 from holdfast.core.config.config import Config
 from holdfast.mind.plan import settings_of
+from holdfast.trainer.hashed import mix
 from holdfast.trainer.model import kernels
-from holdfast.trainer.model.dropout import StatelessDropout, StepContext, _mix
+from holdfast.trainer.model.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.tasks.sft.proof import fused_differ
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
@@ -48,7 +49,7 @@ def keep(k: types.SimpleNamespace, at: int, features: int) -> Tensor:
     """As the kernels draw it: from hashes, keys and a number, of any module."""
     first, second = k.keys[k.at + at]
     pairs = torch.arange((features + 1) // 2, dtype=torch.int32) * -1640531527 + second
-    words = _mix(_mix(k.rows ^ first)[:, None] ^ _mix(pairs))
+    words = mix(mix(k.rows ^ first)[:, None] ^ mix(pairs))
     return words.view(torch.int16)[:, :features] >= k.dropped - (1 << 15)
 
 

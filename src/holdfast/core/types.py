@@ -31,6 +31,7 @@ EndingKind = Literal[
 FULL_DISK_BYTES = 1 << 16  # with less left no attempt can begin
 LOGITS_AT_ONCE = 1 << 25  # elements of [labels, vocabulary] that exist together: 128 MiB in fp32
 WIDENED_ROWS = 1 << 14  # of a narrow output layer, at once
+STRETCH = 1 << 22  # trained weights that are updated at once where not all are: 16 MiB in fp32
 # Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
 EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED, EXIT_DAMAGED = 64, 65, 66, 67, 68, 69
 EXIT_PEER_LOST = 72  # another rank is gone

@@ -9,7 +9,8 @@ from typing import Literal
 from holdfast.core.config.adapter import OWN_WEIGHTS
 from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
+from holdfast.core.run.memory_file import file_bytes
+from holdfast.core.types import LOGITS_AT_ONCE, STRETCH, WIDENED_ROWS
 from holdfast.mind.trained_size import adapted, trainable_parameters
 
 # Bytes a number takes in fewer bits, with the scale of its block.
@@ -18,6 +19,36 @@ _WIDTHS = {"nf4": 0.5625, "fp4": 0.5625, "int8": 1.01}
 # Bytes an optimizer keeps for each weight that is trained; of adafactor a matrix's rows and columns, which are few. 4 of
 # schedule_free's are the artifact, whose weights are not those that the model computes with.
 STATE_BYTES = {"adamw": 8, "schedule_free": 12, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
+
+# Of a weight that is updated in a stretch: where it is rounded at random; where one of its moments comes from main memory.
+_ROUNDED, _VISITING = 14, 12
+
+
+@dataclass(frozen=True)
+class TrainedBytes:
+    """Bytes of `count` trained weights: in themselves, their gradients, the optimizer's state; how much of that lies in main memory beside
+    a card, and what an update needs beside them."""
+
+    weights: int
+    gradients: int
+    state: int
+    away: int = 0
+    beside: int = 0
+
+    @property
+    def snapshots(self) -> int:
+        """Of the file of snapshots."""
+        return file_bytes(self.weights, self.state)
+
+
+def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
+    """What so many trained weights take."""
+    train = config.train
+    width, state = (2 if train.weights == "bf16" else 4), int(count * STATE_BYTES[train.optimizer])
+    away = on_card and train.offload == "optimizer"
+    beside = (_ROUNDED if width == 2 else 0) + (_VISITING * STATE_BYTES[train.optimizer] // 4 if away else 0)
+    return TrainedBytes(count * width, count * width, state, state if away else 0, int(min(count, STRETCH) * beside))
+
 
 # How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.
 Attends = Literal["at once", "apart", "plainly"]
@@ -73,16 +104,18 @@ def footprint(
         weights = int((total - inside) * (2 if halves or mixed else 4) + inside * (width - 0.05 * config.train.double_quant))
     elif config.train.frozen == "fp32":
         weights = total * 4
-    if config.adapter.type in OWN_WEIGHTS:  # what is trained is fp32, and counted as the adapter
+    if config.adapter.type in OWN_WEIGHTS:  # what is trained is counted as the adapter
         weights = (total - trainable) * (2 if halves else 4)
     capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")
     scores = 3 if capped or config.train.attention == "eager" else 1 if on_card == "plainly" else 0
+    own = trained_bytes(config, trainable, on_card is not None)
     need = Footprint(
         fixed={
             "weights": weights,
-            "adapter": trainable * 4,
-            "gradients": trainable * 4,
-            "optimizer": int(trainable * STATE_BYTES[config.train.optimizer]),
+            "adapter": own.weights,
+            "gradients": own.gradients,
+            "optimizer": own.state - own.away,
+            "workspace": own.beside,
         },
         loading=total * (2 if halves and mixed else 4),
         layers=_layers(model),
@@ -95,7 +128,7 @@ def footprint(
     return replace(
         need,
         fixed=need.fixed
-        | {"adapter": trainable * (6 if mixed and config.adapter.type not in OWN_WEIGHTS else 4)},  # products take a copy in 16 bits
+        | {"adapter": own.weights + (trainable * 2 if mixed and config.adapter.type not in OWN_WEIGHTS else 0)},  # products take a copy
         kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
         passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it
         logit=(14, 16) if model.config.get("final_logit_softcapping") else (6, 10) if mixed else (4, 8),

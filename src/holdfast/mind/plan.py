@@ -10,10 +10,9 @@ from holdfast.core.facts.machine import FREEZE_WHEN_FULL
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
-from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Course, Params, Plan
 from holdfast.core.versions import within
-from holdfast.mind.memory import STATE_BYTES, Attends, Footprint, cut_between, footprint, kept_away, layers_bytes
+from holdfast.mind.memory import Attends, Footprint, cut_between, footprint, kept_away, layers_bytes, trained_bytes
 from holdfast.mind.precision import choose_precision
 from holdfast.mind.ranks import ranks_of, shards_of
 from holdfast.mind.trained_size import trainable_parameters
@@ -45,6 +44,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     need = kept_away(need, away) if away else need
     away *= ranks_of(config.train, machine)
     trainable = trainable_parameters(config, model)
+    moments = trained_bytes(config, trainable, attends is not None).away
+    beside_card = away + moments
     gradients = need.fixed.get("gradients", 0) * (1 + _branches(config))
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
     capacity = _capacity(machine)
@@ -66,12 +67,13 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
         micro_batch_tokens=budget,
         checkpointed_layers=checkpointed,
         accumulation=min(config.train.effective_batch, max(1, round(per_step / budget))),
-        host_bytes=2 * PROCESS_BYTES + away if away else None,
+        host_bytes=2 * PROCESS_BYTES + beside_card if beside_card else None,
         reasons=(
             *_reasons(config, capacity, budget, checkpointed, peak, lengths),
             why,
             *exactness(config, machine),
             *about_layers_away(config, machine, away),
+            *about_moments_away(config, machine, moments),
         ),
     )
 
@@ -111,9 +113,10 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
 
 def _snapshots(config: Config, machine: Json, trainable: int) -> int:
     """Bytes of the capacity that snapshots take: none of a GPU's; of main memory, their file where it lies there."""
-    size, memory = file_bytes(4 * trainable, int(STATE_BYTES[config.train.optimizer] * trainable)), machine.get("memory_bytes")
+    on_card, memory = bool(training_devices(machine)), machine.get("memory_bytes")
+    size = trained_bytes(config, trainable, on_card).snapshots
     elsewhere = config.save.snapshot_dir or config.save.flush_snapshots or (memory and size > memory / 4)
-    return 0 if training_devices(machine) or elsewhere else size
+    return 0 if on_card or elsewhere else size
 
 
 def _branches(config: Config) -> int:
@@ -169,6 +172,15 @@ def exactness(config: Config, machine: Json) -> list[str]:
     if config.train.deterministic:
         return ["train.deterministic: kernels that add in one order, so that a run killed and resumed ends with the same bits"]
     return ["attention's backward pass adds in changing order on a GPU: the bits of two runs differ, unless train.deterministic is true"]
+
+
+def about_moments_away(config: Config, machine: Json, moments: int) -> list[str]:
+    """What train.offload: optimizer comes to. moments: bytes in main memory."""
+    if config.train.offload != "optimizer":
+        return []
+    if not training_devices(machine):
+        return ["train.offload: optimizer does nothing here: there is no card, and the moments are in main memory anyway"]
+    return [f"train.offload: optimizer: {_gib(moments)} of moments in main memory; each update brings them and takes them back"]
 
 
 def _gib(value: float) -> str:

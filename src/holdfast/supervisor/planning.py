@@ -15,13 +15,22 @@ from holdfast.core.facts.machine import FREEZE_WHEN_FULL
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts, read_description
 from holdfast.core.files import Json
-from holdfast.core.run.memory_file import file_bytes
 from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.core.units import gib
 from holdfast.mind.demand import Demand, away_bytes, kept_away
 from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.mind.held import as_it_comes
-from holdfast.mind.plan import CARD_CONTEXT, PROCESS_BYTES, USABLE_SHARE, about_layers_away, exactness, settings_of, wanted_tokens
+from holdfast.mind.memory import TrainedBytes, trained_bytes
+from holdfast.mind.plan import (
+    CARD_CONTEXT,
+    PROCESS_BYTES,
+    USABLE_SHARE,
+    about_layers_away,
+    about_moments_away,
+    exactness,
+    settings_of,
+    wanted_tokens,
+)
 from holdfast.mind.precision import choose_precision
 from holdfast.mind.ranks import ranks_of
 from holdfast.supervisor.past_runs import taught, timed
@@ -178,8 +187,11 @@ class Planner:
 
     def _snapshots(self, demand: Demand) -> int:
         save, memory = self.config.save, self.machine.get("memory_bytes")
-        size = file_bytes(4 * demand.params.trainable, 8 * demand.params.trainable)
+        size = self._trained(demand).snapshots
         return 0 if save.snapshot_dir or save.flush_snapshots or (memory and size > memory / 4) else size
+
+    def _trained(self, demand: Demand) -> TrainedBytes:
+        return trained_bytes(self.config, demand.params.trainable, self.gpu is not None)
 
     def _settings(self, shape: Shape) -> Settings:
         course = Course(
@@ -219,11 +231,11 @@ class Planner:
             context=room.beside - snapshot,
             snapshot=snapshot,
         )
-        trainable = demand.params.trainable
+        own = self._trained(demand)
         budget = self.config.train.micro_batch_tokens or shape.tokens
         batch, save = self.config.train.effective_batch, self.config.save
         away = self._away(choice)
-        host = kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + file_bytes(4 * trainable, 8 * trainable) + away
+        host = kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + own.snapshots + own.away + away
         return Plan(
             fits=None if room.capacity is None else room.fits(demand),
             peak_bytes=kinds.total(),
@@ -237,8 +249,12 @@ class Planner:
             precision=shape.dtype,
             frozen=self._frozen(shape.dtype),
             host_bytes=host,
-            disk_bytes=(save.keep + 2) * 12 * trainable + 4 * trainable,
-            reasons=(*self._reasons(choice, loading), *about_layers_away(self.config, self.machine, away)),
+            disk_bytes=(save.keep + 2) * (own.weights + own.state) + own.weights,
+            reasons=(
+                *self._reasons(choice, loading),
+                *about_layers_away(self.config, self.machine, away),
+                *about_moments_away(self.config, self.machine, own.away),
+            ),
         )
 
     def _frozen(self, dtype: Dtype) -> Frozen:

@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 ABSURD = 1e10  # no value that training makes is as large
+_MAGNITUDE, _ABSURD_WORD = 0x7FFF, 0x5015  # of bf16: all bits but the sign; 1e10
 
 
 class TensorImage:
@@ -38,15 +39,15 @@ class TensorImage:
             self._view(memory, at, run, start).copy_(run)
 
     def extremes(self) -> list[Tensor]:
-        """The smallest and the largest value of each stretch of tensors, NaN where one is, on the stretch's own device."""
-        return [value.float() for run, _ in self._runs for value in torch.aminmax(run)]
+        """The smallest and the largest value of each stretch of tensors on a card, NaN where one is, on that card."""
+        return [value.float() for run, _ in self._runs if run.is_cuda for value in torch.aminmax(run)]
 
     def finite(self, memory: mmap.mmap, at: int) -> bool:
-        """Whether every value that was written at `at` is finite and none is absurd. Reads in one thread, beside those that train."""
-        parts = (self._view(memory, at, run, start).numpy() for run, start in self._runs)
-        with np.errstate(invalid="ignore"):
-            sums = ((len(part), np.add.reduce(part, dtype=np.float64)) for part in parts)  # of fp32: it cannot overflow in fp64
-            return all(abs(total) <= count * ABSURD for count, total in sums)
+        """Whether every value that was written at `at` is finite and none is absurd, of tensors in main memory.
+
+        Reads in one thread, beside those that train.
+        """
+        return all(_is_sane(self._view(memory, at, run, start)) for run, start in self._runs if not run.is_cuda)
 
     @staticmethod
     def _view(memory: mmap.mmap, at: int, run: Tensor, start: int) -> Tensor:
@@ -67,6 +68,15 @@ class TensorImage:
                 if loaded[name].shape != tensor.shape:
                     raise ValueError(f"{name} was saved with shape {tuple(loaded[name].shape)}, it is {tuple(tensor.shape)}")
                 tensor.copy_(loaded[name])
+
+
+def _is_sane(part: Tensor) -> bool:
+    if part.dtype == torch.bfloat16:  # which numpy has not: of its bits, whose largest magnitudes stand last among either sign's
+        words = part.view(torch.int16).numpy()
+        return max(int(words.max()) & _MAGNITUDE, int(words.view(np.uint16).max()) & _MAGNITUDE) <= _ABSURD_WORD
+    with np.errstate(invalid="ignore"):
+        total = np.add.reduce(part.numpy(), dtype=np.float64)  # of fp32: it cannot overflow in fp64
+        return bool(abs(total) <= len(part) * ABSURD)
 
 
 def _runs(tensors: Mapping[str, Tensor], starts: Mapping[str, int]) -> list[tuple[Tensor, int]]:

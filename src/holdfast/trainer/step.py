@@ -96,7 +96,7 @@ def compute_gradients(
         optimizer.gradient.mul_(1.0 / scale)
     task.upkeep.gradients()
     total, measured = sums.tensor_split([1])
-    norm = torch.linalg.vector_norm(optimizer.gradient)
+    norm = optimizer.norm()
     values = torch.cat([total / divisor, norm.double().reshape(1), measured])
     loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
     more = dict(zip(task.measures[1:], others, strict=True))

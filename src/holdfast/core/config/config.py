@@ -165,6 +165,9 @@ class Config(Section):
             raise ValueError(f"train.offload layers keeps frozen decoder layers in main memory, and {reason}")
         if self.train.double_quant and self.train.frozen not in ("nf4", "fp4"):
             raise ValueError(f"train.double_quant belongs to train.frozen nf4 and fp4; this is {self.train.frozen}")
+        if self.train.weights == "bf16" and (self.task == "tabular" or kind not in OWN_WEIGHTS):
+            what = "a network on tables" if self.task == "tabular" else f"adapter.type {kind}"
+            raise ValueError(f"train.weights bf16 is for adapter.type full and layers; {what} has few weights, and trains them in fp32")
         optimizer = self.train.optimizer
         if self.adapter.lr_ratio is not None and optimizer in ("adamw8bit", "paged"):
             raise ValueError(f"adapter.lr_ratio needs rates for single matrices, and {optimizer} has one for all; take adamw")

@@ -10,6 +10,9 @@ from holdfast.core.config.settings import Attention, Frozen
 from holdfast.core.config.table import Section
 from holdfast.core.units import parse_bytes
 
+WITH_MOMENTS = ("adamw", "lion", "sgd")  # in fp32, each weight's its own, so that they can come and go in stretches
+ROUNDED_AT_RANDOM = (*WITH_MOMENTS, "adamw8bit", "paged")
+
 
 class Preference(Section):
     """How answers are held against each other, where train.objective is not sft; by default as is usual for it."""
@@ -57,6 +60,16 @@ class Train(Section):
     frozen: Frozen = Field(
         "auto",
         description="how weights that are not trained are held; auto: as in their file; half: in 16 bits; nf4, fp4, int8: by bitsandbytes",
+    )
+    weights: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="how weights that adapter.type full and layers train are held; bf16: half the bytes, of their gradients too, "
+        "rounded at random so that small updates are not lost",
+    )
+    offload: Literal["off", "layers", "optimizer"] = Field(
+        "off",
+        description="what lies in main memory and comes to the card one ahead of what is used, for models that do not fit it; layers: "
+        "frozen decoder layers; optimizer: the moments of adamw, lion and sgd; changes no result",
     )
     double_quant: bool = Field(False, description="nf4, fp4: the scales of blocks are quantised, too")
     neftune: float | None = Field(
@@ -106,12 +119,6 @@ class Train(Section):
         description="cut frozen layers into pieces, one a rank (FSDP2), for models that do not fit one card; changes no result",
     )
 
-    offload: Literal["off", "layers"] = Field(
-        "off",
-        description="layers: frozen decoder layers are kept in main memory and brought to the card one ahead of the one that computes, "
-        "for models that do not fit the card; changes no result",
-    )
-
     @model_validator(mode="after")
     def _one_length(self) -> Train:
         if self.epochs is not None and self.steps is not None:
@@ -127,6 +134,17 @@ class Train(Section):
         if (schedule := tree.get("schedule", "constant")) != "constant":
             raise ValueError(f"optimizer schedule_free has no schedule, and schedule is {schedule}; leave it out")
         return tree | {"schedule": "constant"}
+
+    @model_validator(mode="after")
+    def _held(self) -> Train:
+        if self.offload == "optimizer" and self.optimizer not in WITH_MOMENTS:
+            beside = "; paged is AdamW of 8 bits whose moments the driver moves there" if self.optimizer != "paged" else " by itself"
+            raise ValueError(f"offload optimizer is for {_some(WITH_MOMENTS)}, this is optimizer {self.optimizer}{beside}")
+        if self.weights == "bf16" and self.optimizer not in ROUNDED_AT_RANDOM:
+            raise ValueError(f"weights bf16 go with optimizer {_some(ROUNDED_AT_RANDOM)}: {self.optimizer} would round small updates away")
+        if self.weights == "bf16" and self.precision == "fp16":
+            raise ValueError("weights bf16 do not go with precision fp16, whose range is smaller; take auto, bf16 or fp32")
+        return self
 
     @field_validator("shards", "offload", mode="before")
     @classmethod
@@ -150,3 +168,7 @@ class Train(Section):
         if shards is not None and ranks > shards:
             raise ValueError(f"ranks is {ranks} and shards {shards}: a rank without a part has nothing to do; {ranks} shards, or more")
         return self
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,22 +1,20 @@
 """Dropout whose mask is a function of (seed, step, module, sample, position, feature). Holds no generator and no state.
 
-So a mask does not change with the micro-batch a sample falls into, with a restart, with recomputation, or with the device: 32-bit
-integer arithmetic gives the same bits everywhere. The mixing is the finaliser of MurmurHash3 (Austin Appleby, public domain); each of its
-words decides on two features, so p counts in steps of 1 / 65,536.
+So a mask does not change with the micro-batch a sample falls into, with a restart, with recomputation, or with the device
+(trainer/hashed.py). Each word of the hash decides on two features, so p counts in steps of 1 / 65,536.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-_M1, _M2 = -2048144789, -1028477387  # 0x85EBCA6B, 0xC2B2AE35 as signed 32-bit
+from holdfast.trainer.hashed import GOLDEN, mix, mix_, words_of
+
 _STEPS = 1 << 16
-_GOLDEN = -1640531527  # 0x9E3779B9
 
 
 class StepContext:
@@ -43,7 +41,7 @@ class StepContext:
     def _put_keys(self, place: Tensor) -> None:
         self._keys_of = self.step
         if self.names:
-            words = torch.from_numpy(np.array([_words(self.seed, self.step, name) for name in self.names], np.int32))
+            words = torch.from_numpy(np.array([words_of(self.seed, self.step, name) for name in self.names], np.int32))
             place.copy_(words.pin_memory() if place.is_cuda else words, non_blocking=True)
 
     def enter(
@@ -62,7 +60,7 @@ class StepContext:
         self.lengths, self.ends = lengths, ends
         if self.keys is not None and self._keys_of != step:
             self._put_keys(self.keys)
-        self.rows = _mix(_mix(samples.to(torch.int32) + _GOLDEN) ^ positions.to(torch.int32))
+        self.rows = mix(mix(samples.to(torch.int32) + GOLDEN) ^ positions.to(torch.int32))
 
 
 class StatelessDropout(nn.Module):
@@ -100,10 +98,10 @@ class StatelessDropout(nn.Module):
 
     def keep(self, rows: Tensor, features: int) -> Tensor:
         """The mask: True where an element stays. Shape [*rows, features]."""
-        first, second = _words(self.context.seed, self.context.step, self.name)
+        first, second = words_of(self.context.seed, self.context.step, self.name)
         pairs = torch.arange((features + 1) // 2, dtype=torch.int32, device=rows.device)
-        column = _mix(pairs.mul_(_GOLDEN).add_(second))
-        mixed = _mix_((_mix(rows ^ first)).unsqueeze(-1) ^ column)
+        column = mix(pairs.mul_(GOLDEN).add_(second))
+        mixed = mix_((mix(rows ^ first)).unsqueeze(-1) ^ column)
         return mixed.view(torch.int16)[..., :features] >= self.dropped - _STEPS // 2
 
     def extra_repr(self) -> str:
@@ -113,30 +111,10 @@ class StatelessDropout(nn.Module):
 def words_of_positions(context: StepContext, name: str, width: int, features: int) -> Tensor:
     """A 32-bit word for each feature of the last `width` positions of the micro-batch's rows: int32 [rows, width, features]."""
     assert context.rows is not None
-    first, second = _words(context.seed, context.step, name)
+    first, second = words_of(context.seed, context.step, name)
     rows = context.rows[:, -width:]
-    column = _mix(torch.arange(features, dtype=torch.int32, device=rows.device).mul_(_GOLDEN).add_(second))
-    return _mix_(_mix(rows ^ first).unsqueeze(-1) ^ column)
-
-
-def _words(seed: int, step: int, name: str) -> tuple[int, int]:
-    """Two signed 32-bit numbers from (seed, step, module)."""
-    digest = hashlib.blake2b(f"{seed} {step} {name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:], "little", signed=True)
-
-
-def _mix(value: Tensor) -> Tensor:
-    return _mix_(value.clone())
-
-
-def _mix_(value: Tensor) -> Tensor:
-    """MurmurHash3's finaliser on int32, in place. The masks make the shifts logical: an arithmetic one would clear the sign bit."""
-    value ^= (value >> 16).bitwise_and_(0xFFFF)
-    value *= _M1
-    value ^= (value >> 13).bitwise_and_(0x7FFFF)
-    value *= _M2
-    value ^= (value >> 16).bitwise_and_(0xFFFF)
-    return value
+    column = mix(torch.arange(features, dtype=torch.int32, device=rows.device).mul_(GOLDEN).add_(second))
+    return mix_(mix(rows ^ first).unsqueeze(-1) ^ column)
 
 
 def make_stateless(model: nn.Module, context: StepContext) -> list[str]:

@@ -1,4 +1,7 @@
-"""Keep frozen matrices in the 16 bits their file has and widen them one product at a time. Changes no result: widening is exact."""
+"""Keep matrices in the 16 bits their file has and widen them one product at a time. Changes no result: widening is exact.
+
+Those that are trained in bf16 have their gradients rounded to it once a micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.on_card import on_card
 from holdfast.trainer.quantising import bitsandbytes
 
 
@@ -42,6 +46,26 @@ def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype =
     return saved
 
 
+def narrow_trained(model: nn.Module, mixed: bool) -> None:
+    """Give trained weights bf16, with products, sums and gradients as exact as frozen ones of 16 bits have.
+
+    mixed: products are in 16 bits, which take such matrices as they are; what adds and scales takes them widened.
+    """
+    for module in model.modules():
+        own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+        for parameter in own:
+            parameter.data = parameter.data.to(torch.bfloat16)
+        if not own:
+            continue
+        forward: Any = {nn.Linear: _linear, nn.Embedding: _embed}.get(type(module), _embed_scaled if _is_scaled_embedding(module) else None)
+        if mixed and type(module) is nn.Linear:
+            module.__dict__.pop("forward", None)
+        elif forward is not None:
+            module.forward = partial(forward, module, torch.float32)
+        elif not mixed or all(parameter.ndim == 1 for parameter in own):
+            module.forward = partial(_with_wide, module, torch.float32)
+
+
 def widened(weight: Any, dtype: torch.dtype) -> Tensor:
     """A frozen weight as products take it, however it is held."""
     if (state := getattr(weight, "quant_state", None)) is not None:
@@ -72,13 +96,13 @@ def _linear(module: Any, _: torch.dtype, x: Tensor) -> Tensor:
 
 
 def _embed(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
-    return F.embedding(ids, module.weight, module.padding_idx).to(arithmetic)
+    return _rows(ids, module.weight, module.padding_idx, arithmetic)
 
 
 def _embed_scaled(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
     """Let the module's own code look into a table of nothing but the rows it asks for, in the type the model computes in."""
     kept, padding = module.weight, module.padding_idx
-    rows = F.embedding(ids.flatten(), kept).to(arithmetic)
+    rows = _rows(ids.flatten(), kept, padding, arithmetic)
     module._parameters["weight"], module.padding_idx = rows, None
     try:
         out: Tensor = type(module).forward(module, torch.arange(len(rows), device=ids.device).view(ids.shape))
@@ -87,14 +111,55 @@ def _embed_scaled(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
     return out
 
 
+def _with_wide(module: Any, arithmetic: torch.dtype, *given: Any, **named: Any) -> Any:
+    """Let the module's own code compute with its weights widened."""
+    kept = dict(module._parameters)
+    module._parameters.update({name: one.to(arithmetic) for name, one in kept.items() if one is not None and one.is_floating_point()})
+    try:
+        return type(module).forward(module, *given, **named)
+    finally:
+        module._parameters.update(kept)
+
+
+def _rows(ids: Tensor, weight: Tensor, padding: int | None, arithmetic: torch.dtype) -> Tensor:
+    if not weight.requires_grad:
+        return F.embedding(ids, weight).to(arithmetic)
+    out: Tensor = _NarrowRows.apply(ids, weight, padding, arithmetic)  # type: ignore[no-untyped-call]
+    return out
+
+
 class _NarrowLinear(torch.autograd.Function):
     """y = x W' + b with W widened twice rather than kept wide for backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.held = w  # frozen: nothing is to be told of it, and a weight in 4 bits is more than its bytes
+        ctx.held = w  # not saved: a weight in 4 bits is more than its bytes
+        ctx.save_for_backward(*([x] if ctx.needs_input_grad[1] else []))
         return F.linear(x, widened(w, x.dtype), None if bias is None else bias.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
-        return outer @ widened(ctx.held, outer.dtype), None, None
+        dx, dw, db = ctx.needs_input_grad
+        flat = outer.reshape(-1, outer.shape[-1])
+        return (
+            outer @ widened(ctx.held, outer.dtype) if dx else None,
+            (flat.t() @ ctx.saved_tensors[0].reshape(len(flat), -1)).to(ctx.held.dtype) if dw else None,
+            flat.sum(0) if db else None,  # autograd rounds it to the bias's own type
+        )
+
+
+class _NarrowRows(torch.autograd.Function):
+    """Rows of a trained table, widened. What a token's many places add to its row is summed in fp32 and rounded once."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding: int | None, arithmetic: torch.dtype) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.rows, ctx.dtype, ctx.padding = len(weight), weight.dtype, -1 if padding is None else padding
+        return F.embedding(ids, weight).to(arithmetic)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        (ids,) = ctx.saved_tensors
+        given = outer.to(ctx.dtype) if on_card(outer) else outer  # a card's kernel sums 16 bits in fp32, the CPU's does not
+        made = torch.ops.aten.embedding_dense_backward(given, ids, ctx.rows, ctx.padding, False)
+        return None, made.to(ctx.dtype), None, None

@@ -8,41 +8,48 @@ import torch
 from torch import Tensor
 
 from holdfast.core.config.train import Train
-from holdfast.trainer.optimizer import Block
+from holdfast.trainer.optimizer import Elementwise
 from holdfast.trainer.quantising import bitsandbytes
 
-_BLOCK = 256
+_BLOCK = 256  # of which core/types.py:STRETCH is a multiple
 
 
-class AdamW8Bit(Block):
+class AdamW8Bit(Elementwise):
     """Dettmers et al. 2021 (arXiv 2110.02861). paged: the moments in memory that the driver moves to the host when the device is short."""
 
     def __init__(self, parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> None:
-        super().__init__(parameters, train, rates)
         self.library = bitsandbytes(f"train.optimizer {train.optimizer}").functional
-        size, device = self.weights.numel(), self.weights.device
-        paged = train.optimizer == "paged" and device.type == "cuda"
-        scales = -(-size // _BLOCK)
-        self.moments = [
+        super().__init__(parameters, train, rates)
+        scales, device = -(-self.weights.numel() // _BLOCK), self.weights.device
+        self.scales = [torch.zeros(scales, device=device) for _ in self.moments]
+        self.codes = [self.library.create_dynamic_map(signed=signed).to(device) for signed in (True, False)]
+
+    def made(self, size: int, device: torch.device) -> list[Tensor]:
+        paged = self.train.optimizer == "paged" and device.type == "cuda"
+        return [
             self.library.get_paged(size, dtype=torch.uint8, device=device) if paged else torch.zeros(size, dtype=torch.uint8, device=device)
             for _ in range(2)
         ]
-        self.scales = [torch.zeros(scales, device=device) for _ in range(2)]
-        self.codes = [self.library.create_dynamic_map(signed=signed).to(device) for signed in (True, False)]
+
+    def blocks(self) -> dict[str, Tensor]:
+        return {}
 
     def others(self) -> dict[str, Tensor]:
         pairs = zip(("exp_avg", "exp_avg_sq"), self.moments, self.scales, strict=True)
         return {f"{kind}_{what}/all": held for kind, moment, scale in pairs for what, held in (("bytes", moment), ("scales", scale))}
 
-    @torch.no_grad()
-    def step(self, lr: float) -> None:
-        self.updates += 1
+    def parts_of_moments(self, start: int, end: int) -> list[Tensor]:
+        return super().parts_of_moments(start, end) + [scales[start // _BLOCK : -(-end // _BLOCK)] for scales in self.scales]
+
+    def move(self, weights: Tensor, gradient: Tensor, moments: list[Tensor], lr: float) -> None:
+        mean, square, *scales = moments
         train = self.train
         self.library.optimizer_update_8bit_blockwise(
             "adam",
-            self.gradient,
-            self.weights,
-            *self.moments,
+            gradient,
+            weights,
+            mean,
+            square,
             train.beta1,
             train.beta2,
             0.0,
@@ -51,6 +58,6 @@ class AdamW8Bit(Block):
             int(self.updates.item()),
             lr,
             *self.codes,
-            *self.scales,
+            *scales,
             train.weight_decay,
         )

@@ -1,4 +1,4 @@
-"""Optimizers of one moment, over the whole block at once: Lion and SGD."""
+"""Optimizers of one moment: Lion and SGD."""
 
 from __future__ import annotations
 
@@ -8,21 +8,13 @@ import torch
 from torch import Tensor
 
 from holdfast.core.config.train import Train
-from holdfast.trainer.optimizer import Block
+from holdfast.trainer.optimizer import Elementwise
 
 
-class _OneMoment(Block):
-    def __init__(self, parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> None:
-        super().__init__(parameters, train, rates)
-        self.mean = torch.zeros_like(self.weights)
-
-    def blocks(self) -> dict[str, Tensor]:
-        return {"exp_avg": self.mean}
-
-
-class Lion(_OneMoment):
+class Lion(Elementwise):
     """Chen et al. 2023 (arXiv 2302.06675): the sign of a moment, whose own memory is longer (beta2) than the update's (beta1)."""
 
+    KINDS = ("exp_avg",)
     reach = 2.0
 
     def __init__(self, parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> None:
@@ -32,22 +24,21 @@ class Lion(_OneMoment):
     def limits(self, clipped: float) -> dict[str, tuple[float, float]]:
         return {"exp_avg": (clipped, -clipped)}
 
-    @torch.no_grad()
-    def step(self, lr: float) -> None:
-        self.updates += 1
-        self.decay(lr)
-        now = torch.lerp(self.mean, self.gradient, 1 - self.train.beta1)
-        self.mean.lerp_(self.gradient, 1 - self.train.beta2)
-        self.weights.sub_(self.scaled(now.sign_()), alpha=lr)
+    def move(self, weights: Tensor, gradient: Tensor, moments: list[Tensor], lr: float) -> None:
+        (mean,) = moments
+        self.decay(weights, lr)
+        now = torch.lerp(mean, gradient, 1 - self.train.beta1)
+        mean.lerp_(gradient, 1 - self.train.beta2)
+        weights.sub_(now.sign_(), alpha=lr)
 
 
-class Sgd(_OneMoment):
+class Sgd(Elementwise):
     """Gradient descent with momentum beta1 (0: none), as torch.optim.SGD computes it; the decay is decoupled, as in the others."""
 
-    @torch.no_grad()
-    def step(self, lr: float) -> None:
-        self.updates += 1
-        self.decay(lr)
-        self.mean.mul_(self.train.beta1).add_(self.gradient)
-        self.gradient.copy_(self.mean)
-        self.weights.sub_(self.scaled(self.gradient), alpha=lr)
+    KINDS = ("exp_avg",)
+
+    def move(self, weights: Tensor, gradient: Tensor, moments: list[Tensor], lr: float) -> None:
+        (mean,) = moments
+        self.decay(weights, lr)
+        mean.mul_(self.train.beta1).add_(gradient)
+        weights.sub_(mean, alpha=lr)

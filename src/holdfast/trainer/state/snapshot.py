@@ -177,12 +177,9 @@ class Snapshots:
     def _seal(self, slot: int, step: int, row: Json, durable: bool, extremes: list[Tensor]) -> None:
         """In the thread: make the written slot the newest snapshot, then journal its step."""
         job, memory = self.bench.job, self.memory
-        if self._side is not None:
-            sound = self._copied_from_device(slot, step, extremes)
-        else:
-            artifact_at, state_at = memory.payload_offsets(slot)
-            sound = self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)
-        if not sound:
+        artifact_at, state_at = memory.payload_offsets(slot)
+        sound = self._side is None or self._copied_from_device(slot, step, extremes)
+        if not (sound and self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)):
             raise FloatingPointError(f"step {step}: weights or optimizer state are not finite, or absurdly large, after the update")
         self.generation += 1
         self._newest_is_pinned = durable

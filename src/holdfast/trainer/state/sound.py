@@ -25,7 +25,7 @@ _TINY = 1e-12
 
 def damage(bench: Bench, step: int) -> str | None:
     """What is wrong with the state a bench holds after `step`, with the tensor's name; None where training may have made it."""
-    most = min(ABSURD, bench.begun + _reach(bench, step))
+    most = min(ABSURD, bench.optimizer.spread * (bench.begun + _reach(bench, step)))
     weights = _worst(bench.artifact.tensors, most, -most)
     if weights is not None:
         return weights

@@ -5,7 +5,7 @@ Nothing here is used where something is trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
+from holdfast.trainer import optimizer
+from holdfast.trainer.host_moments import PLACES
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model import quantised
 from holdfast.trainer.model.frozen import held_linear, widened
@@ -38,6 +40,7 @@ def stand_in(model: ModelFacts) -> None:
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
     loading.hold_quantised = _hold_unfilled  # type: ignore[attr-defined]
     dora.dequantize_module_weight = _dequantised
+    vars(optimizer)["HostMoments"] = _Away
 
 
 def follow_fakes() -> None:
@@ -58,6 +61,18 @@ class _Unfilled:
         there = loaded.get("device_map", {}).get("")
         found: Json = {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
         return (model if there is None else model.to(there)), found
+
+
+class _Away:
+    """In place of HostMoments: what of it is on the card. `host` takes no memory, whatever its shape."""
+
+    def __init__(self, count: int, size: int, stretch: int, _device: torch.device) -> None:
+        self.host = [torch.empty(1).expand(size) for _ in range(count)]
+        self._places = [[torch.empty(stretch) for _ in range(count)] for _ in range(PLACES)]
+
+    def visit(self, stretches: Sequence[tuple[int, int]]) -> Iterator[list[Tensor]]:
+        for start, end in stretches:
+            yield [part[: end - start] for part in self._places[0]]
 
 
 def _hold_unfilled(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, device: torch.device, given: Any = None) -> Held:

@@ -6,17 +6,18 @@ import torch
 from torch import nn
 
 from holdfast.core.config.config import Config
+from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import read_model
 from holdfast.trainer.model.trained.adapters import PeftAdapter
 from holdfast.trainer.model.trained.strategy import Trained
 from holdfast.trainer.model.trained.weights import OwnWeights
 
 
-def trained_on(base: nn.Module, config: Config, steps: int, device: torch.device) -> Trained:
+def trained_on(base: nn.Module, config: Config, settings: Settings, device: torch.device) -> Trained:
     """Attach what `adapter.type` names to the frozen base model. Raises Refusal where it does not fit.
 
-    steps: of the run; device: of an adapter, also where the base is elsewhere.
+    device: of an adapter, also where the base is elsewhere.
     """
     if config.adapter.type in ("full", "layers"):
-        return OwnWeights(base, config, read_model(config.model))
-    return PeftAdapter(base, config, steps, device)
+        return OwnWeights(base, config, read_model(config.model), mixed=settings.dtype != "fp32")
+    return PeftAdapter(base, config, settings.steps, device)

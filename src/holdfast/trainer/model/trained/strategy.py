@@ -13,8 +13,8 @@ from holdfast.trainer.upkeep import Upkeep
 class Trained(Protocol):
     """What is trained on a base model.
 
-    model: the base with whatever is put on it. tensors: live fp32 leaves under the names of the artifact's file. prefix: embeddings
-    that stand before every sample, [tokens, size], where there are such.
+    model: the base with whatever is put on it. tensors: live leaves, all fp32 or all bf16, under the names of the artifact's file.
+    prefix: embeddings that stand before every sample, [tokens, size], where there are such.
     """
 
     model: nn.Module

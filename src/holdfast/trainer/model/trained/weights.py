@@ -1,4 +1,4 @@
-"""A model's own weights: all of them, or those of some layers. What is trained is fp32; the rest stays as it is held."""
+"""A model's own weights: all of them, or those of some layers. What is trained is fp32, or bf16; the rest stays as it is held."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
 from holdfast.core.run.artifact import Artifact
+from holdfast.trainer.model.frozen import narrow_trained
 from holdfast.trainer.model.trained.adapters import widen_trained
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.upkeep import Upkeep
 
 
 class OwnWeights:
-    """The weights that `adapter.layers` names, or all. Raises Refusal where it names none."""
+    """The weights that `adapter.layers` names, or all. Raises Refusal where it names none. mixed: products are in 16 bits."""
 
     prefix: Tensor | None = None
 
-    def __init__(self, base: nn.Module, config: Config, facts: ModelFacts) -> None:
+    def __init__(self, base: nn.Module, config: Config, facts: ModelFacts, mixed: bool) -> None:
         self.model = base
         chosen = _chosen(base, config)
         for parameter in base.parameters():
             parameter.requires_grad_(False)
         for one in chosen.values():
             one.requires_grad_(one.is_floating_point())
-        widen_trained(base)
+        if config.train.weights == "bf16":
+            narrow_trained(base, mixed)
+        else:
+            widen_trained(base)
         base.train()
         prefix = f"{base.base_model_prefix}."
         self.tensors: dict[str, Tensor] = {_in_file(name, facts, prefix): one for name, one in sorted(chosen.items())}
-        self.form = Artifact("model", _config(facts.config), partial=not set(facts.shapes) <= set(self.tensors))
+        self.form = Artifact("model", _config(facts.config, config.train.weights), partial=not set(facts.shapes) <= set(self.tensors))
         self.upkeep = Upkeep()
 
 
@@ -73,7 +77,7 @@ def _in_file(name: str, facts: ModelFacts, prefix: str) -> str:
     return short if name not in facts.shapes and short in facts.shapes else name
 
 
-def _config(config: Json) -> Json:
-    """The model's config for weights of which some or all are fp32 now."""
+def _config(config: Json, weights: str) -> Json:
+    """The model's config for weights of which some or all are held so now."""
     kept = {name: value for name, value in config.items() if name not in ("torch_dtype", "quantization_config")}
-    return kept | {"dtype": "float32"}
+    return kept | {"dtype": "float32" if weights == "fp32" else "bfloat16"}

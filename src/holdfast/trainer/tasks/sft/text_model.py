@@ -48,7 +48,7 @@ class TextModel:
         self.base = base
         self.held: Held | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
-        trained = trained_on(base, config, settings.steps, device)
+        trained = trained_on(base, config, settings, device)
         self.model: nn.Module = trained.model
         self.upkeep = trained.upkeep
         away = HostLayers(self.model, base, device) if streams(config, device) else None

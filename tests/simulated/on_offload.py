@@ -1,0 +1,53 @@
+"""Run by test_offload.py on the simulated card: moments in main memory give the bits of moments on the card."""
+
+from __future__ import annotations
+
+import simulated_card as card
+import torch
+
+from holdfast.core.config.train import Train
+from holdfast.trainer import optimizer as module
+from holdfast.trainer.images import TensorImage
+from holdfast.trainer.optimizers import optimizer_of
+from holdfast.trainer.optimizers.simple import Lion
+
+SIZE = 5000
+LERP = 4 * 5120  # what torch.lerp takes for its result: of a stretch, or of all
+
+
+def made(kind: str, weights: str, offload: str) -> module.Elementwise:
+    train = Train(steps=1, optimizer=kind, weights=weights, offload=offload, weight_decay=0.1)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    values = torch.randn(SIZE).to(torch.float32 if weights == "fp32" else torch.bfloat16)
+    found = optimizer_of({"a": values[:3000].view(30, 100).to("cuda"), "b": values[3000:].to("cuda")}, train)
+    assert isinstance(found, module.Elementwise)
+    return found
+
+
+def updated(one: module.Elementwise) -> list[torch.Tensor]:
+    """Weights and moments after three updates on a card that is full."""
+    torch.manual_seed(1)
+    for _ in range(3):
+        one.gradient.copy_(torch.randn(SIZE).to(one.gradient.dtype))
+        card.limit(card.now() + (LERP if isinstance(one, Lion) else 0))
+        one.step(1e-2)
+        card.limit(-1)
+    return [one.weights.cpu(), *(moment.cpu() for moment in one.moments)]
+
+
+module.STRETCH = 1024
+for kind in ("adamw", "lion", "sgd"):
+    for weights in ("fp32", "bf16"):
+        before = card.now()
+        there = made(kind, weights, "off")
+        on_card = card.now() - before
+        away = made(kind, weights, "optimizer")
+        saved = 4 * SIZE * len(away.KINDS)
+        assert all(moment.device.type == "cpu" for moment in away.moments) and len(away.stretches) == 5
+        assert card.now() - before - on_card < on_card - saved + 3 * 4 * 1024 * len(away.KINDS) + 32 * 1024
+        assert all(map(torch.equal, updated(away), updated(there))), (kind, weights)
+        assert card.races() == 0
+        image = TensorImage(away.state())
+        assert not image.extremes(), "what lies in main memory is looked at where it was copied to, not by the thread that trains"
+        del away, there
+print("all of it")

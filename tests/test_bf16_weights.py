@@ -1,0 +1,147 @@
+"""Trained weights in bf16: rounded at random and to the same bits each time, as good as fp32 where rounding to nearest learns nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from holdfast.core.config.config import Config
+from holdfast.core.config.train import Train
+from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.optimizers import optimizer_of
+from holdfast.trainer.rounding import Rounded
+from support.stand import Stand, model_folder
+
+SIZE = 20_001
+
+
+def rounded(values: torch.Tensor, seed: int = 0, update: int = 1, number: int = 0) -> torch.Tensor:
+    narrow = torch.zeros(len(values), dtype=torch.bfloat16)
+    with Rounded(seed, SIZE, narrow.device).widened(narrow, narrow, update, number) as (wide, _):
+        wide.copy_(values)
+    return narrow
+
+
+def test_a_value_becomes_one_of_its_neighbours_and_keeps_its_mean() -> None:
+    unit = 2.0**-7
+    for value, share in ((1.0 + 0.25 * unit, 0.25), (1.0 + 0.9 * unit, 0.9), (1.0, 0.0)):
+        for sign in (1.0, -1.0):
+            found = rounded(torch.full((SIZE,), sign * value)).float()
+            up = (found == sign * (1.0 + unit)).float().mean()
+            assert up == pytest.approx(share, abs=0.015) and bool(((found == sign) | (found == sign * (1.0 + unit))).all())
+
+
+def test_the_bits_drawn_follow_from_seed_update_and_place_alone() -> None:
+    values = torch.rand(SIZE, generator=torch.Generator().manual_seed(1))
+    first = rounded(values)
+    assert torch.equal(first, rounded(values)) and torch.equal(first[:700], rounded(values[:700]))
+    for other in ({"seed": 1}, {"update": 2}, {"number": 1}):
+        assert not torch.equal(first, rounded(values, **other)), other
+
+
+def test_a_block_of_many_stretches_has_the_bits_of_each_and_no_stretch_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.trainer.optimizer.STRETCH", 512)
+    gradient = torch.rand(512).repeat(3)[:1400].bfloat16()
+    for kind in ("adamw", "lion", "sgd", "adamw8bit"):
+        if kind == "adamw8bit":
+            pytest.importorskip("bitsandbytes")
+        train = Train(steps=1, weights="bf16", optimizer=kind)  # type: ignore[arg-type]
+        whole = optimizer_of({"a": torch.ones(1000).bfloat16(), "b": torch.ones(20, 20).bfloat16()}, train)
+        whole.gradient.copy_(gradient)
+        assert float(whole.norm()) == pytest.approx(float(gradient.float().norm()), rel=1e-6)
+        whole.step(1e-3)
+        parts = whole.weights.split(512)
+        one = optimizer_of({"a": torch.ones(512).bfloat16()}, train)
+        one.gradient.copy_(gradient[:512])
+        one.step(1e-3)
+        assert torch.equal(parts[0], one.weights) and not torch.equal(parts[0], parts[1]), kind
+
+
+def test_updates_far_below_a_unit_of_the_last_place_add_up() -> None:
+    """200 updates of 1e-5 on weights of 1, whose neighbours are 0.0078 and 0.0039 away: to nearest, none of them would move one."""
+    torch.set_num_threads(1)
+    optimizer = AdamW({"a": torch.ones(SIZE, dtype=torch.bfloat16)}, Train(steps=1, weights="bf16"))
+    for _ in range(200):
+        optimizer.gradient.fill_(0.5)
+        optimizer.step(1e-5)
+    assert 1.0 - float(optimizer.weights.float().mean()) == pytest.approx(200e-5, rel=0.05)
+    assert (torch.tensor(1.0) - 1e-5).bfloat16() == 1.0
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: model_folder(folder / kind, kind, dtype=torch.bfloat16) for kind in ("qwen2", "gemma2", "gpt2")}
+
+
+def stand_of(model: Path, weights: str, dtype: str, **adapter: Any) -> Stand:
+    return Stand(model, train={"weights": weights, "lr": 1e-3}, adapter={"type": "full"} | adapter, settings={"dtype": dtype})
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["qwen2", "gemma2", "gpt2"])
+def test_losses_are_those_of_fp32_weights_and_a_state_holds_all_that_later_steps_need(
+    models: dict[str, Path], kind: str, dtype: str
+) -> None:
+    wide, stand = (stand_of(models[kind], weights, dtype if weights == "bf16" else "fp32") for weights in ("fp32", "bf16"))
+    for step in range(1, 5):
+        assert stand.step(step) == pytest.approx(wide.step(step), rel=3e-3)
+    assert {one.dtype for one in stand.task.artifact.values()} == {torch.bfloat16}
+    kept = stand.saved()
+    losses = [stand.step(step) for step in (5, 6)]
+    again = stand_of(models[kind], "bf16", dtype)
+    again.restore(kept)
+    assert [again.step(step) for step in (5, 6)] == losses and again.saved() == stand.saved()
+
+
+def test_the_gradient_of_a_token_that_stands_often_is_summed_before_it_is_rounded(models: dict[str, Path]) -> None:
+    found = {}
+    for weights in ("fp32", "bf16"):
+        stand = stand_of(models["gemma2"], weights, "fp32")
+        stand.task.tokens.ids[:] = 7
+        stand.compute(1)
+        table = stand.task.artifact["model.embed_tokens.weight"].grad
+        assert table is not None
+        found[weights] = table[7].float()
+    assert torch.allclose(found["bf16"], found["fp32"], rtol=0.02, atol=1e-4)
+
+
+def test_layers_are_trained_in_bf16_and_what_is_left_is_a_model_others_load(models: dict[str, Path], tmp_path: Path) -> None:
+    stand = stand_of(models["qwen2"], "bf16", "fp32")
+    for step in (1, 2):
+        stand.step(step)
+    (tmp_path / "model.safetensors").write_bytes(stand.artifact.to_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(stand.task.form.config))
+    own = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert own.dtype == torch.bfloat16
+    held = dict(own.named_parameters())
+    assert all(torch.equal(held[name], value) for name, value in stand.task.artifact.items())
+    some = stand_of(models["qwen2"], "bf16", "fp32", type="layers", layers=1)
+    before = {name: value.detach().clone() for name, value in some.task.model.named_parameters()}
+    some.step(1)
+    moved = {name for name, value in some.task.model.named_parameters() if not torch.equal(before[name], value)}
+    assert moved and moved <= set(some.task.artifact) and all("layers.1." in name for name in moved)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"train": {"weights": "bf16"}}, "adapter.type lora has few weights"),
+    ({"adapter": {"type": "full"}, "train": {"weights": "bf16", "optimizer": "muon"}}, "muon would round small updates away"),
+    ({"adapter": {"type": "full"}, "train": {"weights": "bf16", "precision": "fp16"}}, "precision fp16"),
+    ({"adapter": {"type": "full"}, "train": {"offload": "optimizer", "optimizer": "adafactor"}}, "this is optimizer adafactor; paged is"),
+    ({"adapter": {"type": "full"}, "train": {"offload": "optimizer", "optimizer": "paged"}}, "this is optimizer paged by itself"),
+]
+
+
+@pytest.mark.parametrize(("sections", "said"), WRONG)
+def test_what_does_not_go_together_is_told(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Config.model_validate({"model": "tiny", "data": {"files": "x"}} | sections)
+
+
+def test_off_may_be_written_as_yaml_takes_it() -> None:
+    assert Train(steps=1, offload=False).offload == "off"  # type: ignore[arg-type]
