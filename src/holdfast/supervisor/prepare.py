@@ -27,7 +27,7 @@ from holdfast.core.seat import seat_of
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
 from holdfast.mind.held import as_it_comes
-from holdfast.mind.plan import about_offload, settings_of
+from holdfast.mind.plan import settings_of
 from holdfast.mind.ranks import ranks_on
 from holdfast.rows.tokens.token_set import epoch_rows
 from holdfast.supervisor.changes import take_up_changes
@@ -111,8 +111,9 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
     terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
-    for told in about_offload(config, machine):
-        terminal.say(told)
+    for told in plan.reasons:
+        if told.startswith("train.offload"):
+            terminal.say(told)
     if plan.seconds:
         terminal.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1].removeprefix('wall time ')}")
 
