@@ -17,7 +17,7 @@ from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
 from holdfast.core.run.plan import Params
 from holdfast.mind.demand import Demand, away_bytes, kept_away
-from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives
+from holdfast.mind.fit import LAYERS_AWAY, Choice, Room, Shape, Sweep, alternatives
 from holdfast.mind.plan import PROCESS_BYTES, make_plan
 from holdfast.mind.standby import standby_mode
 from holdfast.supervisor.planning import with_card
@@ -89,7 +89,7 @@ def test_a_model_of_two_layers_gains_nothing(layers: int) -> None:
 def test_it_is_offered_where_nothing_fits_at_a_price_that_nobody_knows(capacity: int, offered: list[bool]) -> None:
     sweep, room = Sweep(demand, 10), Room(capacity, 0, 0, loads_here=False)
     wanted = Shape(4, 1, "bf16")
-    others = alternatives(sweep, room, Choice(wanted, demand(wanted)), None, can_stream=True)
+    others = alternatives(sweep, room, Choice(wanted, demand(wanted)), None, [LAYERS_AWAY])
     found = [one for one in others if one.change == "train.offload=layers"]
     assert [one.fits for one in found] == offered and all(one.slower is None for one in found)
 

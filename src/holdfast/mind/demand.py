@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.core.run.plan import Params
+from holdfast.mind.memory import visiting_bytes
 
 FIXED = ("weights", "adapter", "gradients", "optimizer")
 ON_CARD = 2  # layers of a model whose layers are kept in main memory
@@ -72,6 +73,15 @@ def kept_away(whole: Demand, layer: float) -> Demand:
     gone = away_bytes(whole, layer) - min(ON_CARD, whole.layers) * layer
     told = whole.bytes | {"weights": max(0.0, whole.bytes["weights"] - gone)}
     return whole.model_copy(update={"bytes": told, "building": max(0.0, whole.building - gone), "held": max(0.0, whole.held - gone)})
+
+
+def moments_away(whole: Demand) -> Demand:
+    """A step whose optimizer keeps its state in main memory, but for the stretch that is updated."""
+    gone = whole.bytes["optimizer"]
+    beside = visiting_bytes(whole.params.trainable, gone)
+    told = whole.bytes | {"optimizer": 0.0, "workspace": whole.bytes["workspace"] + beside}
+    held, building = (max(0.0, size - gone + beside) for size in (whole.held, whole.building))
+    return whole.model_copy(update={"bytes": told, "building": building, "held": held})
 
 
 def away_bytes(whole: Demand, layer: float) -> float:

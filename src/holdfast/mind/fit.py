@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.core.config.settings import Dtype
 from holdfast.core.run.plan import Alternative
-from holdfast.mind.demand import Demand, between, kept_away, with_some_again
+from holdfast.mind.demand import Demand, between, kept_away, moments_away, with_some_again
 
 _TRIES = 4
 
@@ -16,7 +16,8 @@ _TRIES = 4
 class Shape:
     """A step to be asked about. row: tokens of its longest row; rows: such rows in a micro-batch; again: layers computed again in backward.
 
-    layers: of the model cut down to so many; None: all of it. away: frozen layers are in main memory, two of them on the device.
+    layers: of the model cut down to so many; None: all of it. away: frozen layers are in main memory, two of them on the device;
+    moments_away: so is what the optimizer keeps; in_halves: trained weights and their gradients have 16 bits, not 32.
     """
 
     row: int
@@ -25,6 +26,8 @@ class Shape:
     again: int = 0
     layers: int | None = None
     away: bool = False
+    moments_away: bool = False
+    in_halves: bool = False
 
     @property
     def tokens(self) -> int:
@@ -75,6 +78,8 @@ class Sweep:
 
     def __call__(self, shape: Shape) -> Demand:
         """The need of a shape of the whole model."""
+        if shape.moments_away:
+            return moments_away(self(replace(shape, moments_away=False)))
         if shape.away:
             return kept_away(self(replace(shape, away=False)), self.layer(shape))
         none = self._deep(replace(shape, again=0))
@@ -140,15 +145,24 @@ def _smaller(shape: Shape, layers: int, rows_fixed: bool, again_fixed: bool) -> 
     return None
 
 
-def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None, can_stream: bool = False) -> list[Alternative]:
+LAYERS_AWAY, MOMENTS_AWAY, IN_HALVES = "train.offload=layers", "train.offload=optimizer", "train.weights=bf16"
+_LIGHTER: dict[str, Callable[[Shape], Shape]] = {  # by train's own keys; what they cost in time is not known here
+    LAYERS_AWAY: lambda one: replace(one, away=True),
+    MOMENTS_AWAY: lambda one: replace(one, moments_away=True),
+    IN_HALVES: lambda one: replace(one, in_halves=True),
+}
+
+
+def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None, lighter: Sequence[str] = ()) -> list[Alternative]:
     """Other ways to run it, with their price; where the chosen one does not fit, also two changes at once, until one does.
 
-    halves_speed: how many times faster 16 bits are here; None is unknown. can_stream: frozen layers may be kept in main memory.
+    halves_speed: how many times faster 16 bits are here; None is unknown. lighter: which of LAYERS_AWAY, MOMENTS_AWAY
+    and IN_HALVES the run may go over to.
     """
     base = sweep(chosen.shape)
     single = list(_changes(chosen.shape, sweep.layers))
-    if can_stream and not room.fits(chosen.demand):
-        single.append(("train.offload=layers", lambda one: replace(one, away=True)))
+    if not room.fits(chosen.demand):
+        single += [(name, _LIGHTER[name]) for name in lighter]
     told = [_told(sweep, room, chosen.shape, base, [change], halves_speed) for change in single]
     if room.fits(chosen.demand) or any(one.fits for one in told):
         return told
@@ -187,7 +201,8 @@ def _told(sweep: Sweep, room: Room, before: Shape, base: Demand, changes: list[_
         shape = change(shape)
     demand = sweep(shape)
     slower: float | None = None
-    if shape.tokens == before.tokens and shape.away == before.away:  # how fast the bus is nobody knows
+    held = [(one.away, one.moments_away, one.in_halves) for one in (shape, before)]
+    if shape.tokens == before.tokens and held[0] == held[1]:  # how fast the bus is nobody knows
         slower = demand.flops / base.flops
         if shape.dtype != before.dtype:
             faster = halves_speed if shape.dtype != "fp32" else 1 / halves_speed if halves_speed else None

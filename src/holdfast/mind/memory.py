@@ -20,8 +20,7 @@ _WIDTHS = {"nf4": 0.5625, "fp4": 0.5625, "int8": 1.01}
 # schedule_free's are the artifact, whose weights are not those that the model computes with.
 STATE_BYTES = {"adamw": 8, "schedule_free": 12, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
 
-# Of a weight that is updated in a stretch: where it is rounded at random; where one of its moments comes from main memory.
-_ROUNDED, _VISITING = 14, 12
+_ROUNDED, _PLACES = 14, 3  # bytes of a weight that is being rounded at random; stretches of moments that are on a card
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,13 @@ def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
     train = config.train
     width, state = (2 if train.weights == "bf16" else 4), int(count * STATE_BYTES[train.optimizer])
     away = on_card and train.offload == "optimizer"
-    beside = (_ROUNDED if width == 2 else 0) + (_VISITING * STATE_BYTES[train.optimizer] // 4 if away else 0)
-    return TrainedBytes(count * width, count * width, state, state if away else 0, int(min(count, STRETCH) * beside))
+    beside = (_ROUNDED * min(count, STRETCH) if width == 2 else 0) + (visiting_bytes(count, state) if away else 0)
+    return TrainedBytes(count * width, count * width, state, state if away else 0, int(beside))
+
+
+def visiting_bytes(count: int, state: float) -> float:
+    """What an update of so many weights needs on a card whose optimizer's state, of so many bytes, is in main memory."""
+    return _PLACES * state * min(1.0, STRETCH / max(1, count))
 
 
 # How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.

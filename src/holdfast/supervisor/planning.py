@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.book.knowledge import has_fused_attention
-from holdfast.core.config.adapter import Adapter
+from holdfast.core.config.adapter import OWN_WEIGHTS, Adapter
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Dtype, Frozen, Settings
+from holdfast.core.config.train import ROUNDED_AT_RANDOM, WITH_MOMENTS
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine import FREEZE_WHEN_FULL
 from holdfast.core.facts.machine_file import read, training_devices
@@ -18,7 +19,7 @@ from holdfast.core.files import Json
 from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.core.units import gib
 from holdfast.mind.demand import Demand, away_bytes, kept_away
-from holdfast.mind.fit import Choice, Room, Shape, Sweep, alternatives, choose
+from holdfast.mind.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.mind.held import as_it_comes
 from holdfast.mind.memory import TrainedBytes, trained_bytes
 from holdfast.mind.plan import (
@@ -140,11 +141,21 @@ class Planner:
         choice, room = self._choice(limit)
         if curve:
             choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
-        able = self.gpu is not None and not choice.shape.away and not self.config.train.fsdp and self.config.adapter.type != "full"
-        others = alternatives(self.sweep, room, choice, self._halves_speed(), can_stream=able)
+        others = alternatives(self.sweep, room, choice, self._halves_speed(), tuple(self._lighter()))
         planned = self._planned(choice, room)
         plan = planned.plan
         return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
+
+    def _lighter(self) -> Iterator[str]:
+        """Other ways to hold what is trained, or what is not, of which the config says nothing."""
+        train, kind = self.config.train, self.config.adapter.type
+        if self.gpu and train.offload == "off":
+            if kind != "full" and not train.fsdp:
+                yield LAYERS_AWAY
+            elif train.optimizer in WITH_MOMENTS:
+                yield MOMENTS_AWAY
+        if kind in OWN_WEIGHTS and train.weights == "fp32" and train.optimizer in ROUNDED_AT_RANDOM and train.precision != "fp16":
+            yield IN_HALVES
 
     def chosen(self) -> Planned:
         """The plan alone, in as few traces as it takes."""
@@ -212,8 +223,13 @@ class Planner:
         """What a step needs, traced."""
         settings = self._settings(shape)
         how = self._how(shape.layers, curve)
-        demand = self.child.demand(self.config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
+        config = self._in_halves if shape.in_halves else self.config
+        demand = self.child.demand(config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
         return kept_away(demand, self.sweep.layer(shape)) if shape.away else demand
+
+    @property
+    def _in_halves(self) -> Config:
+        return self.config.model_copy(update={"train": self.config.train.model_copy(update={"weights": "bf16"})})
 
     def _away(self, choice: Choice) -> int:
         """Bytes of layers in main memory: a copy for each rank."""
