@@ -12,10 +12,12 @@ import pytest
 import torch
 import transformers
 
+from holdfast.book.checks import memory_plan
+from holdfast.core.cards.check import Case
 from holdfast.core.config.config import Config
 from holdfast.core.config.load import load_config
 from holdfast.core.errors import Stop
-from holdfast.core.run.plan import Params
+from holdfast.core.run.plan import Bytes, Params
 from holdfast.mind.demand import Demand, away_bytes, kept_away
 from holdfast.mind.fit import LAYERS_AWAY, Choice, Room, Shape, Sweep, alternatives
 from holdfast.mind.plan import PROCESS_BYTES, make_plan
@@ -110,3 +112,19 @@ def test_the_closed_form_counts_two_layers_and_what_main_memory_holds() -> None:
     assert standby_mode(config, plan, {"gpus": [card], "memory_bytes": 2 * PROCESS_BYTES}) == "off"
     plain = make_plan(config, model, {"memory_bytes": 64 << 30}, lengths)
     assert "does nothing here" in " ".join(plain.reasons) and plain.bytes.weights == rest + layers and plain.host_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "gpus", "helps"),
+    [
+        (1, [1], "lower train.max_tokens"),
+        (7, [1], "train.offload=layers keeps them in main memory"),
+        (7, [], "train.frozen=nf4 holds them in 4"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_told_what_takes_weights_off_the_card(weights: int, gpus: list[int], helps: str) -> None:
+    plan = make_plan(Config.model_validate({"model": "m", "data": {"files": "f"}}), MODEL, {}, {"max": 1, "mean": 1, "rows": 1, "step": 1})
+    full = {"fits": False, "peak_bytes": 9 << 30, "capacity_bytes": 8 << 30, "bytes": Bytes(weights=weights << 30)}
+    case = Case(SimpleNamespace(gpus=gpus), plan=plan.model_copy(update=full))  # type: ignore[arg-type]
+    (found,) = memory_plan.look(case)
+    assert helps in (found.fix or "") and ("offload" in (found.fix or "")) == (weights == 7 and bool(gpus))

@@ -49,8 +49,11 @@ def test_every_architecture_and_adapter_and_way_to_hold_weights() -> None:
 
 
 @pytest.mark.long
-def test_a_killed_run_ends_as_one_that_keeps_all_layers_on_the_card(config_of: Callable[..., Path], tmp_path: Path) -> None:
-    found, rest = [], {"data": {"held_out": 0.1}, "evaluate": {"every": 4, "generate": 2}}
+@pytest.mark.parametrize("adapter", [{}, {"type": "layers", "layers": 1}], ids=["lora", "own weights"])
+def test_a_killed_run_ends_as_one_that_keeps_all_layers_on_the_card(
+    config_of: Callable[..., Path], tmp_path: Path, adapter: dict[str, Any]
+) -> None:
+    found, rest = [], {"data": {"held_out": 0.1}, "evaluate": {"every": 4, "generate": 2}, "adapter": adapter}
     kill = [{"name": "killed", "when": {"step": 5, "attempt": 1}, "effect": "kill"}]
     for name, offload, faults in [("whole", "off", []), ("away", "layers", kill)]:
         config = config_of(name, train={"steps": 8, "deterministic": True, "offload": offload}, faults=faults, **rest)

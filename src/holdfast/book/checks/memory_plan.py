@@ -13,7 +13,14 @@ def look(case: Case) -> Iterator[Finding]:
     plan = case.plan
     if plan and plan.fits is False and plan.capacity_bytes is not None:
         message = f"the run needs about {plan.peak_bytes / 2**30:.1f} GiB, the device has {plan.capacity_bytes / 2**30:.1f} GiB"
-        yield warn(message, "lower train.max_tokens or train.micro_batch_tokens, or use train.precision=bf16")
+        yield warn(message, _what_helps(plan, on_card=bool(case.machine.gpus)))
+
+
+def _what_helps(plan: Plan, on_card: bool) -> str:
+    if plan.capacity_bytes is None or plan.bytes.weights < plan.capacity_bytes / 2:
+        return "lower train.max_tokens or train.micro_batch_tokens, or use train.precision=bf16"
+    away = "; train.offload=layers keeps them in main memory" if on_card else ""
+    return f"the frozen weights alone take {plan.bytes.weights / 2**30:.1f} GiB: train.frozen=nf4 holds them in 4 bits{away}"
 
 
 _ANY: dict[str, Any] = {

@@ -49,6 +49,7 @@ _NO_KEY = {  # why some have none of ours
         "load_in_8bit load_in_4bit quantization_bit quantization_method bnb_4bit_quant_type "
         "bnb_4bit_compute_dtype double_quantization quantization bnb_config_kwargs"
     ),
+    "train.offload: layers keeps frozen layers in main memory": "layer_offloading cpu_offload fsdp_cpu_offload fsdp_offload_params",
     "adapter.type and the keys of `adapter`": (
         "use_dora use_rslora lora_modules_to_save additional_target lora_fan_in_fan_out loraplus_lr_ratio pissa_init"
     ),

@@ -23,6 +23,7 @@ from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import tag_out_of_memory
+from holdfast.trainer.model.decoder import decoder_layers
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.mixed import HALF_TYPES
@@ -74,7 +75,9 @@ class Sides:
         away = streams(config, self.device)
         model = load_base(config, self.settings, self.device, mapped=away)[0].eval()
         if away:
-            HostLayers(model.requires_grad_(False), model, self.device).settle()
+            for layer in decoder_layers(model, "train.offload: layers")[1]:
+                layer.requires_grad_(False)  # and not the output layer, whose loss would be taken another way
+            HostLayers(model, model, self.device).settle()
         return model
 
     @contextmanager

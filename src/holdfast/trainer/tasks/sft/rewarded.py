@@ -64,7 +64,7 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     model: Any = PeftModel.from_pretrained(base, str(run.adapter)).eval()
     if not streams(config, device):
         return model.to(device)
-    HostLayers(model.requires_grad_(False), base, device).settle()
+    HostLayers(model, base, device).settle()
     return model
 
 
