@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -59,6 +60,12 @@ class TensorImage:
 
     def read(self, image: bytes) -> None:
         """Copy an image's values back into the live tensors. Raises ValueError when names or shapes differ."""
+        if image.startswith(self.header):  # laid out alike: no second copy of what may be gigabytes
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The given buffer is not writable")
+                for run, start in self._runs:
+                    run.copy_(torch.frombuffer(image, dtype=run.dtype, count=run.numel(), offset=start))
+            return
         loaded = load(image)
         if set(loaded) != set(self.tensors):
             differing = sorted(set(loaded) ^ set(self.tensors))

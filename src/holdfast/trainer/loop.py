@@ -89,6 +89,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
             sound, damaged = sound_before(bench, places, found)
             if damaged:
                 return _damaged(job, found, sound, damaged)
+        found = found.spent()
         share_state(bench)
         if isinstance(rank, Group):
             rank.memory = snapshots.memory

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.core.files import Json, append_line, cut_torn_line
@@ -20,6 +21,10 @@ class Found:
     place: str
     passed_over: list[Json]
 
+    def spent(self) -> Found:
+        """Without the tensors, once they are where they belong: they are as large as the state."""
+        return replace(self, snapshot=self.snapshot and replace(self.snapshot, artifact=b"", state=b""))
+
 
 def find_state(run: RunFolder, places: list[Path], limit: int | None = None) -> Found:
     """The newest state that verifies, at step `limit` at the latest.
@@ -29,8 +34,7 @@ def find_state(run: RunFolder, places: list[Path], limit: int | None = None) -> 
     """
     steps = [step for step in checkpoint_steps(run) if limit is None or step <= limit]
     checkpoint, passed_over = newest_valid(run) if limit is None else next_valid(run, steps)
-    snapshots = [snapshot for place in places for snapshot in _snapshots(place) if limit is None or snapshot.step <= limit]
-    newest = max(snapshots, key=lambda snapshot: snapshot.step, default=None)
+    newest = _newest(places, limit)
     if newest and (checkpoint is None or newest.step >= checkpoint.step):
         return Found(newest, f"the snapshot of step {newest.step}", passed_over)
     if checkpoint:
@@ -38,13 +42,15 @@ def find_state(run: RunFolder, places: list[Path], limit: int | None = None) -> 
     return Found(None, "the beginning", passed_over)
 
 
-def _snapshots(place: Path) -> list[Snapshot]:
-    memory = MemoryFile.open(place)
-    if memory is None:
-        return []
-    with memory:
-        headers = [header for index in range(SLOTS) if (header := memory.header(index))]
-        return [snapshot for header in headers if (snapshot := memory.read(header))]
+def _newest(places: list[Path], limit: int | None) -> Snapshot | None:
+    """The newest snapshot of all places that is whole. One is read at a time: of a model trained as a whole each has gigabytes."""
+    with ExitStack() as opened:
+        files = [opened.enter_context(memory) for place in places if (memory := MemoryFile.open(place))]
+        held = [(header, memory) for memory in files for index in range(SLOTS) if (header := memory.header(index))]
+        for header, memory in sorted(held, key=lambda pair: pair[0].step, reverse=True):
+            if (limit is None or header.step <= limit) and (snapshot := memory.read(header)):
+                return snapshot
+    return None
 
 
 def state_for_training(run: RunFolder, places: list[Path]) -> Found:
