@@ -48,7 +48,7 @@ def one_rank(rank: int, ranks: int, folder: str, store: str) -> None:
     importlib.import_module("torch.distributed.fsdp")
     before = anonymous_bytes()
     base, _ = load_base(config, settings, device, mapped=True)
-    adapter = PeftAdapter(base, config, 1)
+    adapter = PeftAdapter(base, config, 1, device)
     use_lean_lora(adapter.model, cut=True)
     mesh = mesh_of(config, device)
     held = shard_layers(base, adapter.tensors.values(), mesh, device) if mesh else sum(4 * one.numel() for one in base.parameters())

@@ -45,13 +45,15 @@ def test_the_bits_drawn_follow_from_seed_update_and_place_alone() -> None:
 
 
 def test_a_block_of_many_stretches_has_the_bits_of_each_and_no_stretch_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.trainer.optimizer.STRETCH", 512)
+    for place in ("optimizer.STRETCH", "optimizer.Elementwise.STRETCH", "optimizers.eight_bit._ON_A_CPU"):
+        monkeypatch.setattr(f"holdfast.trainer.{place}", 512)
     gradient = torch.rand(512).repeat(3)[:1400].bfloat16()
     for kind in ("adamw", "lion", "sgd", "adamw8bit"):
         if kind == "adamw8bit":
             pytest.importorskip("bitsandbytes")
         train = Train(steps=1, weights="bf16", optimizer=kind)  # type: ignore[arg-type]
         whole = optimizer_of({"a": torch.ones(1000).bfloat16(), "b": torch.ones(20, 20).bfloat16()}, train)
+        assert len(getattr(whole, "stretches", ())) == 3
         whole.gradient.copy_(gradient)
         assert float(whole.norm()) == pytest.approx(float(gradient.float().norm()), rel=1e-6)
         whole.step(1e-3)

@@ -129,6 +129,20 @@ def test_rows_are_learned_by_heart(model: Path, kind: str) -> None:
     assert losses[-1] < 0.05 * losses[0], losses[-1]
 
 
+@pytest.mark.parametrize("kind", ["adamw", "adamw8bit", "lion", "sgd"])
+def test_an_update_needs_little_beside_a_large_block(kind: str) -> None:
+    needs(kind)
+    optimizer = optimizer_of({"a": torch.ones(8 << 20)}, Train(steps=1, optimizer=kind))  # type: ignore[arg-type]
+    optimizer.gradient.fill_(1.0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as watched:
+        optimizer.step(1e-3)
+    now = most = 0
+    for event in sorted(watched.profiler.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
+        now += event.nbytes() if event.name() == "[memory]" else 0
+        most = max(most, now)
+    assert most <= 17 << 20, "a stretch of 4 million weights, not another block of 32 MiB"
+
+
 def test_what_an_optimizer_cannot_do_is_told() -> None:
     for sections, said in (
         ({"train": {"optimizer": "adamw8bit"}, "adapter": {"lr_ratio": 4.0}}, "adamw8bit has one for all"),

@@ -111,20 +111,21 @@ class Block:
 class Elementwise(Block):
     """An optimizer whose update of a weight follows from its own gradient and moments alone: it goes over the block in stretches.
 
-    One stretch is all of the block, unless weights in bf16 are to be widened and rounded again, or moments lie in main memory: then it is a
-    few MiB, and what an update needs beside the block is there from the start. The bits are the same however the block is cut.
+    What an update needs beside the block is then a few MiB: copies of its own, weights in bf16 that are widened and rounded again, moments
+    that come from main memory. The bits are the same however the block is cut.
     """
 
     KINDS: tuple[str, ...] = ()  # of the moments
+    STRETCH = STRETCH  # weights that are updated at once
 
     def __init__(self, parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> None:
         super().__init__(parameters, train, rates)
         size, device = self.weights.numel(), self.weights.device
-        stretch = min(size, STRETCH)
+        stretch = min(size, self.STRETCH)
         self.away = HostMoments(len(self.KINDS), size, stretch, device) if train.offload == "optimizer" and on_card(device) else None
         self.moments = self.away.host if self.away else self.made(size, device)
         self.rounded = Rounded(train.seed, stretch, device) if self.weights.dtype != torch.float32 else None
-        self.stretches = self._cut(stretch if self.away or self.rounded else size)
+        self.stretches = self._cut(stretch)
 
     def made(self, size: int, device: torch.device) -> list[Tensor]:
         """Moments of a block of so many weights, all zero."""

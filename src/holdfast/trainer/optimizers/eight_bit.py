@@ -1,4 +1,4 @@
-"""AdamW whose moments are 8 bits a number, by bitsandbytes: 256 numbers share a scale. All weights are one stretch of such blocks."""
+"""AdamW whose moments are 8 bits a number, by bitsandbytes: 256 numbers share a scale."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from holdfast.core.config.train import Train
+from holdfast.trainer.on_card import on_card
 from holdfast.trainer.optimizer import Elementwise
 from holdfast.trainer.quantising import bitsandbytes
 
-_BLOCK = 256  # of which core/types.py:STRETCH is a multiple
+_BLOCK = 256  # of which stretches are multiples
+_ON_A_CPU = 1 << 18  # of which bitsandbytes makes five copies in fp32 there: 5 MiB
 
 
 class AdamW8Bit(Elementwise):
@@ -19,6 +21,8 @@ class AdamW8Bit(Elementwise):
 
     def __init__(self, parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> None:
         self.library = bitsandbytes(f"train.optimizer {train.optimizer}").functional
+        if not on_card(next(iter(parameters.values())).device):
+            self.STRETCH = _ON_A_CPU
         super().__init__(parameters, train, rates)
         scales, device = -(-self.weights.numel() // _BLOCK), self.weights.device
         self.scales = [torch.zeros(scales, device=device) for _ in self.moments]
