@@ -103,7 +103,8 @@ def footprint(
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout and masks_kept else 0
     weights = total * (2 if halves or mixed else 4)
-    if (width := _WIDTHS.get(config.train.frozen)) is not None:
+    width = _WIDTHS.get(config.train.frozen)
+    if width is not None:
         inside = sum(map(math.prod, model.linear().values()))
         weights = int((total - inside) * (2 if halves or mixed else 4) + inside * (width - 0.05 * config.train.double_quant))
     elif config.train.frozen == "fp32":
@@ -121,9 +122,9 @@ def footprint(
             "optimizer": own.state - own.away,
             "workspace": own.beside,
         },
-        loading=total * (2 if halves and mixed else 4),
+        loading=total * (2 if halves and mixed else 4) + (weights if width is not None else 0),  # what is quantised lies beside its origin
         layers=_layers(model),
-        kept=masks + scores * heads * longest * 4,
+        kept=masks + scores * heads * longest * 4 + _kept_by_dora(config, model, mixed),
         carried=hidden * 4,
         vocabulary=model.number("vocab_size", default=32000),
     )
@@ -175,6 +176,14 @@ def _sizes(model: ModelFacts) -> tuple[int, int, int]:
 
 def _layers(model: ModelFacts) -> int:
     return model.number("num_hidden_layers", "n_layer", default=12)
+
+
+def _kept_by_dora(config: Config, model: ModelFacts, mixed: bool) -> int:
+    """Bytes a token that PEFT's DoRA keeps of a layer: both products of each matrix, and with dropout what it makes of them again."""
+    if config.adapter.type != "dora":
+        return 0
+    features = sum(shape[0] for shape in adapted(model, config.adapter.targets)) // _layers(model)
+    return features * (2 if mixed else 4) * (4 if config.adapter.dropout else 2)
 
 
 def _kept_on_a_card(config: Config, model: ModelFacts, mixed: bool, at_once: bool) -> int:
