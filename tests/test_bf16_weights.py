@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import save
 
 from holdfast.core.config.config import Config
 from holdfast.core.config.train import Train
+from holdfast.trainer.images import TensorImage
 from holdfast.trainer.optimizer import AdamW
 from holdfast.trainer.optimizers import optimizer_of
 from holdfast.trainer.rounding import Rounded
@@ -147,3 +149,11 @@ def test_what_does_not_go_together_is_told(sections: dict[str, Any], said: str) 
 
 def test_off_may_be_written_as_yaml_takes_it() -> None:
     assert Train(steps=1, offload=False).offload == "off"  # type: ignore[arg-type]
+
+
+def test_a_state_is_laid_out_as_the_library_lays_it_out_without_a_copy_of_it() -> None:
+    kinds = (torch.float32, torch.bfloat16, torch.uint8, torch.float64, torch.float16, torch.int64)
+    tensors = {f"{name} ä": torch.zeros(3, 5).to(kind) for kind, name in zip(kinds, "badcfe", strict=True)} | {"step": torch.tensor(1.0)}
+    for metadata in ({"format": "pt"}, None):
+        whole, image = save(tensors, metadata), TensorImage(tensors, metadata)
+        assert whole.startswith(image.header) and image.bytes == len(whole)

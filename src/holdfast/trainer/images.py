@@ -14,6 +14,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 ABSURD = 1e10  # no value that training makes is as large
+_NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
+_DTYPES = list(_NAMES)  # the later ones stand first
 _MAGNITUDE, _ABSURD_WORD = 0x7FFF, 0x5015  # of bf16: all bits but the sign; 1e10
 
 
@@ -25,13 +27,9 @@ class TensorImage:
 
     def __init__(self, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
         self.tensors = dict(tensors)
-        first = save({name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}, metadata)
-        length = struct.unpack("<Q", first[:8])[0]
-        self.header = first[: 8 + length]
-        entries = orjson.loads(first[8 : 8 + length])
-        starts = {name: 8 + length + entries[name]["data_offsets"][0] for name in self.tensors}
-        self._runs = _runs(self.tensors, starts)
-        self.bytes = len(first)
+        self.header, offsets = _layout(self.tensors, metadata)
+        self._runs = _runs(self.tensors, {name: len(self.header) + start for name, start in offsets.items()})
+        self.bytes = len(self.header) + sum(tensor.nbytes for tensor in self.tensors.values())
 
     def write(self, memory: mmap.mmap, at: int) -> None:
         """Copy header and tensors to `at` in a mapped file; waits until they have left their device. Nothing may change them meanwhile."""
@@ -75,6 +73,21 @@ class TensorImage:
                 if loaded[name].shape != tensor.shape:
                     raise ValueError(f"{name} was saved with shape {tuple(loaded[name].shape)}, it is {tuple(tensor.shape)}")
                 tensor.copy_(loaded[name])
+
+
+def _layout(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> tuple[bytes, dict[str, int]]:
+    """(header, where each tensor begins behind it), as the safetensors library lays an image out; it would copy all values for that."""
+    order = sorted(tensors, key=lambda name: (-_DTYPES.index(tensors[name].dtype), name))
+    entries: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    offsets, at = {}, 0
+    for name in order:
+        tensor = tensors[name]
+        offsets[name], at = at, at + tensor.nbytes
+        kind = _NAMES[tensor.dtype]
+        entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [offsets[name], at]}
+    told = orjson.dumps(entries)
+    told += b" " * (-len(told) % 8)
+    return struct.pack("<Q", len(told)) + told, offsets
 
 
 def _is_sane(part: Tensor) -> bool:
