@@ -94,4 +94,4 @@ def test_a_command_that_fails_undisturbed_is_told(tmp_path: Path) -> None:
 def test_everything_is_survived(tmp_path: Path) -> None:
     rows = drill(tmp_path, "--full")
     assert len(rows) >= 40 and all(row["survived"] and row["identical"] is not False for row in rows)
-    assert all(row["found_cause"] is not False and row["found_remedy"] is not False for row in rows)
+    assert not [row for row in rows if row["found_cause"] is False or row["found_remedy"] is False]

@@ -107,6 +107,7 @@ KINDS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "orpo": (pairs, {"train": {"objective": "orpo"}}),
     "dora": (lambda file: write_rows(file, make_rows(60)), {"adapter": {"type": "dora", "r": 4, "dropout": 0.1}}),
     "full": (lambda file: write_rows(file, make_rows(60)), {"adapter": {"type": "full"}}),
+    "bf16": (lambda file: write_rows(file, make_rows(60)), {"adapter": {"type": "full"}, "train": {"weights": "bf16"}}),
     "tables": (
         lambda file: write_table(file.with_suffix(".csv"), 120),
         {"task": "tabular", "table": {"target": "y"}, "network": {"hidden": [16, 16], "dropout": 0.1, "exports": []}},
