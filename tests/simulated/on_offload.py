@@ -35,7 +35,7 @@ def updated(one: module.Elementwise) -> list[torch.Tensor]:
     return [one.weights.cpu(), *(moment.cpu() for moment in one.moments)]
 
 
-module.STRETCH = 1024
+module.Elementwise.STRETCH = 1024
 for kind in ("adamw", "lion", "sgd"):
     for weights in ("fp32", "bf16"):
         before = card.now()

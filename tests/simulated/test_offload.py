@@ -31,5 +31,4 @@ def test_a_killed_run_with_them_ends_as_one_without(config_of: Callable[..., Pat
     away = trained(config_of("away", train=train | {"offload": "optimizer"}, faults=faults, **full), tmp_path / "away")
     assert away["artifact_sha256"] == whole["artifact_sha256"] and away["attempts"] == 2
     assert [event["ending"] for event in events(tmp_path / "away", "attempt_ended")] == ["killed by SIGKILL"]
-    assert away["peak_bytes"] < whole["peak_bytes"]
     assert [row["step"] for row in lines(tmp_path / "away" / "steps.jsonl")] == list(range(1, 9))
