@@ -19,6 +19,7 @@ from holdfast.supervisor.planning import plan_run, with_card
 from test_plan import LLAMA
 
 COUNT = 10 * STRETCH
+SCALAR = 512  # bytes a single number takes on a card; a step has a few: the count of updates, a norm, a factor
 FULL = {"model": "m", "data": {"files": "x"}, "adapter": {"type": "full"}}
 WAYS: list[tuple[dict[str, Any], tuple[int, int, int]]] = [  # bytes a weight: itself and its gradient, state on the card, in main memory
     ({}, (8, 8, 0)),
@@ -72,5 +73,5 @@ def test_the_closed_form_is_what_a_trace_finds(tmp_path: Path) -> None:
         plan = plan_run(config, machine).plan
         told = trained_bytes(config, plan.params.trainable, on_card=True)
         found = (plan.bytes.adapter, plan.bytes.gradients, plan.bytes.optimizer)
-        assert found == pytest.approx((told.weights, told.gradients, told.state - told.away), abs=1024), train
+        assert found == pytest.approx((told.weights, told.gradients, told.state - told.away), abs=4 * SCALAR), train
         assert (plan.host_bytes or 0) >= told.away + told.snapshots
