@@ -62,9 +62,9 @@ def test_dora_on_rows_that_are_no_whole_blocks_is_refused(model: Path) -> None:
         stand_of(model, "nf4", adapter="dora")
 
 
-@pytest.mark.parametrize("adapter", ["dora", "adalora", "ia3", "prompt"])
-def test_other_adapters_are_trained_on_4_bits_too(wide: Path, adapter: str) -> None:
-    stand = stand_of(wide, "nf4", adapter=adapter)
+@pytest.mark.parametrize(("adapter", "kind"), [*((name, "nf4") for name in ("dora", "adalora", "ia3", "prompt")), ("dora", "int8")])
+def test_other_adapters_are_trained_on_few_bits_too(wide: Path, adapter: str, kind: str) -> None:
+    stand = stand_of(wide, kind, adapter=adapter)
     losses = [stand.step(step) for step in range(1, 5)]
     assert losses[-1] < losses[0]
 

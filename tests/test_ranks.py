@@ -108,6 +108,25 @@ def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: Si
 
 
 @pytest.mark.long
+def test_ranks_in_fp16_share_one_loss_scale_and_skip_a_step_of_which_one_of_them_overflowed(alone: SimpleNamespace) -> None:
+    everywhere = {"name": "spike", "effect": "spike", "factor": 30000, "when": {"step": 2, "phase": "forward"}}
+    at_one = everywhere | {"name": "spike at one", "when": {"step": 5, "phase": "forward", "rank": 1}}
+    death = {"name": "kill", "effect": "kill", "when": {"rank": 1, "step": 4, "phase": "backward", "attempt": 1}}
+    found = []
+    for name, ranks, faults in (("fp16", 1, [everywhere]), ("fp16-two", 2, [everywhere, at_one, death])):
+        config = alone.write(name, precision="fp16", ranks=ranks, schedule="constant", warmup=0)
+        config.with_suffix(".faults").write_text(json.dumps({"faults": faults}))
+        summary = trained(config, "--faults", config.with_suffix(".faults"))
+        assert summary["attempts"] == ranks
+        found.append(lines(config.with_suffix("") / "steps.jsonl"))
+    keys = ("loss", "grad_norm", "skipped", "loss_scale", "samples")
+    ours, theirs = ([[row[key] for key in keys] for row in rows] for rows in found)
+    assert ours[:4] == theirs[:4]
+    assert [row["skipped"] for row in found[1]] == [False, True, False, False, True, False]
+    assert found[1][5]["loss_scale"] == found[1][0]["loss_scale"] / 4
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("rank", range(4))
 @pytest.mark.parametrize("phase", ["start", "forward", "optimizer"])
 def test_four_ranks_then_two_give_the_bits_of_one_whichever_is_killed(alone: SimpleNamespace, rank: int, phase: str) -> None:

@@ -6,6 +6,9 @@ against padding: `group` (rows of like length together), `pack` (rows behind eac
 hf and trl also run in bf16 mixed precision, what holdfast chooses for itself where the machine is fast at it: PEER-SETTING-bf16; on a
 GPU also with Liger's kernels: PEER-SETTING-liger-bf16, which for Axolotl includes its own LoRA kernels.
 LitGPT has nothing of the kind.
+
+What is trained on what is the work's kind: LoRA, which all can, or another of KINDS, for which Trainer and TRL alone are asked. qlora is
+LoRA on weights in nf4 by bitsandbytes (without double quantisation, computed in the contender's arithmetic); dpo is TRL's alone.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from work import Work
@@ -24,6 +28,13 @@ BEST = ("hf-group", "trl-free", "trl-pack", "trl-group", "torchtune-pack", "llam
 BF16 = ("hf-plain-bf16", "hf-group-bf16", "trl-free-bf16")
 ON_GPU = ("trl-pack-bf16", "trl-pack-liger-bf16", "trl-free-bf16", "axolotl-pack-bf16", "axolotl-pack-liger-bf16")
 ON_GPU += ("torchtune-pack-bf16", "unsloth-free-bf16")
+KINDS: dict[str, dict[str, dict[str, object]]] = {  # what holdfast is told of each
+    "lora": {},
+    "qlora": {"train": {"frozen": "nf4"}},
+    "dora": {"adapter": {"type": "dora"}},
+    "full": {"adapter": {"type": "full"}},
+    "dpo": {"train": {"objective": "dpo"}},
+}
 NAMES = (*PLAIN, *BEST, *BF16, "trl-default", "llamafactory-group")
 SWITCHES = ("bf16", "liger")
 
@@ -41,7 +52,7 @@ def option_of(name: str) -> str:
 
 def holdfast(work: Work, folder: Path, overrides: list[str]) -> list[str]:
     """Arguments for `python`. No rows are held out and none answered, because no peer does that."""
-    config = {
+    config: dict[str, Any] = {
         "model": work.model,
         "data": {"files": work.rows, "held_out": 0.0},
         "adapter": {"r": work.rank, "alpha": work.alpha, "dropout": 0.0},
@@ -57,6 +68,10 @@ def holdfast(work: Work, folder: Path, overrides: list[str]) -> list[str]:
         },
         "evaluate": {"generate": 0},
     }
+    if work.kind == "full":
+        config["adapter"] = {}  # has no rank
+    for section, keys in KINDS[work.kind].items():
+        config[section] |= keys
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config, sort_keys=False))
     return ["-m", "holdfast", "train", str(file), *overrides, "--run", str(folder / "run"), "--quiet"]
@@ -258,7 +273,7 @@ def _yaml(file: Path, config: dict[str, object]) -> Path:
 
 _STARTS: dict[str, Callable[[Work, Path], list[str]]] = {
     "hf": _program("hf_trainer.py"),
-    "trl": _program("trl_sft.py"),
+    "trl": lambda work, folder: _program("trl_dpo.py" if work.kind == "dpo" else "trl_sft.py")(work, folder),
     "torchtune": _torchtune,
     "litgpt": _litgpt,
     "llamafactory": _llamafactory,

@@ -32,7 +32,7 @@ add() { # NAME PIP-ARGUMENTS...
     fi
 }
 
-install_hf() { add hf $hf trl; }
+install_hf() { add hf $hf trl bitsandbytes; }
 
 install_torchtune() {
     add torchtune --no-deps torchtune torchao==0.15.0

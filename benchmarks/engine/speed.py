@@ -1,6 +1,7 @@
-"""Speed and peak memory of holdfast against its peers: the same rows, shape, batch and arithmetic, contenders in turn, several rounds.
+r"""Speed and peak memory of holdfast against its peers: the same rows, shape, batch and arithmetic, contenders in turn, several rounds.
 
-    python benchmarks/engine/speed.py --model MODEL --rows ROWS.jsonl --peers FOLDER --out FOLDER [--steps N] [--rounds N] [--only NAME ...]
+    python benchmarks/engine/speed.py --model MODEL --rows ROWS.jsonl --peers FOLDER --out FOLDER [--steps N] [--rounds N] \
+        [--only NAME ...] [--kind KIND]
 
 Prints and appends a Markdown table per row file: medians of trained (non-padding) tokens per CPU second and per second after the
 warm-up steps, ratios of holdfast to each contender within a round, peak memory, time to the first step, and how far the losses of
@@ -16,7 +17,7 @@ from pathlib import Path
 import contenders
 from race import Race, add_arguments, open_race, versions
 from tables import Rounds, add_to, loss_gap, median, ratio, table
-from work import Work, pad_token
+from work import Work, pad_token, pairs_of
 
 COLUMNS = (
     "contender",
@@ -39,14 +40,16 @@ SAME_ROWS = (
     "hf-plain-bf16",
     "trl-free-bf16",
     "trl-plain",
+    "trl-plain-bf16",
     "trl-free",
     "trl-default",
     "torchtune-plain",
     "llamafactory-plain",
     "axolotl-plain",
 )
-REFERENCE = "hf-plain"
+REFERENCES = ("hf-plain", "trl-plain")  # the Trainer in fp32; it has no DPO
 TOLERANCE = 2e-3
+FULL_LR = 5e-5  # of all weights
 
 
 def run_rounds(race: Race, work: Work, names: list[str], rounds: int, overrides: dict[str, list[str]]) -> Rounds:
@@ -70,7 +73,7 @@ def rows_of(results: Rounds, ours: str = "holdfast") -> list[list[object]]:
         if not good:
             rows.append([name, f"failed (exit code {rounds[0].code})", *[None] * (len(COLUMNS) - 2)])
             continue
-        gap = loss_gap(results, name, REFERENCE) if name in SAME_ROWS or name.startswith("holdfast") else None
+        gap = loss_gap(results, name, reference_of(results)) if name in SAME_ROWS or name.startswith("holdfast") else None
         rows.append(
             [
                 name,
@@ -91,12 +94,32 @@ def rows_of(results: Rounds, ours: str = "holdfast") -> list[list[object]]:
     return rows
 
 
+def reference_of(results: Rounds) -> str:
+    return next((name for name in REFERENCES if name in results), REFERENCES[0])
+
+
+def slowest_and_biggest(results: Rounds) -> str:
+    """Beside which peer holdfast is nearest to being slower, and to being bigger."""
+    lines = []
+    for what, of, worst in (
+        ("{:.2f}x the tokens per CPU second of {}, the fastest peer", lambda result: result.per_cpu_second, min),
+        ("{:.2f}x the memory of {}, the smallest peer", lambda result: float(result.largest_bytes), max),
+    ):
+        found = {name: ratio(results, "holdfast", name, of) for name in results if not name.startswith("holdfast")}
+        known = {name: value for name, value in found.items() if value}
+        if known:
+            nearest = worst(known, key=lambda name: known[name])
+            lines.append(f"* {what.format(known[nearest], nearest)}")
+    return "\n".join(lines)
+
+
 def verdict(results: Rounds) -> str:
     """Each aim with the number that was reached."""
+    reference = reference_of(results)
     plain = [name for name in contenders.PLAIN if any(result.steady_steps for result in results.get(name, []))]
     best = [name for name in (*contenders.BEST, *contenders.BF16) if any(result.steady_steps for result in results.get(name, []))]
     lines = []
-    for aim, names in ((4.0, [REFERENCE]), (3.0, plain), (2.0, best)):
+    for aim, names in ((4.0, [reference]), (3.0, plain), (2.0, best)):
         found = {name: ratio(results, "holdfast", name, lambda result: result.per_cpu_second) for name in names}
         known = {name: value for name, value in found.items() if value}
         if known:
@@ -107,10 +130,10 @@ def verdict(results: Rounds) -> str:
     shares = {name: share for name, share in shares.items() if share}
     if shares:
         worst = max(shares, key=lambda name: shares[name])
-        trainers = f"**{shares[REFERENCE]:.2f}x** of the Trainer's, " if REFERENCE in shares else ""
+        trainers = f"**{shares[reference]:.2f}x** of the Trainer's, " if reference in shares else ""
         lines.append(f"* at most 0.5x the memory aimed at, {trainers}{shares[worst]:.2f}x of {worst}'s")
     for name in ("holdfast-fp32", "holdfast", "hf-plain-bf16"):
-        gap = loss_gap(results, name, REFERENCE)
+        gap = loss_gap(results, name, reference)
         if gap:
             word = "agree" if gap[0] <= TOLERANCE else "DISAGREE"
             told = f"* the first {gap[1]} losses of {name} {word} with the Trainer's in fp32: largest difference {gap[0]:.1e}"
@@ -139,6 +162,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", nargs="*", metavar="NAME", help=f"of {', '.join(contenders.NAMES)}")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...", help="holdfast with other settings, too")
+    parser.add_argument(
+        "--kind", choices=contenders.KINDS, default="lora", help="what is trained on what; all but lora: Trainer and TRL only"
+    )
     add_arguments(parser)
     given = parser.parse_args()
     if given.smoke:
@@ -149,17 +175,20 @@ def main() -> None:
     names[1:1] = overrides
     for rows in given.rows:
         model = given.model.resolve()
-        work = Work(str(model), str(rows.resolve()), "", given.steps, threads=given.threads, pad=pad_token(model))
+        asked = pairs_of(rows, race.folder / f"pairs-{rows.name}") if given.kind == "dpo" else rows
+        lr = FULL_LR if given.kind == "full" else Work.lr
+        work = Work(str(model), str(asked.resolve()), "", given.steps, lr=lr, threads=given.threads, pad=pad_token(model), kind=given.kind)
         results = run_rounds(race, work, names, given.rounds, overrides)
         load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
         note = (
             f"{given.steps} steps of {work.batch} rows, the first {given.warmup} left out, {given.rounds} rounds; load at the end {load}."
         )
-        title = f"{model.name} on {rows.stem}"
+        title = f"{model.name} on {rows.stem}" + (f", {given.kind}" if given.kind != "lora" else "")
+        reached = verdict(results) if given.kind == "lora" else slowest_and_biggest(results)
         add_to(
             given.out / "tables.md",
             title,
-            f"{note}\n\n{table(COLUMNS, rows_of(results))}\n\n{verdict(results)}\n\n{versions(race, names)}.",
+            f"{note}\n\n{table(COLUMNS, rows_of(results))}\n\n{reached}\n\n{versions(race, names)}.",
         )
 
 

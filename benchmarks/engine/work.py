@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Work:
-    """One training task: LoRA on all linear layers, constant learning rate, dropout 0, gradient norm at most 1."""
+    """One training task: constant learning rate, dropout 0, gradient norm at most 1; what is trained on what is its `kind`."""
 
     model: str
     rows: str
@@ -23,6 +23,7 @@ class Work:
     threads: int = 2
     seed: int = 0
     pad: int = 0
+    kind: str = "lora"  # one of contenders.KINDS
     option: str = ""  # what this contender's variant switches on
     bf16: bool = False  # mixed precision, at the peers that are asked for it
     liger: bool = False  # Liger's kernels, likewise
@@ -49,6 +50,9 @@ def peers_rows(rows: Path, run: Path, out: Path) -> Path:
     kept = [line for number, line in enumerate(rows.open(encoding="utf-8"), 1) if line.strip() and number not in rejected]
     order = [sample for line in (run / "steps.jsonl").open() for sample in json.loads(line)["samples"]]
     order += sorted(set(range(len(kept))) - set(order))
+    if "rejected" in json.loads(kept[0]):
+        out.write_text("".join(kept[number] for number in order), encoding="utf-8")
+        return out
     chosen = [_alpaca(json.loads(kept[number])) for number in order]
     out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen), encoding="utf-8")
     merged = [row | {"instruction": _question(row), "input": ""} for row in chosen]
@@ -60,10 +64,20 @@ def peers_rows(rows: Path, run: Path, out: Path) -> Path:
     return out
 
 
+def pairs_of(rows: Path, out: Path) -> Path:
+    """Write pairs for DPO: each row's answer is the chosen one, that of a row far off the rejected one."""
+    known = [json.loads(line) for line in rows.open(encoding="utf-8")]
+    with out.open("w", encoding="utf-8") as handle:
+        for number, row in enumerate(known):
+            other = known[(number + len(known) // 2) % len(known)]
+            handle.write(json.dumps({"prompt": _question(row), "chosen": row["output"], "rejected": other["output"]}) + "\n")
+    return out
+
+
 def _alpaca(row: dict[str, str]) -> dict[str, str]:
     return {"instruction": row["instruction"], "input": row.get("input") or "", "output": row["output"]}
 
 
 def _question(row: dict[str, str]) -> str:
     """How holdfast joins an instruction and its input."""
-    return f"{row['instruction']}\n{row['input']}" if row["input"].strip() else row["instruction"]
+    return f"{row['instruction']}\n{row['input']}" if row.get("input", "").strip() else row["instruction"]

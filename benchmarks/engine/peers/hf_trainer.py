@@ -1,4 +1,7 @@
-"""transformers' Trainer with PEFT, as its documentation shows it. One argument: the work as JSON. Option: group (rows of like length)."""
+"""transformers' Trainer with PEFT, or on all weights, as its documentation shows it. One argument: the work as JSON.
+
+Option: group (rows of like length).
+"""
 
 import json
 import sys
@@ -6,8 +9,8 @@ from pathlib import Path
 
 import torch
 from datasets import load_dataset
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, Trainer, TrainingArguments
+from kinds import model_of
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
 work = json.loads(Path(sys.argv[1]).read_text())
 torch.set_num_threads(work["threads"])
@@ -30,10 +33,7 @@ def encode(rows):
 
 rows = load_dataset("json", data_files=work["rows"], split="train")
 rows = rows.map(encode, batched=True, remove_columns=rows.column_names)
-model = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.float32)
-lora = LoraConfig(r=work["rank"], lora_alpha=work["alpha"], lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
-torch.manual_seed(work["seed"])
-model = get_peft_model(model, lora)
+model = model_of(work)
 settings = TrainingArguments(
     work["out"],
     per_device_train_batch_size=work["batch"],

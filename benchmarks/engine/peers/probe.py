@@ -2,10 +2,10 @@
 
     python probe.py STEPS.jsonl PAD_TOKEN (-m MODULE | PROGRAM.py) ARGUMENTS...
 
-A line per step: time, tokens and positions that went through the embedding so far, and the sum of what `backward` was called on.
-Tokens are positions without the runs of PAD_TOKEN at both ends of a row. Sums stay on the device until the step is done, so that a GPU is
-waited for once a step; its most allocated bytes are in peak.json at the end. Standard library and torch only: it runs in the environment
-of whoever is measured.
+A line per step: time, tokens and positions that went through the embedding for a gradient so far, and the sum of what `backward` was
+called on. Tokens are positions without the runs of PAD_TOKEN at both ends of a row. Sums stay on the device until the step is done, so
+that a GPU is waited for once a step; its most allocated bytes are in peak.json at the end. Standard library and torch only: it runs in the
+environment of whoever is measured.
 """
 
 import atexit
@@ -50,7 +50,8 @@ def attach(record):
     embedding, backward = torch.nn.functional.embedding, torch.Tensor.backward
 
     def counted_embedding(ids, *rest, **named):
-        record.embedded(ids.detach())
+        if torch.is_grad_enabled():  # a preference's reference is computed without, and trains no token
+            record.embedded(ids.detach())
         return embedding(ids, *rest, **named)
 
     def noted_backward(tensor, *rest, **named):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 from datasets import load_dataset
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from kinds import model_of
+from transformers import AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 work = json.loads(Path(sys.argv[1]).read_text())
@@ -26,10 +26,7 @@ def turns(row):
 
 rows = load_dataset("json", data_files=work["rows"], split="train")
 rows = rows.map(turns, remove_columns=rows.column_names)
-model = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.bfloat16 if on_gpu else torch.float32, **flash)
-lora = LoraConfig(r=work["rank"], lora_alpha=work["alpha"], lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
-torch.manual_seed(work["seed"])
-model = get_peft_model(model, lora)
+model = model_of(work, dtype=torch.bfloat16 if on_gpu else torch.float32, **flash)
 settings = SFTConfig(
     work["out"],
     per_device_train_batch_size=work["batch"] if option != "pack" else 4 if on_gpu else 1,

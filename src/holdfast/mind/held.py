@@ -6,7 +6,7 @@ from holdfast.core.config.adapter import OWN_WEIGHTS
 from holdfast.core.config.config import Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import ModelFacts, comes_quantised
-from holdfast.core.facts.packed import packed_as
+from holdfast.core.facts.packed import packed_as, widened_from
 
 _WHOLE = "take the model in 16 bits"
 
@@ -18,7 +18,10 @@ def as_it_comes(config: Config, model: ModelFacts) -> Config:
     """
     if told := comes_quantised(model):
         raise Stop(BLOCKED, *told)
-    packed, train = packed_as(model.config), config.train
+    packed, train, wide = packed_as(model.config), config.train, widened_from(model.config)
+    if wide and train.fsdp:
+        text = f"{model.folder} comes in {wide}, and train.fsdp cuts layers as they lie in the files"
+        raise Stop(BLOCKED, text, f"{_WHOLE}, or leave train.fsdp out")
     if packed is None:
         return config
     comes, kind = f"{model.folder} comes in {packed.kind}, by bitsandbytes", config.adapter.type

@@ -15,6 +15,7 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine import FREEZE_WHEN_FULL
 from holdfast.core.facts.machine_file import read, training_devices
 from holdfast.core.facts.model_folder import ModelFacts, read_description
+from holdfast.core.facts.packed import widened_from
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.core.units import gib
@@ -287,6 +288,8 @@ class Planner:
             asked = "as the config says" if self.config.train.checkpointed_layers is not None else "because keeping them all would not fit"
             reasons.append(f"{shape.again} of {demand.layers} layers are computed again in backward, {asked}")
         reasons.append(self.why)
+        if wide := widened_from(self.model.config):
+            reasons.append(f"the weights come in {wide} and are widened to bf16 as they are loaded: {gib(2 * demand.params.total)}")
         if self.gpu:
             reasons.append("the context of a process on a card is an estimate; so are Liger's kernels, which are counted as torch's own")
         reasons += exactness(self.config, self.machine)

@@ -12,12 +12,13 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.core.errors import BLOCKED, Stop
-from holdfast.core.facts.packed import packed_as, unpacked_shapes
+from holdfast.core.facts.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 from holdfast.core.files import Json, read_json
 from holdfast.core.safe_open import open_regular
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
+_WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
 _LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
 EMBEDDED = {"tiny": Path(__file__).parents[2] / "models" / "tiny"}  # base models that ship with the package, by name
 
@@ -90,14 +91,16 @@ def read_model(model: str) -> ModelFacts:
     shapes: dict[str, tuple[int, ...]] = {}
     types: set[str] = set()
     size = 0
-    packed = packed_as(config)
+    packed, wide = packed_as(config), widened_from(config)
     for file in weight_files(folder):
         tensors = stored_tensors(file)
-        own = _unpacked(file, tensors) if packed else {name: tensor.shape for name, tensor in tensors.items()}
+        own = _unpacked(file, tensors, wide) if packed or wide else {name: tensor.shape for name, tensor in tensors.items()}
         shapes |= own
-        types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed else set())
+        if not wide:
+            types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed else set())
         size += file.stat().st_size
-    return ModelFacts(folder, config, shapes, size, types.pop() if len(types) == 1 else None)
+    stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
+    return ModelFacts(folder, config, shapes, size, stored)
 
 
 def _refuse_adapter(folder: Path) -> None:
@@ -156,23 +159,26 @@ def weight_files(folder: Path) -> list[Path]:
     raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
 
 
-def _unpacked(file: Path, tensors: dict[str, Stored]) -> dict[str, tuple[int, ...]]:
+def _unpacked(file: Path, tensors: dict[str, Stored], wide: str | None) -> dict[str, tuple[int, ...]]:
     try:
+        if wide:
+            return widened_shapes(wide, tensors)
         with open_regular(file) as handle:
             return unpacked_shapes(handle, tensors)
     except (OSError, ValueError) as error:
-        raise Stop(BLOCKED, f"{file} is damaged: {error}", "download it again") from None
+        hint = "take the model in 16 bits, or download it again" if wide else "download it again"
+        raise Stop(BLOCKED, f"{file} {'cannot be widened' if wide else 'is damaged'}: {error}", hint) from None
 
 
 def comes_quantised(model: ModelFacts) -> tuple[str, str] | None:
     """(what, what to do) of a model whose files hold quantised weights that cannot be trained on; None for any other."""
-    about = model.config.get("quantization_config")
-    if not isinstance(about, dict) or packed_as(model.config):
+    about = about_packing(model.config, model.shapes)
+    if about is None or packed_as(model.config) or widened_from(model.config):
         return None
     method = about.get("quant_method") or "an unnamed method"
     bits = next((f" in {count} bits" for key, count in (("load_in_4bit", 4), ("load_in_8bit", 8)) if about.get(key)), "")
     bits = bits or (f" in {about['bits']} bits" if isinstance(about.get("bits"), int) else "")
-    text = f"{model.folder} comes quantised (by {method}{bits}), which is not read here; 4 and 8 bits of bitsandbytes are"
+    text = f"{model.folder} comes quantised (by {method}{bits}), which is not read here; bitsandbytes, FP8 and MXFP4 are"
     return text, "take the model in 16 bits; train.frozen: nf4 or int8 then holds it in 4 or 8"
 
 

@@ -19,7 +19,7 @@ from holdfast.core.config.adapter import OWN_WEIGHTS
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
-from holdfast.core.facts.packed import packed_as
+from holdfast.core.facts.packed import packed_as, widened_from
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.mixed import HALF_TYPES, mix_precision
@@ -44,19 +44,22 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     logging.disable_progress_bar()
     facts = read_model(config.model)
     _refuse_quantised(facts)
-    packed = packed_as(facts.config)
+    packed, wide = packed_as(facts.config), widened_from(facts.config)
     half = HALF_TYPES.get(settings.dtype)
     dtype = half if half and facts.stored in HALVES else torch.float32
     halves = None if half else HALVES.get(facts.stored or "")
     loaded = halves if halves and (mapped or on_card(device)) and settings.frozen != "fp32" else dtype
     notes = []
+    if wide:
+        loaded = torch.bfloat16  # the one model that its weights stand for, however it is held and computed with
+        notes.append(f"weights that come in {wide} -> bf16, as they are loaded")
     try:
-        model, left = _from_folder(facts.folder, loaded, settings.attention, place)
+        model, left = _from_folder(facts, loaded, settings.attention, place)
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise _no_causal_model(facts, error) from error
         notes.append(f"this architecture has no {settings.attention} attention in transformers: its eager attention is the reference")
-        model, left = _from_folder(facts.folder, loaded, "eager", place)
+        model, left = _from_folder(facts, loaded, "eager", place)
     except Exception as error:
         if isinstance(error, OSError | MemoryError | Refusal) or device.type != "cpu" or is_out_of_memory(error):
             raise
@@ -74,6 +77,8 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
             widen_constants(model)
         if settings.frozen != "fp32":
             keep_narrow(model, halves, dtype)
+        elif wide:
+            model = model.float()
     elif settings.frozen == "half":
         keep_narrow(model, torch.bfloat16, dtype)
     model.config.use_cache = False
@@ -85,12 +90,19 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     return model, notes + without_attention_dropout(model)
 
 
-def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch.device) -> tuple[Any, list[str]]:
+def read_widened(facts: ModelFacts) -> dict[str, Any]:
+    """What from_pretrained has to be told besides, so that weights in FP8 and MXFP4 are widened on any device."""
+    kinds = {"fp8": transformers.FineGrainedFP8Config, "mxfp4": transformers.Mxfp4Config}
+    wide = widened_from(facts.config)
+    return {"quantization_config": kinds[wide](dequantize=True)} if wide else {}
+
+
+def _from_folder(facts: ModelFacts, dtype: torch.dtype, attention: str, device: torch.device) -> tuple[Any, list[str]]:
     """The model in `dtype` and the tensors that are left over: on a GPU, tensor by tensor, so that the host never holds all of it.
 
     Raises Refusal where the weights are not those of the model in config.json: transformers would draw what is missing at random.
     """
-    there = {"device_map": {"": device}} if on_card(device) else {}
+    folder, there = facts.folder, {"device_map": {"": device}} if on_card(device) else {}
     model, found = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
@@ -100,6 +112,7 @@ def _from_folder(folder: Path, dtype: torch.dtype, attention: str, device: torch
         use_safetensors=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
+        **read_widened(facts),
         **there,
     )
     if found["mismatched_keys"]:

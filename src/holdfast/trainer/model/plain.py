@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, logging
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.facts.packed import packed_as
 from holdfast.trainer.model.frozen import keep_narrow
-from holdfast.trainer.model.load import HALVES, widen_constants
+from holdfast.trainer.model.load import HALVES, read_widened, widen_constants
 from holdfast.trainer.model.unpack import unpack
 
 
@@ -36,6 +36,7 @@ def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
         trust_remote_code=False,
         use_safetensors=True,
         output_loading_info=True,
+        **read_widened(facts),
     )
     if found["missing_keys"]:
         raise ValueError(f"{facts.folder} lacks {', '.join(sorted(found['missing_keys'])[:3])}")

@@ -69,7 +69,9 @@ def hold_quantised(
     for name, module in layers.items():
         weight, shape = module.weight.detach(), tuple(module.weight.shape)
         parts = {part: tensors[f"{name}:{part}"] for part in _names(tensors, name)}
-        module.weight = _parameter(parts, kind, weight.shape, library, weight.device)
+        module.weight = held = _parameter(parts, kind, weight.shape, library, weight.device)
+        if kind == "int8":
+            vars(module)["state"] = SimpleNamespace(SCB=held.SCB)  # where PEFT's DoRA looks for the scales
         vars(module)["forward"] = partial(held_linear, module)
         if not fault and shape not in seen:
             seen.add(shape)

@@ -19,6 +19,7 @@ from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.tokens.token_set import load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.model.load import read_widened
 from holdfast.trainer.model.streamed import HostLayers, streams
 from holdfast.trainer.task import Asked
 
@@ -53,14 +54,19 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     """The model that gives answers a number, by transformers and PEFT alone; as it is stored where the run computed in fewer bits."""
     device = prepare_torch(settings)
     exact = settings.dtype == "fp32" and settings.frozen in ("auto", "fp32", "half")
+    facts = read_model(config.model)
+    how = read_widened(facts)
     base: Any = AutoModelForSequenceClassification.from_pretrained(
-        read_model(config.model).folder,
+        facts.folder,
         num_labels=1,
-        dtype=torch.float32 if exact else "auto",
+        dtype=torch.bfloat16 if how else torch.float32 if exact else "auto",
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,
+        **how,
     )
+    if how and exact:
+        base = base.float()
     model: Any = PeftModel.from_pretrained(base, str(run.adapter)).eval()
     if not streams(config, device):
         return model.to(device)
