@@ -6,9 +6,11 @@ import ast
 import sys
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from holdfast.core.config.config import Config
 from holdfast.trainer.__main__ import JOBS
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
@@ -120,6 +122,14 @@ def test_the_nurse_needs_the_standard_library_only(name: str) -> None:
 
 
 TASKS = sorted(entry.name for entry in (SOURCE / "trainer/tasks").iterdir() if (entry / "__init__.py").exists())
+
+
+def test_each_task_has_what_is_done_before_training_and_what_trains() -> None:
+    """By its name in the config alone: nothing else chooses."""
+    prepared = sorted(file.stem for file in (SOURCE / "supervisor/tasks").glob("[!_]*.py"))
+    assert prepared == TASKS == sorted(get_args(Config.model_fields["task"].annotation))
+
+
 OF_ONE_TASK = {"trainer/tasks/__init__.py": set(TASKS), "trainer/traced/step.py": {"sft"}, "trainer/jobs/chat.py": {"sft"}}
 
 

@@ -18,7 +18,7 @@ from holdfast.rows.judge.layouts import parse_example, prompt_and_answer
 from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.judge.unused import Unused
 from holdfast.supervisor.foresee import foresee
-from holdfast.supervisor.texts import check_data
+from holdfast.supervisor.tasks.sft import check_data
 from holdfast.ui.terminal import Terminal
 
 TURNS = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "five"}]

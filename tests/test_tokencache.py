@@ -34,7 +34,7 @@ from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.shard import Block, blocks, shard_bytes, tokenise
 from holdfast.rows.tokens.token_set import join_parts, load_tokens
-from holdfast.supervisor.texts import check_data
+from holdfast.supervisor.tasks.sft import check_data
 from holdfast.ui.terminal import Terminal
 
 

@@ -1,10 +1,9 @@
-"""What can be said of a run before anything is prepared: its model, its rows, its memory. Reads a few rows; writes nothing."""
+"""What can be said of a run on texts before anything is prepared: its model, its rows, its memory. Reads a few rows; writes nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from holdfast.rows.judge.rules import WANTED, rules_of
 from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.judge.unused import Unused
 from holdfast.rows.tokens.codec import load_codec
-from holdfast.supervisor.tables import foresee_table
+from holdfast.supervisor.tasks import Foreseen
 from holdfast.world.model_types import causal_types
 
 _LOOKED_AT = 20  # rows of each file
@@ -33,18 +32,8 @@ _TYPES = "https://huggingface.co/docs/transformers/model_doc/auto"
 _REMOTE = "https://github.com/jgi-genomeocean/genomeocean/pull/8"
 
 
-@dataclass(frozen=True)
-class Foreseen:
-    """`plan`: None where the model cannot be read. The rows' lengths are not known yet, so it is of the longest rows allowed."""
-
-    plan: Plan | None
-    findings: list[Finding]
-
-
 def foresee(config: Config, machine: Json) -> Foreseen:
     """Look at what the config names, and plan the run for the longest rows it allows."""
-    if config.task == "tabular":
-        return Foreseen(*foresee_table(config, machine))
     findings = [*_rows(config)]
     try:
         model = read_model(config.model)

@@ -14,7 +14,6 @@ from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.core.config.train import Train
 from holdfast.core.errors import BLOCKED, USAGE, Stop, reading
-from holdfast.core.facts.model_folder import read_model
 from holdfast.core.files import is_full, read_json, sha256, write_json
 from holdfast.core.inert import inert
 from holdfast.core.order.step_table import learning_rate, run_length
@@ -26,14 +25,12 @@ from holdfast.core.run.timeline import Entry, add_entry, newest_settings, read_t
 from holdfast.core.seat import seat_of
 from holdfast.core.types import Finding
 from holdfast.core.units import counted
-from holdfast.mind.held import as_it_comes
 from holdfast.mind.plan import settings_of
 from holdfast.mind.ranks import ranks_on
 from holdfast.rows.tokens.token_set import epoch_rows
 from holdfast.supervisor.changes import take_up_changes
 from holdfast.supervisor.needs import tell_limits
-from holdfast.supervisor.tables import check_table, plan_run
-from holdfast.supervisor.texts import check_data, plan_text
+from holdfast.supervisor.tasks import preparation_of
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import between, shown
 from holdfast.world.machine import read_machine
@@ -92,19 +89,15 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     run.write_id(uuid.uuid4().hex)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_machine, run.path)
-        if config.task == "tabular":
-            machine = asked.result()
-            plan = plan_run(run, config, machine, terminal)
-        else:
-            config, machine, plan = plan_text(run, config, asked, terminal)
+        planned = preparation_of(config).plan_run(run, config, asked, terminal)
+    config, machine, plan = planned.config, planned.machine, planned.plan
     _refuse_if_blocked(examine(machine, config, plan), terminal)
     write_json(run.machine_file, machine)
     write_plan(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
     seat = seat_of(os.environ)
     ranks = seat.size if seat else ranks_on(config.train, machine)
-    held = config if config.task == "tabular" else as_it_comes(config, read_model(config.model))
-    settings = settings_of(held, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
+    settings = settings_of(planned.settled, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
     run.write_config(config)
     tell_limits(config, terminal)
@@ -188,9 +181,5 @@ def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None
     if run.data_file.exists() and sha256(run.data_file) == wanted:
         return
     run.event("data_rebuilt", reason="data.safetensors is missing or damaged")
-    if config.task == "tabular":
-        found = check_table(run, config, terminal)[1]
-    else:
-        found = check_data(run, config, read_model(config.model), terminal)[1]["data_sha256"]
-    if found != wanted:
+    if preparation_of(config).check_rows(run, config, terminal) != wanted:
         raise Stop(BLOCKED, "the data files have changed since the run began, and its own copy of them is gone", "restore the data files")

@@ -19,8 +19,8 @@ from holdfast.core.files import Json, write_bytes
 from holdfast.core.scrub import Scrubber
 from holdfast.core.types import Finding
 from holdfast.mind.contrast import contrast, only_in, rates
-from holdfast.supervisor.foresee import foresee
 from holdfast.supervisor.recorded_machine import recorded
+from holdfast.supervisor.tasks import preparation_of
 from holdfast.ui.checkup import Checkup
 from holdfast.ui.machine_report import machine_report
 from holdfast.ui.paths import paths
@@ -105,7 +105,7 @@ def _judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]
     """The machine, and with a config the run on it. `elsewhere`: the machine is another one, so files that are not here block nothing."""
     if config is None:
         return examine(facts)
-    seen = foresee(config, facts)
+    seen = preparation_of(config).foresee(config, facts)
     of_files = [replace(found, severity="info") if elsewhere else found for found in seen.findings]
     return sorted([*examine(facts, config, seen.plan), *of_files], key=lambda found: ORDER[found.severity])
 

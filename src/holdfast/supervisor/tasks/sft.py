@@ -1,4 +1,4 @@
-"""What a run on texts does before its first start: read, judge and tokenise the rows, plan. Its twin is tables.py; prepare.py chooses."""
+"""What is done for a run on texts before its first start: read, judge and tokenise the rows, plan."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from holdfast.rows.judge.rules import rules_of
 from holdfast.rows.tokens.cache import TokenCache, cache_key
 from holdfast.rows.tokens.codec import load_codec
 from holdfast.rows.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
+from holdfast.supervisor.foresee import foresee
 from holdfast.supervisor.needs import refuse_no_held_out, refuse_what_is_missing
 from holdfast.supervisor.past_runs import timed
 from holdfast.supervisor.run_plan import plan_rows
 from holdfast.supervisor.start import take_start
+from holdfast.supervisor.tasks import Planned, Preparation
 from holdfast.supervisor.workload import checked_tokens
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
@@ -37,8 +39,8 @@ from holdfast.world.probes import kept_probes
 from holdfast.world.system import usable_threads
 
 
-def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> tuple[Config, Json, RunPlan]:
-    """(config with the commit of its model, machine, plan) of a run that fine-tunes a language model; its tokens lie in its folder."""
+def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> Planned:
+    """The plan of a new run, whose tokens then lie in its folder; its config names the commit of its model."""
     model = read_model(config.model)
     held = as_it_comes(config, model)
     refuse_what_is_missing(held, model)
@@ -67,7 +69,7 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
         **data,
         start_adapter=start,
     )
-    return config, machine, plan
+    return Planned(config, held, machine, plan)
 
 
 def _rows_per_epoch(config: Config, training: int) -> int:
@@ -157,3 +159,11 @@ def _nothing_left(checked: Checked) -> str:
     first = checked.first_reject or {}
     place = f"{first.get('file')}:{first.get('line')}: {first.get('detail')}"
     return f"no row can be trained on: all {checked.verdicts.rejected:,} rejected ({reasons})\n  first: {place}"
+
+
+def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
+    digest: str = check_data(run, config, read_model(config.model), terminal)[1]["data_sha256"]
+    return digest
+
+
+TASK = Preparation(plan_text, _check_again, foresee)

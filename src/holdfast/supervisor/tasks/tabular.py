@@ -1,8 +1,9 @@
-"""What a run on tables does before its first start: read, judge and part the rows, plan. Its twin is texts.py; prepare.py chooses."""
+"""What is done for a run on tables before its first start: read, judge and part the rows, plan."""
 
 from __future__ import annotations
 
 import importlib.util
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,11 +15,12 @@ from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, replacing, write_json
 from holdfast.core.order.step_table import run_length
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.plan import Plan, RowCounts, RunPlan
+from holdfast.core.run.plan import RowCounts, RunPlan
 from holdfast.core.types import Finding
 from holdfast.core.units import counted, listed
 from holdfast.mind.table_plan import plan_table
 from holdfast.supervisor.needs import refuse_no_held_out
+from holdfast.supervisor.tasks import Foreseen, Planned, Preparation
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
 
@@ -26,8 +28,8 @@ _SHOWN = 8
 _NAMES = 20
 
 
-def check_table(run: RunFolder, config: Config, terminal: Terminal) -> tuple[Any, str]:
-    """(the built table, the SHA-256 of its arrays in the run folder). Raises Stop(1) where nothing can be learned."""
+def _check(run: RunFolder, config: Config, terminal: Terminal) -> Any:
+    """The built table, whose arrays lie in the run folder. Raises Stop(1) where nothing can be learned."""
     if importlib.util.find_spec("polars") is None:
         raise Stop(BLOCKED, "a task on tables needs polars", "pip install 'holdfast[tabular]'")
     from holdfast.rows.table.build import build_table
@@ -37,12 +39,13 @@ def check_table(run: RunFolder, config: Config, terminal: Terminal) -> tuple[Any
         built = build_table(config, run.path / ".table.tmp", run.data_file, lambda row: _write(rejects, row))
     write_json(run.data_report_file, _report(built, config))
     _tell(built, run, config, terminal)
-    return built, built.digest
+    return built
 
 
-def plan_run(run: RunFolder, config: Config, machine: Json, terminal: Terminal) -> RunPlan:
+def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> Planned:
     """The plan of a new run, whose arrays then lie in its folder. Raises Stop(1)."""
-    built, digest = check_table(run, config, terminal)
+    machine = asked.result()
+    built = _check(run, config, terminal)
     parts, form = built.parts, built.form
     refuse_no_held_out(config, parts["held_out"])
     train = config.train
@@ -50,23 +53,24 @@ def plan_run(run: RunFolder, config: Config, machine: Json, terminal: Terminal) 
     outputs = len(form.target.classes) or (len(config.columns.quantiles) if config.columns.loss == "quantile" else 1)
     plan = plan_table(config, machine, form.width, tuple(len(one.values) for one in form.categories), outputs)
     rows = RowCounts(train=parts["train"], held_out=parts["held_out"], per_epoch=parts["train"])
-    return RunPlan(**dict(plan), steps=steps, samples=samples, rows=rows, data_sha256=digest)
+    planned = RunPlan(**dict(plan), steps=steps, samples=samples, rows=rows, data_sha256=built.digest)
+    return Planned(config, config, machine, planned)
 
 
-def foresee_table(config: Config, machine: Json) -> tuple[Plan | None, list[Finding]]:
+def foresee(config: Config, machine: Json) -> Foreseen:
     """What can be said before anything is prepared: whether the columns are there, and a plan as if no name had more than 20 values."""
     if importlib.util.find_spec("polars") is None:
-        return None, [Finding("packages", "block", "a task on tables needs polars", "pip install 'holdfast[tabular]'")]
+        return Foreseen(None, [Finding("packages", "block", "a task on tables needs polars", "pip install 'holdfast[tabular]'")])
     from holdfast.rows.table.schema import open_all, schema_of
 
     try:
         schema = schema_of(open_all((*config.data.files, *config.data.held_out_files))[0], config.columns)
     except (Stop, OSError) as error:
         hint = error.hint if isinstance(error, Stop) else "correct data.files in the config"
-        return None, [Finding("data-files", "block", error.message if isinstance(error, Stop) else str(error), hint)]
+        return Foreseen(None, [Finding("data-files", "block", error.message if isinstance(error, Stop) else str(error), hint)])
     plan = plan_table(config, machine, len(schema.numbers), (_NAMES,) * len(schema.categories), 1)
     text = f"{len(schema.numbers):,} columns of numbers and {len(schema.categories):,} of names; target {schema.target} ({schema.kind})"
-    return plan, [Finding("plan", "info", f"{text}; {plan.reasons[0]}", "holdfast train reads all rows before it begins")]
+    return Foreseen(plan, [Finding("plan", "info", f"{text}; {plan.reasons[0]}", "holdfast train reads all rows before it begins")])
 
 
 def _write(handle: BinaryIO, row: Json) -> None:
@@ -111,3 +115,6 @@ def _tell(built: Any, run: RunFolder, config: Config, terminal: Terminal) -> Non
         terminal.say(f"missing numbers become {how} (table.missing): {named}")
     for finding in built.findings:
         (terminal.tell if finding.severity == "warn" else terminal.say)(f"{finding.message}  -> {finding.fix}")
+
+
+TASK = Preparation(plan_columns, lambda run, config, terminal: str(_check(run, config, terminal).digest), foresee)
