@@ -20,18 +20,26 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every
 
 
 def test_a_run_of_forked_processes_ends_with_the_bits_of_one_a_user_starts(config_of: Write, tmp_path: Path) -> None:
-    """Another hash seed, and torch imported by each process that needs it and not by the supervisor: the same artifact."""
+    """Another hash seed, and torch imported by each process that needs it and not by the supervisor: the same artifact.
+
+    None of them imports bitsandbytes, which nothing in the config asks for.
+    """
     config = config_of(data={"held_out": 0.1})
     forks = holdfast("train", config, "--run", tmp_path / "forks", "--json")
     assert forks.returncode == 0, forks.stderr
     program = "import sys; from holdfast.cli import main; code = main(sys.argv[1:]); print('torch' in sys.modules); sys.exit(code)"
     command = [sys.executable, "-c", program, "train", str(config), "--run", str(tmp_path / "execs"), "--json"]
-    environment = os.environ | {forked.EXEC: "1", "PYTHONHASHSEED": "7"}
+    environment = os.environ | {forked.EXEC: "1", "PYTHONHASHSEED": "7", "PYTHONPROFILEIMPORTTIME": "1"}
     execs = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert execs.returncode == 0, execs.stderr
     summary, has_torch = execs.stdout.splitlines()
     assert has_torch == "False"
     assert json.loads(summary)["artifact_sha256"] == json.loads(forks.stdout)["artifact_sha256"]
+    for log in ("attempts/001/output.log", "evaluation.log"):
+        imported = [
+            line.rpartition("|")[2].strip() for line in (tmp_path / "execs" / log).read_text().splitlines() if "import time:" in line
+        ]
+        assert "peft" in imported and "bitsandbytes.nn" not in imported, log
 
 
 def test_a_fork_has_the_command_line_parent_environment_and_files_of_an_exec(tmp_path: Path) -> None:

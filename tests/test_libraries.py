@@ -7,6 +7,10 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
+from holdfast.trainer.libraries import without_bitsandbytes
+
 _CHILD = """
 import contextlib, gc, json, sys
 reads = []
@@ -45,3 +49,17 @@ def test_a_transformers_that_names_its_models_another_way_is_imported_as_it_is()
     )
     done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False)
     assert done.stdout == "False True False\n", done.stderr
+
+
+def test_bitsandbytes_is_hidden_unless_it_is_imported_and_what_is_remembered_of_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = pytest.importorskip("bitsandbytes")
+    from peft.import_utils import is_bnb_available
+
+    is_bnb_available.cache_clear()
+    with without_bitsandbytes():
+        assert is_bnb_available() and sys.modules["bitsandbytes"] is theirs, "a run that wants it has imported it"
+    is_bnb_available.cache_clear()
+    monkeypatch.delitem(sys.modules, "bitsandbytes")
+    with without_bitsandbytes():
+        assert not is_bnb_available()
+    assert "bitsandbytes" not in sys.modules and is_bnb_available()

@@ -337,6 +337,7 @@ def _load(library: str) -> None:
     """
     if library:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL).card_devices(0)
+    from holdfast.book import cards_of, shelves
     from holdfast.trainer import libraries
 
     with libraries.libraries():
@@ -352,6 +353,8 @@ def _load(library: str) -> None:
 
         if hasattr(conversion_mapping, "get_checkpoint_conversion_mapping"):  # 900 regular expressions, compiled once
             conversion_mapping.get_checkpoint_conversion_mapping("qwen2")
+        for shelf in shelves():  # 2,000 regular expressions of its cards
+            cards_of(shelf)
     libraries._read_models_once = lambda: None
     gc.freeze()
 

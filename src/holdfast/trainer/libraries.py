@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_REMEMBERED = (  # what the libraries remember of whether it is installed
+    ("peft.import_utils", "is_bnb_available"),
+    ("peft.import_utils", "is_bnb_4bit_available"),
+    ("transformers.utils.import_utils", "is_bitsandbytes_available"),
+)
+
 
 @contextmanager
 def libraries(of_text: bool = True) -> Iterator[None]:
@@ -16,18 +22,30 @@ def libraries(of_text: bool = True) -> Iterator[None]:
     of_text: transformers is among them.
     """
     gc.disable()
-    hidden = "bitsandbytes" not in sys.modules
-    if hidden:  # PEFT imports it wherever it is installed, a quarter of the time; a run that wants it imports it (quantising.py)
-        sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
     if of_text:
         _read_models_once()
+    with without_bitsandbytes():
+        yield
+    gc.freeze()
+    gc.enable()
+
+
+@contextmanager
+def without_bitsandbytes() -> Iterator[None]:
+    """Inside, bitsandbytes is not installed, unless it is imported already, as by a run that wants it (quantising.py).
+
+    PEFT imports it wherever it is installed, and with it torch's compiler: longer than the rest of a small model's start.
+    """
+    if "bitsandbytes" in sys.modules:
+        yield
+        return
+    sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        if hidden:
-            del sys.modules["bitsandbytes"]
-    gc.freeze()
-    gc.enable()
+        del sys.modules["bitsandbytes"]
+        for library, question in _REMEMBERED:
+            getattr(getattr(sys.modules.get(library), question, None), "cache_clear", lambda: None)()
 
 
 def _read_models_once() -> None:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, logging
 
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.facts.packed import packed_as
+from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.load import HALVES, read_widened, widen_constants
 from holdfast.trainer.model.unpack import unpack
@@ -48,4 +49,7 @@ def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
         widen_constants(model)
         keep_narrow(model, halves, torch.float32)
     model = model.to(device).eval()
-    return PeftModel.from_pretrained(model, str(Path(adapter).resolve())).eval() if adapter else model
+    if adapter is None:
+        return model
+    with without_bitsandbytes():
+        return PeftModel.from_pretrained(model, str(Path(adapter).resolve())).eval()

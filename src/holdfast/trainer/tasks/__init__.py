@@ -8,10 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 
 from holdfast.core.config.config import Config
+from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.task import AnyTask
 
 
 def task_of(config: Config) -> type[AnyTask]:
     """The task that a config asks for."""
-    found: type[AnyTask] = import_module(f"holdfast.trainer.tasks.{config.task}.task").TASK
+    with without_bitsandbytes():
+        found: type[AnyTask] = import_module(f"holdfast.trainer.tasks.{config.task}.task").TASK
     return found

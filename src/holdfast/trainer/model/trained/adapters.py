@@ -18,6 +18,7 @@ from holdfast.core.config.config import Config
 from holdfast.core.facts.model_folder import hub_name
 from holdfast.core.files import Json
 from holdfast.core.run.artifact import Artifact
+from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.trained.budget import RankBudget
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
@@ -81,7 +82,8 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     if config.train.objective == "reward":
         wanted.task_type = "SEQ_CLS"  # with which PEFT trains and saves the head, too
     try:
-        wrapped: nn.Module = get_peft_model(model, wanted, autocast_adapter_dtype=True)
+        with without_bitsandbytes():
+            wrapped: nn.Module = get_peft_model(model, wanted, autocast_adapter_dtype=True)
     except ValueError as error:
         able = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
         named = f"adapter.targets is {adapter.targets!r}" + (

@@ -23,6 +23,7 @@ from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import tag_out_of_memory
+from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.decoder import decoder_layers
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
@@ -62,7 +63,8 @@ class Sides:
             return
         away = streams(config, self.device)
         base, _ = load_base(config, settings, self.device, mapped=away)
-        self.tuned = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+        with without_bitsandbytes():
+            self.tuned = PeftModel.from_pretrained(base, str(run.adapter)).eval()
         layers = HostLayers(self.tuned, base, self.device) if away else None
         if half := HALF_TYPES.get(settings.dtype):
             # what a product rounds away is no part of the adapter's worth

@@ -19,6 +19,7 @@ from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.tokens.token_set import load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.load import read_widened
 from holdfast.trainer.model.streamed import HostLayers, streams
 from holdfast.trainer.task import Asked
@@ -67,7 +68,8 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     )
     if how and exact:
         base = base.float()
-    model: Any = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+    with without_bitsandbytes():
+        model: Any = PeftModel.from_pretrained(base, str(run.adapter)).eval()
     if not streams(config, device):
         return model.to(device)
     HostLayers(model, base, device).settle()
