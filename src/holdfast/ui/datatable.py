@@ -75,7 +75,7 @@ def facts(answer: Json) -> list[str]:
     if answer["stray_languages"]:
         few = sum(answer["stray_languages"].values())
         most = next(language for language in answer["languages"] if language != "unclear")
-        lines.append(f"! {few:,} rows are in other languages than the rest ({most}); about one row in a thousand is told wrongly")
+        lines.append(f"! {few:,} rows are in other languages than the rest ({most}); about one row in a thousand is labelled wrongly")
     if look := answer.get("second_look"):
         usual = f"median loss {look['median']:.2f} nats, spread {look['spread']:.2f}" if look["median"] is not None else "too few to tell"
         lines.append(f"second look: {look['rows']:,} rows under {look['model']}; {usual}")

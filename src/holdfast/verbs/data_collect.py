@@ -2,7 +2,7 @@
 
 Sources: logs of requests and responses (JSON Lines, as OpenAI-compatible servers and proxies write them), logs of a llama.cpp server
 (llama-server -v), a Redis stream (redis://HOST:PORT/DB with --stream), shell histories (with --shell-history). The file is only appended
-to; what stands in it is not taken again, so the same command can be given every night.
+to; what it holds already is not added again, so the same command can run every night.
 """
 
 from __future__ import annotations
@@ -43,9 +43,15 @@ def add_arguments(collect: argparse.ArgumentParser) -> None:
     redis.add_argument("--group", metavar="NAME", default="holdfast", help="the consumer group (default: holdfast)")
     redis.add_argument("--follow", action="store_true", help="wait for new entries until Ctrl-C")
     redis.add_argument(
-        "--take-over", type=float, default=60.0, metavar="SECONDS", help="take what other consumers left so long (default: 60)"
+        "--take-over",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="take over what other consumers left pending this long (default: 60)",
     )
-    redis.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="wait for a server that is away (default: 60)")
+    redis.add_argument(
+        "--patience", type=float, default=60.0, metavar="SECONDS", help="wait this long for a server that is down (default: 60)"
+    )
     collect.add_argument("--json", action="store_true", help="print the counts as JSON")
 
 

@@ -31,7 +31,7 @@ def add_arguments(make: argparse.ArgumentParser) -> None:
     make.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe (default: Linux and AI operations, 24 categories)")
     make.add_argument("--seed", type=int, help="the same seed gives the same rows (default: the recipe's, 0)")
     make.add_argument("--difficulty", metavar="NAME=PART,..", help="parts of easy, medium and hard rows, e.g. easy=6,medium=3,hard=1")
-    make.add_argument("--near-duplicates", type=float, metavar="SHARE", help="the most there may be (default: the recipe's, 0.02)")
+    make.add_argument("--near-duplicates", type=float, metavar="SHARE", help="largest share of them (default: the recipe's, 0.02)")
     data_write.add_arguments(make)
     make.add_argument("--json", action="store_true", help="print the counts as JSON")
 

@@ -28,14 +28,14 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("paths", nargs="*", metavar="PATH", help="files, folders, or patterns in quotes")
     check.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the model or its tokenizer (default: the embedded one's)")
     check.add_argument("--max-tokens", type=int, metavar="N", help="longest row in tokens (default: no limit)")
-    check.add_argument("--too-long", choices=("cut", "reject", "split"), default="cut", help="what becomes of longer rows (default: cut)")
+    check.add_argument("--too-long", choices=("cut", "reject", "split"), default="cut", help="what happens to longer rows (default: cut)")
     layouts = ("auto", "alpaca", "prompt-completion", "chat", "question-answer", "text")
     check.add_argument("--format", default="auto", choices=layouts, help="layout of a row (default: auto, by the fields of each row)")
     check.add_argument("--objective", default="sft", choices=("sft", *WANTED), help="what the rows are to be learned with (default: sft)")
     check.add_argument("--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply")
     check.add_argument("--row-weight", metavar="FIELD", help="the field that says how much a row counts, as data.row_weight does")
     check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become mended)")
-    check.add_argument("--languages", action="store_true", help="tell the language of each row (about as slow as counting its tokens)")
+    check.add_argument("--languages", action="store_true", help="detect the language of each row (about as slow as counting its tokens)")
     check.add_argument("--held-out", action="append", default=[], metavar="PATH", help="rows that must not be among these")
     check.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores); the result does not depend on it")
     check.add_argument(
@@ -44,7 +44,7 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
         help="let a Ray cluster do the work: HOST:PORT, or auto on a node of it; the result does not depend on it",
     )
     check.add_argument("--json", action="store_true", help="print the findings as JSON")
-    check.add_argument("--html", type=Path, metavar="FILE", help="write them as one page, too")
+    check.add_argument("--html", type=Path, metavar="FILE", help="also write them as one page")
 
 
 def rules_of(arguments: argparse.Namespace) -> Rules:

@@ -1,4 +1,4 @@
-"""`holdfast data sample`: draw rows by seed, in their order, evenly over a field where that is wanted. Changes no row and no input."""
+"""`holdfast data sample`: draw rows by seed, in their order, stratified by a field if you name one. Changes no row and no input."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def add_arguments(sample: argparse.ArgumentParser) -> None:
     sample.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, or patterns in quotes")
     sample.add_argument("--rows", required=True, metavar="AMOUNT", help="how many: a count (500) or a share (0.1)")
     sample.add_argument("--out", type=Path, required=True, metavar="FILE", help="where they go (JSON Lines)")
-    sample.add_argument("--stratify", default="", metavar="FIELD", help="of each value of this field in proportion")
-    sample.add_argument("--equal", action="store_true", help="with --stratify: of each value as many, as far as there are")
+    sample.add_argument("--stratify", default="", metavar="FIELD", help="keep the proportions of this field's values")
+    sample.add_argument("--equal", action="store_true", help="with --stratify: equally many of each value, as far as there are enough")
     sample.add_argument("--seed", type=int, default=0, help="the same seed draws the same rows (default: 0)")
     sample.add_argument("--json", action="store_true", help="print the counts as JSON")
 

@@ -1,4 +1,4 @@
-"""`holdfast data split`: divide rows into files, with what is nearly the same on one side. Changes no row and no input.
+"""`holdfast data split`: split rows into files, near-duplicates all into the same one. Changes no row and no input.
 
 Rows with the same texts, the same prompt, or texts that are nearly the same (about 80 %) go into one file together.
 """
@@ -30,12 +30,12 @@ def add_arguments(split: argparse.ArgumentParser) -> None:
     split.add_argument(
         "--into", action="append", default=[], metavar="FILE=AMOUNT", help="a count (500), a share (0.1) or rest; several times"
     )
-    split.add_argument("--stratify", default="", metavar="FIELD", help="divide the rows of each value of this field in the same way")
+    split.add_argument("--stratify", default="", metavar="FIELD", help="split the rows of each value of this field in the same way")
     split.add_argument("--per", metavar="FIELD", help="instead of amounts: one file for each value of this field, in --out")
     split.add_argument("--out", type=Path, metavar="FOLDER", help="where the files of --per go")
     split.add_argument("--by-hash", action="store_true", help="by the prompt's hash: a row keeps its side when rows are added later")
-    split.add_argument("--apart", action="store_true", help="divide row by row, also what is alike (faster, not free of leaks)")
-    split.add_argument("--seed", type=int, default=0, help="the same seed divides alike (default: 0)")
+    split.add_argument("--apart", action="store_true", help="split row by row, near-duplicates too (faster, but leaks)")
+    split.add_argument("--seed", type=int, default=0, help="the same seed gives the same split (default: 0)")
     split.add_argument("--json", action="store_true", help="print the counts as JSON")
 
 

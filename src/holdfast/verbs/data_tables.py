@@ -27,9 +27,9 @@ _OF_TEXT = ("tokenizer", "max_tokens", "field", "redact", "languages", "held_out
 
 
 def add_table_arguments(check: argparse.ArgumentParser) -> None:
-    check.add_argument("--target", metavar="COLUMN", help="of a table: the column to be learned, so that leaks of it are looked for")
-    check.add_argument("--time", metavar="COLUMN", help="of a table: the column with the time of a row")
-    check.add_argument("--config", type=Path, metavar="FILE", help="of a table: judge it as the run of this config would")
+    check.add_argument("--target", metavar="COLUMN", help="for a table: the column to learn, so that leaks of it are found")
+    check.add_argument("--time", metavar="COLUMN", help="for a table: the column with the time of a row")
+    check.add_argument("--config", type=Path, metavar="FILE", help="for a table: judge it as the run of this config would")
 
 
 def table_config(arguments: argparse.Namespace) -> tuple[list[str], Config | None] | None:

@@ -34,7 +34,7 @@ EXAMPLE = "holdfast doctor my-run.yaml train.max_tokens=2048 --save-env machine.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a run's YAML file, to judge the machine for that run")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, as in train")
-    parser.add_argument("--machine", type=Path, metavar="FILE", help="judge a recorded machine; nothing of this one is looked at")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="judge a recorded machine; this one is not examined")
     parser.add_argument("--no-probe", action="store_true", help="start no child that imports torch, and calculate nothing")
     parser.add_argument(
         "--save-env", type=Path, metavar="FILE", help="write the variables that suit this machine, with the reason for each"

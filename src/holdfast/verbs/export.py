@@ -28,9 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=KINDS, required=True, help="what to make of it")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="where to put it; must not exist yet")
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
-    parser.add_argument("--quantise", metavar="TYPE[,TYPE]", help="types of a GGUF, as q8_0,q4_k_m; without it 16 bits")
+    parser.add_argument("--quantise", metavar="TYPE[,TYPE]", help="types of a GGUF, e.g. q8_0,q4_k_m (default: 16 bits)")
     parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="a checkout of llama.cpp, whose converters are used (or LLAMA_CPP)")
-    parser.add_argument("--push", metavar="OWNER/NAME", help="put it on the hub, too; a repository that is not there is made private")
+    parser.add_argument(
+        "--push", metavar="OWNER/NAME", help="also put it on the hub; a repository that does not exist yet is created private"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page of the comparison, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

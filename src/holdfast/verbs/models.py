@@ -1,4 +1,4 @@
-"""`holdfast models`: what was shipped, what is in place, and putting another version there."""
+"""`holdfast models`: list what was shipped and what is in use, promote another version, or roll back."""
 
 from __future__ import annotations
 

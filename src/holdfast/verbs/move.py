@@ -1,4 +1,4 @@
-"""`holdfast move RUN --to ADDRESS`: bring a run to another place, or from there to this machine; machines are compared first."""
+"""`holdfast move RUN --to ADDRESS`: move a run to another place, or fetch it from there; the two machines are compared first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLE = "holdfast move runs/first --to /mnt/shared/first"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="RUN", help="a run folder; or the address where a run was moved to")
+    parser.add_argument("source", metavar="RUN", help="a run folder; or the address a run was moved to")
     parser.add_argument("--to", required=True, metavar="ADDRESS", help="a folder or an fsspec address; or, to fetch, a new run folder here")
     parser.add_argument("--machine", type=Path, metavar="FILE", help="the other machine, as `holdfast doctor --json` printed it there")
     parser.add_argument("--json", action="store_true", help="print what was moved as JSON")

@@ -29,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, as in train")
     parser.add_argument("--memory", metavar="SIZE", help="plan for this much memory, for example 32GiB, in place of the device's")
     parser.add_argument("--card", metavar="NAME", action="append", help="plan for a card that is not here, for example 'RTX 4090'")
-    parser.add_argument("--machine", type=Path, metavar="FILE", help="plan for a recorded machine; nothing of this one is looked at")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="plan for a recorded machine; this one is not examined")
     parser.add_argument("--why", type=Path, metavar="FILE.html", help="write a page that shows where each byte goes over a step")
     parser.add_argument("--table", nargs="+", metavar="MODEL", help="what fits cards of 8 to 141 GB, for each model, without a config")
-    parser.add_argument("--price", type=float, metavar="PER_HOUR", help="what an hour of the machine costs; the run's own cost is told")
+    parser.add_argument(
+        "--price", type=float, metavar="PER_HOUR", help="price of an hour of the machine; the plan then gives the cost of the run"
+    )
     parser.add_argument("--json", action="store_true", help="the plan as JSON")
 
 

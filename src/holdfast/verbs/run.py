@@ -1,4 +1,4 @@
-"""`holdfast run -- COMMAND ...`: watch over a training command that is not ours, to its end."""
+"""`holdfast run -- COMMAND ...`: supervise somebody else's training command to its end."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="N", help="the run's folder under runs/ (default: the script's name)")
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder; an unfinished run of this command there is resumed")
     parser.add_argument(
-        "--progress", metavar="REGEX|FILE", help="how to tell its steps: an expression with a group in its output, or a file that grows"
+        "--progress",
+        metavar="REGEX|FILE",
+        help="how to read its steps: a regular expression with a group, for its output, or a file that grows",
     )
-    parser.add_argument("--checkpoints", metavar="DIR", help="where it saves, if its command does not tell (--output_dir does)")
+    parser.add_argument("--checkpoints", metavar="DIR", help="where it saves, if its command line does not say (--output_dir does)")
     parser.add_argument("--retries", type=int, metavar="N", help="restart it at most N times (default: as long as it makes progress)")
     parser.add_argument(
         "--hang-s", type=float, default=Command.hang_s, metavar="S", help="seconds of silence that count as a hang, at least (600)"
@@ -48,9 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-s", type=float, default=Command.stop_s, metavar="S", help="seconds between asking it to stop and killing it (60)"
     )
-    parser.add_argument(
-        "--try", dest="tries", action="store_true", help="where it fails again, try what the book knows: one change at a time"
-    )
+    parser.add_argument("--try", dest="tries", action="store_true", help="if it fails again, try the book's remedies, one at a time")
     parser.add_argument("--callback", action="store_true", help="put holdfast's callback into every transformers Trainer it makes")
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command, as you would type it")

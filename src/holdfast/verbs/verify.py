@@ -28,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", default="base", metavar="RUN|ADAPTER|base", help="what to compare with: the base (default), or another adapter of it"
     )
-    parser.add_argument("--suite", metavar="NAME[,NAME]", help="tasks of lm-eval that both models are asked, too")
+    parser.add_argument("--suite", metavar="NAME[,NAME]", help="lm-eval tasks to run on both models as well")
     parser.add_argument("--suite-path", type=Path, metavar="DIR", help="a folder of lm-eval tasks of your own")
     parser.add_argument("--suite-limit", type=int, metavar="N", help="questions of each task (default: all)")
     parser.add_argument("--suite-chat", action="store_true", help="ask them through the model's chat template")
-    parser.add_argument("--generate", type=int, default=100, metavar="N", help="rows that both models answer, too (default 100)")
+    parser.add_argument("--generate", type=int, default=100, metavar="N", help="rows that both models answer as well (default 100)")
     parser.add_argument("--longest", type=int, default=128, metavar="TOKENS", help="of an answer (default 128)")
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page, too")

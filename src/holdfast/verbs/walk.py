@@ -1,7 +1,7 @@
-"""`holdfast walk CONFIG`: train on the past and look at what follows, again and again, and say whether that beats naive forecasts.
+"""`holdfast walk CONFIG`: train on the past, test on what follows, fold by fold, and say whether that beats naive forecasts.
 
 The last `data.held_out` of a table's rows is cut into folds in the order of time. Each is held out by a run of its own, which trains on all
-rows before it but for the gap. A walk that was stopped goes on with the same command.
+rows before it but for the gap. Rerun the same command to resume a walk that was stopped.
 """
 
 from __future__ import annotations
