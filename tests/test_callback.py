@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pytest
 import torch
 
 from conftest import ROOT, holdfast
+from holdfast.core.files import read_json
+from holdfast.inside.account import ATTEMPT, Account
 from holdfast.world.checkpoints.kept import make_checkpoint
 from holdfast.world.checkpoints.proof import prove
 
@@ -169,6 +172,13 @@ def test_a_state_is_kept_no_oftener_than_its_share_of_the_time_allows(tmp_path: 
             packer.keep([torch.ones(3)], {})
             kept += 1
     assert 30 < kept < 50 and 0.05 * kept / (0.1 * 1000) <= 1.1 * packed.SHARE
+
+
+def test_a_loss_that_is_not_finite_leaves_the_pulse_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ATTEMPT, str(tmp_path))
+    Account().pulse(at_once=True, step=3, loss=math.nan)
+    told = read_json(tmp_path / "pulse.json")
+    assert told is not None and (told["step"], told["loss"]) == (3, None)
 
 
 def test_a_sitecustomize_that_was_there_before_is_run_and_nothing_is_imported(tmp_path: Path) -> None:

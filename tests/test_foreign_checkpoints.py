@@ -87,6 +87,12 @@ DAMAGE = {
     "optimizer flipped": (lambda folder: flip(folder / "optimizer.pt", 2000), "the checksum of archive/data/0 does not match"),
     "optimizer empty": (lambda folder: cut(folder / "optimizer.pt", 0), "optimizer.pt is empty"),
     "no state": (lambda folder: (folder / "trainer_state.json").unlink(), "trainer_state.json is missing"),
+    "a NaN and an infinite norm that were logged": (
+        lambda folder: (folder / "trainer_state.json").write_text(
+            '{"global_step": 10, "log_history": [{"grad_norm": NaN}, {"x": Infinity}]}'
+        ),
+        None,
+    ),
     "state cut": (lambda folder: cut(folder / "trainer_state.json", 9), "trainer_state.json is damaged"),
     "state of another step": (lambda folder: (folder / "trainer_state.json").write_text('{"global_step": 9}'), "is of step 9"),
     "a trap": (lambda folder: archive(folder / "optimizer.pt", Trap()), "would call posix.system"),
@@ -163,6 +169,21 @@ def test_names_of_an_earlier_time_are_kept_when_another_is_set_aside(tmp_path: P
         ("python u.py --resume last.pt", "resuming-script", None, "python u.py --resume CK"),
         ("tune run r --config c.yaml output_dir=o", "torchtune", "o", "tune run r --config c.yaml output_dir=o"),
         ("make train", None, None, "make train"),
+        ("python t.py --output-dir o", "transformers-trainer", "o", "python t.py --output-dir o --resume-from-checkpoint CK"),
+        ("uv run axolotl train c.yml", "axolotl", "from-yaml", "uv run axolotl train c.yml --resume-from-checkpoint=CK"),
+        ("env A=1 trl sft --output_dir o", "trl", "o", "env A=1 trl sft --output_dir o RESUME CK"),
+        ("sh -c 'python t.py --output_dir o'", "transformers-trainer", "o", "sh -c 'python t.py --output_dir o RESUME CK'"),
+        (
+            'bash -lc \'. e/activate; cd a && A=1 torchrun t.py --output_dir "o u" -n "$N" 2>&1 | tee l\'',
+            "torchrun",
+            "a/o u",
+            'bash -lc \'. e/activate; cd a && A=1 torchrun t.py --output_dir "o u" -n "$N" RESUME CK 2>&1 | tee l\'',
+        ),
+        ("sh -c 'trl sft RESUME=x --output_dir /o >l'", "trl", "/o", "sh -c 'trl sft RESUME=CK --output_dir /o >l'"),
+        ("sh -c 'python t.py --output_dir $O'", "transformers-trainer", None, "sh -c 'python t.py --output_dir $O RESUME CK'"),
+        ("sh -c 'cd $A; trl sft --output_dir o'", "trl", None, "sh -c 'cd $A; trl sft --output_dir o RESUME CK'"),
+        ("sh -c 'trl dpo --output_dir a; trl sft --output_dir b'", None, None, "sh -c 'trl dpo --output_dir a; trl sft --output_dir b'"),
+        ("sh -c 'trl sft \"$@\"' sh --output_dir o", "trl", "o", "sh -c 'trl sft \"$@\"' sh --output_dir o RESUME CK"),
     ],
 )
 def test_a_command_is_known_and_told_to_go_on_in_its_own_words(command: str, card: str | None, place: str | None, goes_on: str) -> None:

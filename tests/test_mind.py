@@ -67,6 +67,8 @@ def test_kills_from_outside_are_met_with_more_patience() -> None:
         ("vanished", None, True),
         ("never_started", None, True),
         ("hang", -9, False),  # it was us who killed it
+        ("error", 137, True),  # as a shell tells of a SIGKILL
+        ("error", 139, False),
         ("error", 1, False),
         ("error", 0, False),
     ],

@@ -15,8 +15,10 @@ import pytest
 from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.core.config.config import Config
 from holdfast.core.files import Json
+from holdfast.core.run.command import Command, write_command
 from holdfast.core.run.folder import RunFolder
 from holdfast.ui import report
+from holdfast.ui.command_report import render_command
 from holdfast.ui.report import render
 from holdfast.ui.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.ui.terminal import Terminal
@@ -83,6 +85,15 @@ def test_an_adapter_that_is_no_better_than_the_base_is_called_that(
     Terminal(to_stderr=False, quiet=False).summary(summary, RunFolder(run))
     told = capsys.readouterr().out
     assert "(tuned)" in told and ("NOT lower than the base's" in told) == worse
+
+
+def test_a_mark_in_a_chart_tells_no_secret(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy, symlinks=True)
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["incidents"][0]["evidence"] = "token: hf_" + "aB3" * 12
+    (copy / "summary.json").write_text(json.dumps(summary))
+    assert "aB3aB3" not in render(RunFolder(copy))
 
 
 def test_the_verb_writes_it_again_anywhere(run: Path, tmp_path: Path) -> None:
@@ -192,3 +203,29 @@ def test_preferences_are_told_as_such(objective: str, unit: str, label: str) -> 
     tiles = _tiles(found, **config)
     assert tiles[label] == "100.0%" and "0.323" in tiles.values()
     assert "not one to be met" in report._proof(found)
+
+
+def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tmp_path: Path) -> None:
+    token = "hf_" + "aB3" * 12
+    folder = RunFolder(tmp_path)
+    write_command(folder, Command(("python", "t.py", "--hub_token", token, "<script>alert(1)</script>"), str(tmp_path)))
+    rows = [{"time": 100.0 + at, "attempt": 1 + (at > 3), "step": at, "total": 8, "source": "callback", "loss": 3.0} for at in range(8)]
+    folder.progress_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    incident = {
+        "step": 4,
+        "cause": "hang",
+        "samples": [3],
+        "evidence": f"<b>{token}",
+        "seconds_to_recover": 2.0,
+        "attempt": 1,
+        "ending": "?",
+    }
+    known = {"status": "finished", "steps": 8, "total_steps": 8, "progress_from": "callback", "loss": {"first": 3.0, "last": 3.0}}
+    known |= {"wall_seconds": 9.0, "goodput": 0.5, "attempts": 2, "steps_computed_twice": 0, "steps_dropped": None, "doubt": None}
+    folder.summary_file.write_text(json.dumps(known | {"incidents": [incident], "checkpoints_set_aside": [], "reason": ""}))
+    text = render_command(folder)
+    page = Page()
+    page.feed(text)
+    assert token not in text and "script" not in page.tags and page.links == ["data:,"]
+    assert "Ended well: 8 steps through 1 incident, 0 steps computed twice." in text and "rows 3 of its data set" in text
+    assert page.tags.count("svg") == 2, "steps over time, and the loss"

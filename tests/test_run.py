@@ -56,6 +56,7 @@ def resumed(place: Path) -> list[str | None]:
         ("from transformers import Trainer\nTrainer().train()", True, "told by the callback"),
         ("# from transformers import Trainer\nTrainer().train()", False, "--checkpoints DIR tells"),
         ("import transformers\nmodel.train()", False, "--checkpoints DIR tells"),
+        ("from holdfast.guard import guard", False, "kept in memory by holdfast.guard"),
         (None, False, "--checkpoints DIR tells"),
     ],
 )
@@ -94,6 +95,21 @@ def test_a_trainer_script_that_dies_goes_on_from_its_newest_whole_checkpoint(
     assert (tmp_path / "out/checkpoint-8/trainer_state.json").exists()
 
 
+def test_a_trainer_in_a_shells_text_goes_on_where_it_saves(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    text = f"cd code; {sys.executable} {TRAINER} --output_dir out --faults kill:5:1 > log; exit $?"
+    summary = run(tmp_path, words=["bash", "-c", text])
+    assert resumed(tmp_path / "code") == [None, str(tmp_path / "code/out/checkpoint-4")]
+    assert summary["incidents"][0]["cause"] == "unknown" and "(SIGKILL, in a shell's words)" in summary["incidents"][0]["ending"]
+    assert summary["steps"] == 8 and "Ended well: 8 steps through 1 incident" in (tmp_path / "run/report.html").read_text()
+
+
+def test_an_end_before_the_last_step_is_told_as_one(tmp_path: Path) -> None:
+    """It stopped early, or a pipe hid how it died."""
+    told = run(tmp_path, words=["sh", "-c", "for n in 1 2 3 4; do echo step $n/9; done"])["told"]
+    assert "ended with exit code 0 after 4 of the 9 steps it spoke of" in told and "ended well" not in told
+
+
 def test_a_script_without_an_option_to_go_on_begins_anew_and_that_is_remembered(tmp_path: Path) -> None:
     words = trainer("kill:5:1,kill:5:3", "--no_resume")
     summary = run(tmp_path, "--retries", 1, words=words, code=3)
@@ -119,6 +135,7 @@ def test_weights_that_are_not_finite_are_no_good_end_whatever_the_exit_code(tmp_
 def test_a_hang_is_ended_by_the_pace_that_was_learned(tmp_path: Path) -> None:
     summary = run(tmp_path, "--hang-s", 1, words=trainer("hang:5:1"))
     assert summary["incidents"][0]["cause"] == "hang" and resumed(tmp_path)[1] == "out/checkpoint-4"
+    assert "attempt 1: gave no sign of life and was ended (hang): no step, no output and no sign of work for " in summary["told"]
 
 
 @pytest.mark.long
@@ -159,6 +176,10 @@ def test_what_fails_again_and_again_without_progress_is_given_up_with_a_post_mor
     assert summary["incidents"][-1]["cause"] == cause
     assert "2 attempts in a row ended so without progress" in summary["told"] and "its output: " in summary["told"]
     assert cause in (tmp_path / "run/post-mortem.md").read_text()
+    (tmp_path / "run/report.html").unlink()
+    assert holdfast("report", tmp_path / "run").returncode == 0
+    page = (tmp_path / "run/report.html").read_text()
+    assert "Given up after 5 steps" in page and cause in page if faults == "raise:5:*" else "Given up" in page
     found = json.loads(holdfast("diagnose", tmp_path / "run", "--json").stdout)
     assert found["cause"] == cause
     assert json.loads(holdfast("status", tmp_path / "run", "--json").stdout)["runs"][0]["state"] == "gave_up"

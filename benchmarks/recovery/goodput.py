@@ -2,13 +2,16 @@
 
     python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --mtbf 60 --window 240 [--only holdfast loop torchrun]
     python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --ranks 4 --every 30 --window 150 --only holdfast torchrun
+    python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --mtbf 60 --window 600 --wait 1 --at-once \\
+        --only loop run callback
 
 In a window of seconds the training process is killed at moments drawn once (exponential, mean `--mtbf`, by seed), or each `--every`
 seconds; of several ranks, one that is drawn with them. What a kill costs is the
 time from the last step before it to the first step that is further than any before, less one step (the median of the twenty around it, so
 that other work on the machine does not count); goodput is the rest of the window over the window. The first start, up to the first step,
 does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop, by
-torchrun --max-restarts, or by `holdfast run`, without (run) and with the callback (callback).
+torchrun --max-restarts, or by `holdfast run`, without (run) and with the callback (callback). `--wait` seconds of each of their steps are
+spent asleep, so that several fit on a small machine `--at-once`: then all meet the same kills at the same load.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +55,8 @@ def main() -> None:
     parser.add_argument("--save-steps", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=["holdfast", "loop", "torchrun"])
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds each step of the peers' sleeps")
+    parser.add_argument("--at-once", action="store_true")
     arguments = parser.parse_args()
     chance, moments = random.Random(arguments.seed), []
     while (moments[-1] if moments else 0.0) < arguments.window:
@@ -58,9 +64,15 @@ def main() -> None:
     victims = [chance.randrange(arguments.ranks) for _ in moments]
     print(f"kills planned at {', '.join(f'{moment:.0f}' for moment in moments[:-1])} s\n")
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    for name in arguments.only:
-        with tempfile.TemporaryDirectory() as folder:
-            print(contender(name, arguments, list(zip(moments[:-1], victims, strict=False)), Path(folder)), flush=True)
+    kills = list(zip(moments[:-1], victims, strict=False))
+    with ThreadPoolExecutor(len(arguments.only) if arguments.at_once else 1) as at_once:
+        for row in at_once.map(lambda name: in_a_folder(name, arguments, kills), arguments.only):
+            print(row, flush=True)
+
+
+def in_a_folder(name: str, arguments: argparse.Namespace, kills: list[tuple[float, int]]) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return contender(name, arguments, kills, Path(folder))
 
 
 def contender(name: str, arguments: argparse.Namespace, kills: list[tuple[float, int]], folder: Path) -> str:
@@ -127,6 +139,7 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
         "batch": arguments.batch // arguments.ranks,
         "steps": 100_000,
         "save_steps": arguments.save_steps,
+        "wait": arguments.wait,
     }
     (folder / "orders.json").write_text(json.dumps(orders))
     config: dict[str, Any] = {

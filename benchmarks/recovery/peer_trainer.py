@@ -21,10 +21,13 @@ from transformers.trainer_utils import get_last_checkpoint
 
 
 class Told(TrainerCallback):  # type: ignore[misc]
-    """Writes down each finished step, once for all ranks."""
+    """Writes down each finished step, once for all ranks; sleeps in each as long as it was told."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, wait_s: float) -> None:
+        self.file, self.wait_s = file, wait_s
+
+    def on_step_begin(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
+        time.sleep(self.wait_s)
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
         if not state.is_world_process_zero:
@@ -59,7 +62,8 @@ def main() -> None:
         disable_tqdm=True,
     )
     collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
-    trainer = Trainer(model=model, args=options, train_dataset=data, data_collator=collate, callbacks=[Told(folder / "steps.jsonl")])
+    told = Told(folder / "steps.jsonl", orders["wait"])
+    trainer = Trainer(model=model, args=options, train_dataset=data, data_collator=collate, callbacks=[told])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(options.output_dir) if Path(options.output_dir).is_dir() else None)
 
 

@@ -6,9 +6,10 @@ import contextlib
 import errno
 import glob
 import hashlib
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,18 +68,23 @@ def write_json(path: Path, value: Any, durable: bool = True) -> None:
     write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE), durable)
 
 
-def read_json(path: Path) -> Json | None:
+def read_json(path: Path, load: Callable[[bytes], Any] = orjson.loads) -> Json | None:
     """The object in `path`, or None when there is no such file or it holds no JSON object. Raises OSError where it may not be read."""
     try:
         with open_regular(path, LARGEST_JSON) as handle:
-            value = orjson.loads(handle.read())
-    except (FileNotFoundError, NotADirectoryError, orjson.JSONDecodeError):
+            value = load(handle.read())
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError, RecursionError):  # orjson's is json's
         return None
     except OSError as error:
         if error.errno in _NO_FILE:
             return None
         raise
     return value if isinstance(value, dict) else None
+
+
+def read_python_json(path: Path) -> Json | None:
+    """The same of what Python's own json wrote: NaN and Infinity are numbers there, which they are in no other JSON."""
+    return read_json(path, json.loads)
 
 
 def append_line(path: Path, value: Json, durable: bool = False) -> None:

@@ -79,9 +79,16 @@ class Ending:
     @property
     def from_outside(self) -> bool:
         """Whether somebody else ended the process, or nobody saw how it ended. Killing a trainer that hangs is our own doing: `hang`."""
-        if self.kind == "killed":
-            return self.code is not None and -self.code in _OTHERS_SIGNALS
+        if self.by_signal is not None:
+            return self.by_signal in _OTHERS_SIGNALS
         return self.kind in ("vanished", "never_started", "peer_lost")
+
+    @property
+    def by_signal(self) -> int | None:
+        """The signal that ended the process, or one that its shell waited for (128 + signal); None where none did."""
+        if self.kind == "killed" and self.code is not None:
+            return -self.code
+        return self.code - 128 if self.kind == "error" and self.code is not None and self.code - 128 in _OTHERS_SIGNALS else None
 
     def words(self) -> str:
         """The ending in words."""
@@ -91,7 +98,8 @@ class Ending:
         if self.kind == "killed" and self.code is not None:
             return killed_by(self.code)
         if self.kind == "error":
-            return f"ended with exit code {self.code}" + (", before the end of the run" if self.code == 0 else "")
+            name = f" ({signal.Signals(self.by_signal).name}, in a shell's words)" if self.by_signal is not None else ""
+            return f"ended with exit code {self.code}{name}" + (", before the end of the run" if self.code == 0 else "")
         return {
             "finished": "finished",
             "interrupted": "asked to stop",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import os
 import signal
 import sys
@@ -66,5 +67,6 @@ def _register_stacks() -> bool:
 
 def _write(file: Path, value: dict[str, Any]) -> None:
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value), encoding="utf-8")
+    told = {name: one if not isinstance(one, float) or math.isfinite(one) else None for name, one in value.items()}  # no NaN in JSON
+    temporary.write_text(json.dumps(told), encoding="utf-8")
     temporary.replace(file)

@@ -7,6 +7,7 @@ setting ...") is never evidence. Where no card fires the words are compared; `un
 from __future__ import annotations
 
 import re
+import signal
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +45,10 @@ _SIGNS = re.compile(  # of a failure, in a log that is nothing but a piece of on
     re.I | re.M,
 )
 _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")  # what a program calls itself no error
+_CRASH = re.compile(r"^reading: killed by SIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|^Fatal Python error: ")
 ECHO_BESIDE_ROOT = 0.2
+MERE_WARNING = 0.25  # a line that calls itself a warning, in a program that crashed
 LATER = 0.75  # an error after the first one
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
 AGAINST_MEASURED = 0.6  # words that say otherwise than what was measured
@@ -98,7 +102,7 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
     if ending.kind not in ("killed", "error"):
         return Diagnosis("unknown", 0.0)
     available = wreck.memory_available_bytes
-    if ending.code == -9:
+    if ending.by_signal == signal.SIGKILL:
         named = [text for text in _kernels_words(wreck) if "Killed process" in text]
         if wreck.oom_kills or named:
             counted = (
@@ -167,13 +171,16 @@ def _is_trouble(lines: Sequence[Line]) -> bool:
 def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     """What the cards that fire say together."""
     fired = _fire(evidence, cards.values())
-    scores = _scores(fired)
+    warned: list[_Fired] = []
+    if any(_CRASH.search(one.line.text) for one in fired):
+        fired, warned = _without_warnings(fired, evidence, cards.values())
+    scores = _scores([*fired, *warned], warned)
     ranked = sorted(scores, key=lambda cause: -scores[cause])
     confidences = {cause: _confidence(scores, cause) for cause in ranked}
     if not ranked or scores[ranked[0]] < ENOUGH:
         guesses = tuple((cause, confidences[cause]) for cause in ranked[:3])
         return Diagnosis("unknown", 0.0, tuple(_best_clues(evidence, fired)), guesses)
-    chosen = [one for one in fired if one.card.cause == ranked[0]]
+    chosen = [one for one in [*fired, *warned] if one.card.cause == ranked[0]]
     own = _own_lines(evidence)
     chosen.sort(key=lambda one: (one.line not in own, -one.card.sure, one.place))
     spoken = [one.line for one in chosen]
@@ -210,10 +217,20 @@ def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
     return [_Fired(card, lines[place], place) for card, place in places]
 
 
-def _scores(fired: list[_Fired]) -> dict[str, float]:
-    """Per cause: how sure its cards are together, an echo's voice lowered beside a root, a later error's beside the first."""
+def _without_warnings(fired: list[_Fired], evidence: Evidence, cards: Iterable[Failure]) -> tuple[list[_Fired], list[_Fired]]:
+    """What fires without the lines that call themselves warnings, and what fires on nothing but them."""
+    kept = _fire(replace(evidence, lines=tuple(line for line in evidence.lines if not _WARNING.search(line.text))), cards)
+    ids = {one.card.id for one in kept}
+    return kept, [one for one in fired if one.card.id not in ids]
+
+
+def _scores(fired: list[_Fired], warned: Sequence[_Fired] = ()) -> dict[str, float]:
+    """Per cause: how sure its cards are together, an echo's voice lowered beside a root, a later error's beside the first.
+
+    warned: those that fired on warnings alone, in a program that crashed.
+    """
     fired = [one for one in fired if not _was_survived(one, fired)]
-    roots = [one for one in fired if one.card.role == "root"]
+    roots = [one for one in fired if one.card.role == "root" and one not in warned]
     first = min((one.place for one in roots if one.card.sure >= 0.6), default=None)
     named = any(_EXCEPTION.search(one.line.text) for one in roots)
     doubt: dict[str, float] = {}
@@ -221,7 +238,9 @@ def _scores(fired: list[_Fired]) -> dict[str, float]:
     opening = {one.card.cause for one in roots if one.place == first}
     for one in fired:
         weight = one.card.sure
-        if one.card.role == "echo":
+        if one in warned:
+            weight *= MERE_WARNING
+        elif one.card.role == "echo":
             weight *= ECHO_BESIDE_ROOT if any(root.card.cause != one.card.cause for root in roots) else 1
         elif not one.told_by_ending:
             weight *= AGAINST_ENDING if ended and one.card.cause not in ended else 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from holdfast.core.cards.launcher import LauncherCard, given, place_of, with_argument
+from holdfast.core.cards.launcher import LauncherCard, given, given_with_dashes, place_of, with_argument
 from holdfast.core.cards.remedy import RemedyCard
+from holdfast.mind.shell_string import Inside, commands_in
 
 # argparse, click, HfArgumentParser, absl, tyro, fire, getopt and OmegaConf, of an option that they do not know
 _UNKNOWN_OPTION = re.compile(
@@ -17,33 +18,47 @@ _UNKNOWN_OPTION = re.compile(
 
 
 def known_by(words: Sequence[str], cards: Mapping[str, LauncherCard]) -> LauncherCard | None:
-    """The card a command is known by, the most particular first; None where none fits."""
-    return next((card for card in sorted(cards.values(), key=lambda card: (card.order, card.id)) if card.matches(words)), None)
+    """The card a command is known by, the most particular first; None where none fits, or a shell is given several that are known."""
+    in_order = sorted(cards.values(), key=lambda card: (card.order, card.id))
+    found = [card for one in commands_in(words) if (card := next((card for card in in_order if card.matches(one.words)), None))]
+    return found[0] if len(found) == 1 else None
+
+
+def training_in(words: Sequence[str], card: LauncherCard | None) -> Inside:
+    """The command that a card is for: the whole of it, or the one of those that a shell is given as a text."""
+    fits = [one for one in commands_in(words) if card is not None and card.matches(one.words)]
+    return fits[0] if len(fits) == 1 else Inside(tuple(words), tuple(words))
 
 
 def checkpoints_of(words: Sequence[str], card: LauncherCard | None, config: Mapping[str, object]) -> str | None:
     """The folder of checkpoints as the command names it, or as the YAML file does that it is given (`config`)."""
     if card is None:
         return None
-    named = next((value for name in card.checkpoints if (value := given(words, name))), None)
+    training = training_in(words, card)
+    named = next((value for name in card.checkpoints if (value := given(training.words, name))), None)
     if named is None and card.config_key:
         written = config.get(card.config_key)
-        return written if isinstance(written, str) else None
-    return named
+        named = written if isinstance(written, str) else None
+    return training.place(named) if named is not None else None
 
 
 def resumes_by(words: Sequence[str], card: LauncherCard | None) -> str | None:
-    """The flag by which this command is told to go on; None where it takes none."""
+    """The flag by which this command is told to go on, with dashes where it names its folder so; None where it takes none."""
     if card is None:
         return None
-    used = next((name for name in card.resume if place_of(words, name) is not None), None)
-    return used or (None if card.resume_only_given or not card.resume else card.resume[0])
+    inner = training_in(words, card).words
+    used = next((name for name in card.resume if place_of(inner, name) is not None), None)
+    if used or card.resume_only_given or not card.resume:
+        return used
+    flag = card.resume[0]
+    dashed = flag.startswith("--") and any(given_with_dashes(inner, name) for name in card.checkpoints)
+    return f"--{flag[2:].replace('_', '-')}" if dashed else flag
 
 
 def added_by(words: Sequence[str], card: LauncherCard | None) -> str | None:
     """The flag that `resumed` adds to this command; None where it replaces one that stands there, or there is none."""
     flag = resumes_by(words, card)
-    return None if flag is None or place_of(words, flag) is not None else flag
+    return None if flag is None or given(training_in(words, card).words, flag) is not None else flag
 
 
 def says_unknown(lines: Sequence[str], flag: str) -> bool:
@@ -58,12 +73,14 @@ def resumed(words: Sequence[str], card: LauncherCard | None, checkpoint: str | N
     flag = resumes_by(words, card)
     if flag is None or checkpoint is None or card is None:
         return tuple(words)
-    return with_argument(words, flag, checkpoint, card.style)
+    training = training_in(words, card)
+    return training.around(with_argument(training.words, flag, checkpoint, card.style))
 
 
 def changed(words: Sequence[str], card: LauncherCard | None, remedy: RemedyCard) -> tuple[tuple[str, ...], str] | None:
     """(command, what was changed) with the arguments that stand for a remedy's settings; None where nothing of it can be said here."""
-    told, now = [], tuple(words)
+    training = training_in(words, card)
+    told, now = [], training.words
     for change in card.changes.get(remedy.id, ()) if card else ():
         old = given(now, change.flag)
         value = change.value
@@ -79,4 +96,4 @@ def changed(words: Sequence[str], card: LauncherCard | None, remedy: RemedyCard)
             continue
         now = with_argument(now, change.flag, value, card.style)
         told.append(f"{change.flag} {value}" + (f" (was {old})" if old else ""))
-    return (now, ", ".join(told)) if told else None
+    return (training.around(now), ", ".join(told)) if told else None

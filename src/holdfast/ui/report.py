@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from holdfast import __version__
 from holdfast.core.config.config import Config
-from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.facts.model_folder import EMBEDDED, hub_name
 from holdfast.core.files import Json, read_json, read_lines, write_bytes
 from holdfast.core.run.artifact import PROGRAM
@@ -23,13 +21,12 @@ from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.safe_open import read_small
 from holdfast.core.scrub import Person, Scrubber, secrets_of
 from holdfast.core.units import counted
-from holdfast.ui.notices import notice
 from holdfast.ui.pages import page_template
+from holdfast.ui.report_parts import drawable, duration, machine_rows, notices, without_secrets
 from holdfast.ui.svg import Marker, histogram, line_chart
 from holdfast.ui.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, scaled_unit, unhealthy, words_of
 
 _REJECTS_SHOWN = 8
-_NOTICES_SHOWN = 50
 _OWN_UNIT = {"mse": ", in the target's own unit squared", "rmse": ", in the target's own unit", "mae": ", in the target's own unit"}
 
 
@@ -42,12 +39,12 @@ def render(run: RunFolder) -> str:
     """The report as text."""
     config_text = read_small(run.config_file).decode(errors="replace")
     config = run.config()
-    summary = read_json(run.summary_file) or {}
+    scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))  # a report is shown to others
+    summary: Json = without_secrets(read_json(run.summary_file) or {}, scrubber)  # charts hold parts of it
     steps = list(run.steps())
     evaluation = read_json(run.evaluation_file) or {}
     data = read_json(run.data_report_file) or {}
     status = summary.get("status", "running")
-    scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))  # a report is shown to others
     shown: Json = {
         "name": run.path.name,
         "status": status,
@@ -56,7 +53,7 @@ def render(run: RunFolder) -> str:
         "tiles": _tiles(summary, steps, words_of(config), evaluation),
         "charts": _charts(steps, summary, read_evaluations(run), words_of(config)),
         "incidents": [_incident(incident) for incident in summary.get("incidents", [])],
-        "notices": _notices(run),
+        "notices": notices(run),
         "samples": evaluation.get("samples") or [],
         "proof": _proof(evaluation),
         "to_be_met": "pair_accuracy" not in evaluation,
@@ -67,28 +64,16 @@ def render(run: RunFolder) -> str:
         "usage": _usage(run, config) if run.artifact.exists() else "",
         "words": words_of(config),
         "table": _table(evaluation),
-        "machine": _machine(run),
+        "machine": machine_rows(run),
         "timeline": [_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
         "config": config_text,
         "version": __version__,
         "folder": str(run.path),
     }
     try:
-        return page_template("report.html").render(_without_secrets(shown, scrubber))
+        return page_template("report.html").render(without_secrets(shown, scrubber))
     except jinja2.UndefinedError as error:  # an entry of a file lacks what it has in every run
         raise ValueError(str(error)) from error
-
-
-def _without_secrets(value: Any, scrubber: Scrubber) -> Any:
-    """The same with every text of it scrubbed, but for markup of ours."""
-    if isinstance(value, Markup) or not isinstance(value, str | dict | list | tuple):
-        return value
-    if isinstance(value, str):
-        return scrubber.secrets(value)
-    if isinstance(value, dict):
-        return {key: _without_secrets(entry, scrubber) for key, entry in value.items()}
-    entries = [_without_secrets(entry, scrubber) for entry in value]
-    return entries if isinstance(value, list) else value._make(entries) if hasattr(value, "_make") else tuple(entries)
 
 
 def _subtitle(config: Config, plan: RunPlan | None) -> str:
@@ -146,7 +131,7 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
         tiles.append((f"{evaluation['pair_accuracy']:.1%}", f"of {counted(evaluation['rows'], f'held-out {noun}')} {right}"))
         tiles.append((f"{evaluation['margin']:.3g}", f"mean margin of those {noun}s"))
     if summary["wall_seconds"]:
-        tiles.append((_duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
+        tiles.append((duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
     if summary["tokens_per_second"] is not None:
         tiles.append(
             (
@@ -157,12 +142,6 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
     tiles.append((f"{summary['peak_bytes'] / 2**30:.2f} GiB", "peak memory"))
     tiles.append((str(summary["attempts"]), "starts of the trainer"))
     return tiles
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _charts(steps: list[Json], summary: Json, evaluations: list[Json], words: TaskWords) -> list[tuple[str, Markup]]:
@@ -178,7 +157,7 @@ def _charts(steps: list[Json], summary: Json, evaluations: list[Json], words: Ta
         ("Speed", f"{words.per_second} per second", [row["tokens"] / row["seconds"] if row["seconds"] else 0.0 for row in steps], True),
         ("Peak memory", "GiB", [row["peak_bytes"] / 2**30 for row in steps], False),
     )
-    charts = [(title, Markup(line_chart(xs, [_float(y) for y in ys], unit, markers, smooth))) for title, unit, ys, smooth in series]
+    charts = [(title, Markup(line_chart(xs, [drawable(y) for y in ys], unit, markers, smooth))) for title, unit, ys, smooth in series]
     return charts[:1] + ([("Held-out loss", _held_out_chart(evaluations, words))] if evaluations else []) + charts[1:]
 
 
@@ -186,23 +165,14 @@ def _held_out_chart(evaluations: list[Json], words: TaskWords) -> Markup:
     """The held-out loss over the evaluations on the way, its best marked."""
     best = best_of(evaluations)
     markers = [Marker(best["step"], "best", f"step {best['step']}: held-out loss {best['loss']:.4f}, the lowest")] if best else []
-    steps, losses = [row["step"] for row in evaluations], [_float(row["loss"]) for row in evaluations]
+    steps, losses = [row["step"] for row in evaluations], [drawable(row["loss"]) for row in evaluations]
     return Markup(line_chart(steps, losses, words.unit, markers))
-
-
-def _float(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def _incident(incident: Json) -> Json:
     back = incident["seconds_to_recover"]
     words = incident["cause"].replace("_", " ") if incident["cause"] != "unknown" else incident["ending"]
     return incident | {"cause_words": words, "back": f"The next step was committed {back:.1f} s later." if back is not None else ""}
-
-
-def _notices(run: RunFolder) -> list[Json]:
-    told = [found for event in run.events() if (found := notice(event))]
-    return [{"title": words[0].upper() + words[1:], "text": facts} for words, facts in told[:_NOTICES_SHOWN]]
 
 
 def _proof(evaluation: Json) -> str:
@@ -281,22 +251,6 @@ def _usage(run: RunFolder, config: Config) -> str:
         f"tokenizer = AutoTokenizer.from_pretrained({source})\n"
         f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({source}), {str(run.adapter)!r})"
     )
-
-
-def _machine(run: RunFolder) -> list[tuple[str, str]]:
-    machine = read_json(run.machine_file) or {}
-    system, torch = machine.get("os") or {}, machine.get("torch") or {}
-    devices = ", ".join(gpu.get("name") or "a GPU" for gpu in training_devices(machine)) or "none"
-    memory = machine.get("memory_bytes")
-    facts = [
-        ("system", f"{system.get('distro')}, kernel {system.get('kernel')}"),
-        ("processor", f"{(machine.get('cpu') or {}).get('name')}, {(machine.get('cpu') or {}).get('threads')} threads"),
-        ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
-        ("GPUs", devices),
-        ("Python", str(machine.get("python"))),
-        ("torch", str(torch.get("version"))),
-    ]
-    return facts + [(name, version) for name, version in (machine.get("packages") or {}).items() if version and name != "torch"]
 
 
 def _timeline_entry(entry: Entry) -> Json:

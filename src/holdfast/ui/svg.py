@@ -34,8 +34,10 @@ class _Scale:
         return self.first + share * (self.last - self.first)
 
 
-def line_chart(xs: Sequence[float], ys: Sequence[float], unit: str, markers: Sequence[Marker] = (), smooth: bool = False) -> str:
-    """A chart of ys over xs (steps). Values that are not finite leave a gap. Empty data gives a sentence instead."""
+def line_chart(
+    xs: Sequence[float], ys: Sequence[float], unit: str, markers: Sequence[Marker] = (), smooth: bool = False, over: str = "steps"
+) -> str:
+    """A chart of ys over xs (of the unit `over`). Values that are not finite leave a gap. Empty data gives a sentence instead."""
     finite = sorted(y for y in ys if math.isfinite(y))
     if not finite:
         return '<p class="quiet">no data yet</p>'
@@ -49,7 +51,7 @@ def line_chart(xs: Sequence[float], ys: Sequence[float], unit: str, markers: Seq
         parts.append(_path(xs, _smoothed(ys), x_scale, y_scale, "line"))
     else:
         parts.append(_path(xs, ys, x_scale, y_scale, "line"))
-    label = escape(f"{unit} over steps, from {_number(ys[0])} to {_number(ys[-1])}")
+    label = escape(f"{unit} over {over}, from {_number(ys[0])} to {_number(ys[-1])}")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 

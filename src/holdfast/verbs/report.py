@@ -9,6 +9,7 @@ from holdfast.core.errors import BLOCKED, DONE, Stop, reading
 from holdfast.core.files import Json
 from holdfast.core.inert import say
 from holdfast.core.run.folder import RunFolder
+from holdfast.ui.command_report import write_command_report
 from holdfast.ui.report import write_report
 
 EXAMPLE = "holdfast report runs/quickstart --out report.html"
@@ -21,11 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    folder = RunFolder(arguments.run_folder.resolve()).existing()
+    folder = RunFolder(arguments.run_folder.resolve())
+    of_command = folder.command_file.exists()
+    if not of_command:
+        folder.existing()
     out = arguments.out.resolve() if arguments.out else folder.path / "report.html"
     try:
         with reading(folder.path):
-            write_report(folder, out)
+            (write_command_report if of_command else write_report)(folder, out)
     except OSError as error:
         raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
     if not arguments.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from holdfast.core.files import Json
 from holdfast.core.run.command import Command, read_command, write_command
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.safe_open import read_small
-from holdfast.mind.resuming import checkpoints_of, known_by, resumes_by
+from holdfast.mind.resuming import checkpoints_of, known_by, resumes_by, training_in
+from holdfast.mind.shell_string import commands_in
 from holdfast.supervisor.command.run_to_end import finished_before, free_name, run_command
 from holdfast.supervisor.command.wishes import Wishes
 from holdfast.supervisor.hold import held
@@ -30,6 +32,8 @@ from holdfast.world.checkpoints.newest import marks
 
 EXAMPLE = "holdfast run --name mine -- python train.py --output_dir out"
 _SCRIPT = re.compile(r"([\w.-]+?)(?:\.py|\.sh)$")
+_GUARDED = re.compile(rb"^\s*(?:from holdfast\.guard import|import holdfast\.guard|from holdfast import guard)\b", re.MULTILINE)
+# a script that makes a Trainer of transformers, or TRL's, a subclass
 _TRAINER = re.compile(rb"^\s*(?:from|import) (?:transformers|trl|unsloth)\b[^\0]*?\w*Trainer\(", re.MULTILINE)
 _LONGEST_SCRIPT = 1 << 20
 
@@ -85,8 +89,11 @@ def _command(arguments: argparse.Namespace) -> Command:
     _refuse_what_cannot_start(words[0])
     _check(arguments)
     card = known_by(words, cards_of("launchers"))
-    here = Path.cwd()
-    named = arguments.checkpoints or checkpoints_of(words, card, _config_in(words, here) if card and card.config_key else {})
+    here, training = Path.cwd(), training_in(words, card)
+    config = _config_in(training.words, here / training.folder) if card and card.config_key else {}
+    named = arguments.checkpoints or checkpoints_of(words, card, config)
+    if named and training.at is not None:  # a shell may have changed the folder when it meets the name
+        named = str(here / named)
     command = Command(
         tuple(words),
         str(here),
@@ -100,7 +107,7 @@ def _command(arguments: argparse.Namespace) -> Command:
         arguments.callback,
     )
     flag = resumes_by(words, card)
-    goes_on = flag is not None and given(words, flag) is not None
+    goes_on = flag is not None and given(training.words, flag) is not None
     if command.place is None or goes_on:  # it goes on from what is there: that is its own
         return command
     return replace(command, there=marks(command.place, card.whole if card else "files"))
@@ -129,7 +136,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise Stop(USAGE, f"--retries {arguments.retries}: below 0", "0 restarts it never")
 
 
-def _config_in(words: list[str], here: Path) -> Json:
+def _config_in(words: Sequence[str], here: Path) -> Json:
     """What the YAML file says that the command names; nothing where there is none, or it cannot be read."""
     for word in words[1:]:
         file = here / word
@@ -150,7 +157,8 @@ def _path(arguments: argparse.Namespace, command: Command) -> Path:
         if "/" in arguments.name or arguments.name in ("", ".", ".."):
             raise Stop(USAGE, f"--name {arguments.name!r} is not a name for a folder", "a folder anywhere: --run DIR")
         return (RUNS / str(arguments.name)).resolve()
-    scripts = [found[1] for word in command.argv if (found := _SCRIPT.search(Path(word).name))]
+    words = [word for one in commands_in(command.argv) for word in one.words]
+    scripts = [found[1] for word in words if (found := _SCRIPT.search(Path(word).name))]
     return free_name(RUNS, scripts[0] if scripts else Path(command.argv[0]).name or "command", command).resolve()
 
 
@@ -174,17 +182,20 @@ def known(command: Command) -> str:
         where = f"checkpoints in {command.checkpoints}"
     elif command.callback:
         where = "where it saves is told by the callback"
-    elif _makes_a_trainer(command):
+    elif _found_in(command, _GUARDED):
+        where = "its state is kept in memory by holdfast.guard"
+    elif _found_in(command, _TRAINER):
         where = "where it saves is not known; it makes a Trainer, so with --callback it goes on from its last step after a death"
     else:
         where = "where it saves is not known: --checkpoints DIR tells"
     return f"{command.launcher or 'a command of no known kind'}; {where}"
 
 
-def _makes_a_trainer(command: Command) -> bool:
-    """Whether a script that the command names makes a Trainer of transformers (or TRL's, a subclass), by its text."""
-    scripts = (Path(command.folder, word) for word in command.argv if word.endswith(".py"))
-    return any(_TRAINER.search(_text_of(script)) for script in scripts)
+def _found_in(command: Command, text: re.Pattern[bytes]) -> bool:
+    """Whether a script that the command names holds a text."""
+    inside = commands_in(command.argv)
+    scripts = (Path(command.folder, one.folder, word) for one in inside for word in one.words if word.endswith(".py"))
+    return any(text.search(_text_of(script)) for script in scripts)
 
 
 def _text_of(script: Path) -> bytes:

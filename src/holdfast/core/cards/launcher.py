@@ -14,6 +14,12 @@ from holdfast.core.cards.failure import Pattern
 
 Strings = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else tuple(value))]
 
+# What starts another program that stands behind it: the program is looked for at every word then.
+_STARTER = re.compile(
+    r"env|sh|bash|dash|zsh|ksh|nohup|nice|ionice|time|timeout|exec|setsid|stdbuf|numactl|taskset|srun|sudo|uv|uvx|poetry|pipenv|pdm|hatch|rye|pixi"
+    r"|conda|mamba|micromamba|[A-Za-z_]\w*=.*"
+)
+
 
 class ArgumentChange(BaseModel):
     """One argument changed: set to `value`, or, where it is given already, multiplied by `factor` (whole numbers, 1 at least)."""
@@ -52,7 +58,8 @@ class LauncherCard(Card):
         """Whether a command, as one line or as words, is started this way."""
         words = shlex.split(evidence) if isinstance(evidence, str) else list(evidence)
         line = " ".join(words)
-        if not self.program.search(line) or (self.unless is not None and self.unless.search(line)):
+        starts = range(len(words)) if words and _STARTER.fullmatch(words[0].rpartition("/")[2]) else (0,)
+        if not any(self.program.search(" ".join(words[at:])) for at in starts) or (self.unless is not None and self.unless.search(line)):
             return False
         return not self.needs or any(given(words, name) is not None for name in self.needs)
 
@@ -81,6 +88,12 @@ def place_of(words: Sequence[str], flag: str) -> tuple[int, int, str] | None:
         if dashed:
             return at, 1, ""
     return None
+
+
+def given_with_dashes(words: Sequence[str], flag: str) -> bool:
+    """Whether a command gives a flag with dashes within its name: --output-dir for --output_dir."""
+    found = place_of(words, flag)
+    return found is not None and "-" in words[found[0]].partition("=")[0][2:]
 
 
 def given(words: Sequence[str], flag: str) -> str | None:

@@ -20,6 +20,7 @@ from holdfast.mind.fitting import elsewhere, fitted
 from holdfast.supervisor.command.signs import Seen
 from holdfast.supervisor.command.supervise import CommandView, Outcome, supervise_command
 from holdfast.supervisor.command.wishes import Wishes
+from holdfast.ui.command_report import write_command_report
 from holdfast.ui.echo import Echo
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
@@ -76,28 +77,50 @@ def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Term
         if outcome.doubt:
             run.event("checkpoint_doubted", reason=outcome.doubt)
         (terminal.tell if outcome.doubt else terminal.say)(_well(summary, outcome.doubt))
+        _report(run, terminal)
         return DONE, summary
     if move.kind == "stopped":
         run.event("interrupted", step=summary["steps"])
         at = f"after step {summary['steps']}" if summary["steps"] else "before any step was seen"
         terminal.tell(f"stopped {at}; rerun the same command to resume")
+        _report(run, terminal)
         return INTERRUPTED, summary
     run.event("gave_up", step=summary["steps"], reason=move.reason)
     if outcome.ending is not None and outcome.ending.kind == "refused":
+        _report(run, terminal)
         raise Stop(BLOCKED, move.reason, "fix that, then rerun the same command", summary)
     post_mortem = _post_mortem(run, command, outcome, summary)
     write_bytes(run.path / "post-mortem.md", "\n".join(post_mortem).encode() + b"\n")
+    _report(run, terminal)
     raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in post_mortem[2:])]), "", summary)
+
+
+def _report(run: RunFolder, terminal: Terminal) -> None:
+    """Write the page of the run and say where it is; a run is no worse for a disk that has no room for it."""
+    page = run.path / "report.html"
+    try:
+        write_command_report(run, page)
+    except OSError as error:
+        terminal.tell(f"the report could not be written ({error.strerror}); holdfast report {shown(run.path)} makes it later")
+    else:
+        terminal.say(f"report: {shown(page)}")
 
 
 def _well(summary: Json, doubt: str) -> str:
     """The last word on a command that ended well, with what is not known of it."""
+    short = summary["steps"] and summary["total_steps"] and summary["steps"] < summary["total_steps"]
     steps = f"{summary['steps']:,} steps" if summary["steps"] else "no progress was seen, so whether it did its work is not known"
+    if short:  # it may have stopped early, or a pipe hid its exit code
+        steps = f"{summary['steps']:,} of the {summary['total_steps']:,} steps it spoke of"
     again = f", {summary['steps_computed_twice']} computed twice" if summary["steps_computed_twice"] else ""
+    if summary["steps_dropped"]:
+        again += f", {summary['steps_dropped']} without an update (their gradients were not finite)"
     attempts = f"{summary['attempts']} attempts" if summary["attempts"] > 1 else "1 attempt"
     share = f", {summary['goodput']:.0%} of the time in steps that count" if summary["goodput"] is not None else ""
     told = f"{steps}{again}, {attempts}{share}"
-    return f"ended with exit code 0, but its newest checkpoint is not whole: {doubt} ({told})" if doubt else f"ended well: {told}"
+    if doubt:
+        return f"ended with exit code 0, but its newest checkpoint is not whole: {doubt} ({told})"
+    return f"ended with exit code 0 after {told}" if short else f"ended well: {told}"
 
 
 def _write_summary(run: RunFolder, command: Command, status: str, reason: str, code: int | None, doubt: str) -> Json:

@@ -74,7 +74,8 @@ def supervise_command(run: RunFolder, command: Command, view: CommandView) -> Ou
         supervisor.record(wreck, diagnosis, move)
         if move.kind != "again":
             return Outcome(move, ending, wreck, diagnosis, supervisor.states.doubt() if move.kind == "done" else "")
-        view.tell(f"attempt {attempt.number}: {move.reason}")
+        silent = f": {ending.facts['reason']}" if ending.kind == "hang" and "reason" in ending.facts else ""
+        view.tell(f"attempt {attempt.number}: {move.reason}{silent}")
         pause_s = move.pause_s
 
 
@@ -140,7 +141,7 @@ class CommandSupervisor:
         if there and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
             begins = "started from its beginning" if self.command.unknown_option else "started again"
             return f"{begins}; {there.name} is there, and the command takes no option to go on from it (a Trainer does with --callback)"
-        if not there and not self.command.callback and self.command.checkpoints is None:
+        if name == "the beginning" and not self.command.callback and self.command.checkpoints is None:
             return f"going on from {name}: where it saves is not known (--checkpoints DIR tells, for a Trainer --callback)"
         return f"going on from {name}"
 
@@ -193,7 +194,10 @@ class CommandSupervisor:
             reason = str(account.get("reason", ""))
             return wreck, replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
         with (attempt.folder / "output.log").open("rb") as stream:
-            return wreck, diagnose_wreck(wreck, cards_of("failures"), read_log(stream))
+            found = diagnose_wreck(wreck, cards_of("failures"), read_log(stream))
+        if (full := self._full_disk(wreck)) and ending.kind in ("error", "killed"):
+            return wreck, Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
+        return wreck, found
 
     def decide(self, attempt: Attempt, wreck: Wreck, diagnosis: Diagnosis) -> NextTry:
         """What follows; a state that is in the callback's memory is made a checkpoint first."""

@@ -19,7 +19,7 @@ from holdfast.core.cards.launcher import LauncherCard, given, with_argument
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.files import Json, last_line, read_json, sha256
 from holdfast.core.safe_open import open_log
-from holdfast.mind.resuming import known_by
+from holdfast.mind.resuming import known_by, training_in
 from holdfast.world.checkpoints.newest import candidates
 from holdfast.world.child import module_command
 from holdfast.world.tree import below
@@ -112,10 +112,11 @@ def _run(
 ) -> Json:
     """`holdfast run` of the command into a folder of its own: its summary, the hash of its weights, how many blows were struck."""
     place.mkdir(parents=True)
-    flag = next((name for name in card.checkpoints if given(words, name) is not None), None) if card is not None else None
+    training = training_in(words, card)
+    flag = next((name for name in card.checkpoints if given(training.words, name) is not None), None) if card is not None else None
     out = place / "out"
     if flag is not None and card is not None:
-        words = with_argument(words, flag, str(out), card.style)
+        words = training.around(with_argument(training.words, flag, str(out), card.style))
     command = module_command("holdfast", "run", "--run", place / "run", "--json", "--hang-s", _HANG_S, *options, "--", *words)
     with open_log(place.with_suffix(".log"), anew=True) as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)

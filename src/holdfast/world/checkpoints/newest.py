@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.files import read_json
+from holdfast.core.files import read_python_json
 from holdfast.world.checkpoints.proof import prove
 from holdfast.world.checkpoints.tensors import NotWhole
 
@@ -106,7 +106,7 @@ def newest_state(place: Path, since: float) -> tuple[int, int | None] | None:
 @functools.lru_cache(maxsize=8)
 def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | None:
     """(last step,) as a trainer_state.json tells it, None where it tells nothing. It holds the whole course of losses: read once."""
-    state = read_json(file)
+    state = read_python_json(file)
     if state is None:
         return None
     most = state.get("max_steps")

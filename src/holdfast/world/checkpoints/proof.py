@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.core.files import read_json
+from holdfast.core.files import read_json, read_python_json
 from holdfast.core.safe_open import read_small
 from holdfast.world.checkpoints.archives import prove_archive
 from holdfast.world.checkpoints.tensors import NotWhole, prove_tensors
@@ -49,7 +49,7 @@ def _prove_file(file: Path) -> None:
 
 
 def _prove_trainer(place: Path, elder: Path | None) -> None:
-    state, step = read_json(place / "trainer_state.json"), int(place.name.rpartition("-")[2])
+    state, step = read_python_json(place / "trainer_state.json"), int(place.name.rpartition("-")[2])
     if state is None:
         there = "is damaged: it holds no JSON object" if (place / "trainer_state.json").exists() else "is missing"
         raise NotWhole(f"trainer_state.json {there}")
