@@ -148,6 +148,18 @@ def test_weights_that_its_elder_has_must_not_be_missing(tmp_path: Path) -> None:
     assert found.path == elder and found.aside[0][1] == "it holds no weights, which checkpoint-10 does"
 
 
+def test_a_folder_of_any_program_holds_what_its_elder_of_that_name_holds(tmp_path: Path) -> None:
+    """A save that was cut off before its first tensors leaves nothing that is torn."""
+    elder, newer = checkpoint(tmp_path, 10), checkpoint(tmp_path, 15)
+    prove(newer, "files", elder)
+    (newer / "rng_state.pth").rename(newer / "rng_state_0.pth")
+    with pytest.raises(NotWhole, match=r"rng_state\.pth is missing, which checkpoint-10 has"):
+        prove(newer, "files", elder)
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best/README.md").touch()
+    prove(tmp_path / "best", "files", elder)
+
+
 def test_names_of_an_earlier_time_are_kept_when_another_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "set-aside-checkpoint-10").mkdir()
     cut(checkpoint(tmp_path) / "optimizer.pt", 5)

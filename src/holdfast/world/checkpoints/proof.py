@@ -30,6 +30,8 @@ def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
         return
     if whole == "trainer":
         _prove_trainer(place, elder)
+    elif missing := sorted(_kinds(elder) - _kinds(place)) if elder is not None and _alike(elder, place) else []:
+        raise NotWhole(f"{missing[0]} is missing, which {elder.name} has")
     files = [file for file in sorted(place.rglob("*")) if file.is_file()]
     if not files:
         raise NotWhole("it is empty")
@@ -37,6 +39,20 @@ def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
         _prove_shards(index)
     for file in files:
         _prove_file(file)
+
+
+def _alike(elder: Path, place: Path) -> bool:
+    return elder.is_dir() and _numberless(elder.name) == _numberless(place.name)
+
+
+def _kinds(place: Path) -> set[str]:
+    """The files of tensors that a folder holds, and a Trainer's last one, by names without their numbers."""
+    files = (file for file in place.rglob("*") if file.suffix in (".safetensors", *_ARCHIVES) or file.name == "trainer_state.json")
+    return {_numberless(str(file.relative_to(place))) for file in files}
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"\d+", "N", name)
 
 
 def _prove_file(file: Path) -> None:
