@@ -35,6 +35,11 @@ def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
     assert diagnose_wreck(wreck(kernel_messages=(KILLED.replace("4711", "12"),)), cards).cause == "unknown", "another process"
     assert diagnose_wreck(wreck(oom_kills=1), cards).cause == "host_out_of_memory"
     assert diagnose_wreck(wreck(oom_kills=0), cards).cause == "unknown"
+    told = wreck(
+        1, ending=Ending("error", 1), lines=("E1124 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 8354) of binary: python",)
+    )
+    assert diagnose_wreck(replace(told, oom_kills=0), cards).cause == "unknown", "by a launcher's word"
+    assert diagnose_wreck(replace(told, oom_kills=1), cards).cause == "host_out_of_memory"
 
 
 def test_a_reset_of_the_card_that_only_the_kernel_told_is_the_cause() -> None:

@@ -47,6 +47,7 @@ _SIGNS = re.compile(  # of a failure, in a log that is nothing but a piece of on
 _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")  # what a program calls itself no error
 _CRASH = re.compile(r"^reading: killed by SIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|^Fatal Python error: ")
+_SIGKILL_ALONE = ("host-oom-sigkill",)  # the card that is led by nothing but the signal
 ECHO_BESIDE_ROOT = 0.2
 MERE_WARNING = 0.25  # a line that calls itself a warning, in a program that crashed
 LATER = 0.75  # an error after the first one
@@ -121,6 +122,8 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
     if found.cause == "disk_full" and wreck.disk_free_bytes is not None:
         room = Clue(None, f"the disk of the run folder has {wreck.disk_free_bytes / 1e9:.1f} GB free, so it is another one")
         found = replace(found, confidence=round(found.confidence * AGAINST_MEASURED, 3), clues=(*found.clues[: CLUES - 1], room))
+    if found.cards == _SIGKILL_ALONE and wreck.oom_kills == 0 and (available is None or available >= _LOW_MEMORY_BYTES):
+        return Diagnosis.plain("unknown", 0.0, *found.words())  # a launcher tells of it, and the kernel has ended nobody for memory
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
 
 
