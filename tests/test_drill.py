@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import ROOT, holdfast
+from conftest import ROOT, holdfast, start, wait_until
 from holdfast.core.config.faults import FaultFile
+from holdfast.core.files import read_json
+from holdfast.core.identity import alive
 from holdfast.mind.rehearsals import MISLEADING, Rehearsal, of_faults, quick, rehearsals
 from holdfast.supervisor.drill.training import judged
 
@@ -88,6 +91,18 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, options: list[str], says
 def test_a_command_that_fails_undisturbed_is_told(tmp_path: Path) -> None:
     done = holdfast("drill", "--", "false", cwd=tmp_path)
     assert done.returncode == 1 and "undisturbed, the command did not end well" in done.stderr
+
+
+def test_an_interrupted_drill_leaves_what_it_knows_and_no_process(tmp_path: Path) -> None:
+    words = [sys.executable, str(TRAINER), "--output_dir", "out", "--max_steps", "4", "--step_s", "0.3"]
+    child = start("drill", "--run", tmp_path / "drill", "--", *words, cwd=tmp_path)
+    began = tmp_path / "drill/01-killed-in-the-middle/run/attempts/001/rank0.json"
+    wait_until(lambda: (read_json(began) or {}).get("identity") is not None, 60)
+    identity = (read_json(began) or {})["identity"]
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
+    assert child.returncode == 130 and not alive(identity)
+    assert json.loads((tmp_path / "drill/drill.json").read_text()) == {"faults": []}
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from holdfast.core.parser import Parser
 from holdfast.mind.rehearsals import of_faults, quick, rehearsals
 from holdfast.supervisor.drill.command import ROUGH, rehearse_command
 from holdfast.supervisor.drill.training import of_config, own_config, rehearse
+from holdfast.supervisor.signals import StopSignals
 from holdfast.ui.drillpage import line, page
 from holdfast.ui.terminal import Terminal
 from holdfast.ui.words import shown
@@ -48,16 +49,27 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = _folder(arguments.run)
     began = time.monotonic()
     until = float("inf") if arguments.full or arguments.faults else began + _QUICK_S
-    rows = list(_rows(arguments, words, folder, until, terminal))
+    rows: list[Json] = []
+    signals = StopSignals()  # SIGTERM ends the rehearsal that runs, as Ctrl-C does
+    signals.standing = f"what was rehearsed is in {shown(folder)}"
+    try:
+        rows.extend(_rows(arguments, words, folder, until, terminal))
+    except KeyboardInterrupt:
+        _write(folder, rows, f"interrupted after {len(rows)} rehearsals")
+        raise
     bad = [row for row in rows if not row["survived"] or row["identical"] is False]
     survived = sum(row["survived"] for row in rows)
     told = f"{survived} of {len(rows)} survived in {time.monotonic() - began:.0f} s"
     if bad:
         told += f"; not survived, or with another result: {', '.join(row['name'] for row in bad)}"
-    write_json(folder / "drill.json", {"faults": rows})
-    write_bytes(folder / "drill.html", page(rows, told).encode())
+    _write(folder, rows, told)
     terminal.say(f"{told}\nthe page: {shown(folder / 'drill.html')}")
     return (BLOCKED if bad else DONE), {"faults": rows, "survived": survived, "folder": str(folder)}
+
+
+def _write(folder: Path, rows: list[Json], told: str) -> None:
+    write_json(folder / "drill.json", {"faults": rows})
+    write_bytes(folder / "drill.html", page(rows, told).encode())
 
 
 def _rows(arguments: argparse.Namespace, words: list[str], folder: Path, until: float, terminal: Terminal) -> Iterator[Json]:
