@@ -30,7 +30,7 @@ def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
         return
     if whole == "trainer":
         _prove_trainer(place, elder)
-    elif missing := sorted(_kinds(elder) - _kinds(place)) if elder is not None and _alike(elder, place) else []:
+    elif elder is not None and _alike(elder, place) and (missing := sorted(_kinds(elder) - _kinds(place))):
         raise NotWhole(f"{missing[0]} is missing, which {elder.name} has")
     files = [file for file in sorted(place.rglob("*")) if file.is_file()]
     if not files:
