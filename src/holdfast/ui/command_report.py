@@ -102,7 +102,7 @@ def _tiles(summary: Json) -> list[tuple[str, str]]:
     if summary["wall_seconds"]:
         share = f", {summary['goodput']:.0%} of it in steps that count" if summary["goodput"] is not None else ""
         tiles.append((duration(summary["wall_seconds"]), f"in all{share}"))
-    tiles.append((str(summary["attempts"]), "starts of the command"))
+    tiles.append((str(summary["attempts"]), "start of the command" if summary["attempts"] == 1 else "starts of the command"))
     if summary["steps_computed_twice"] is not None:
         tiles.append((str(summary["steps_computed_twice"]), "steps computed twice"))
     if summary["steps_dropped"] is not None:
