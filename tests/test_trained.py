@@ -134,6 +134,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"type": "layers", "layers": ["attn_x"]}, "no weight of the model has such a name"),
     ({"targets": ["q_porj"]}, "q_porj"),
     ({"modules_to_save": ["lm_haed"]}, "lm_haed"),
+    ({"modules_to_save": ["embed_tokens"], "trainable_token_indices": [3]}, "embed_tokens, of which trainable_token_indices trains some"),
 ]
 
 

@@ -76,6 +76,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
     wanted = _peft_config(adapter, model, steps)
+    _refuse_tokens_twice(model, adapter)
     _refuse_unknown_parameters(model, adapter)
     if adapter.trainable_token_indices:
         wanted.trainable_token_indices = token_numbers(config, model)
@@ -105,12 +106,21 @@ def _refuse_unknown_parameters(model: nn.Module, adapter: Adapter) -> None:
         raise Refusal("launch_misconfigured", text, f"its stacked weights: {', '.join(stacked)[:_SHORT] or 'none'}")
 
 
+def _refuse_tokens_twice(model: Any, adapter: Adapter) -> None:
+    """Raise Refusal where single embeddings are to be trained and all of them, too: PEFT takes one of the two."""
+    table = model.get_input_embeddings()
+    name = next(name for name, module in model.named_modules() if module is table)
+    if adapter.trainable_token_indices and any(f".{name}".endswith(f".{one}") for one in adapter.modules_to_save):
+        text = f"adapter.modules_to_save names {name.rpartition('.')[2]}, of which trainable_token_indices trains some rows"
+        raise Refusal("launch_misconfigured", text, "leave trainable_token_indices out: modules_to_save trains every token's embedding")
+
+
 def _refuse_unsaved(model: nn.Module, adapter: Adapter) -> None:
     """Raise Refusal for names in modules_to_save that are no module: PEFT passes them over without a word."""
     names = {name for name, _ in model.named_modules()}
     missing = [one for one in adapter.modules_to_save if not any(name.endswith(f"{one}.modules_to_save") for name in names)]
     if missing:
-        ends = sorted({name.rpartition(".")[2] for name in names if "lora" not in name and not name.rpartition(".")[2].isdigit()})
+        ends = sorted({name.rpartition(".")[2] for name in names if name and "lora" not in name and not name.rpartition(".")[2].isdigit()})
         text = f"adapter.modules_to_save names {', '.join(missing)}, and this model has no module of that name"
         raise Refusal("launch_misconfigured", text, f"its modules: {', '.join(ends)[:_SHORT]}")
 
