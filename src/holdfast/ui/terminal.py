@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from holdfast.core.config.config import Config
-from holdfast.core.files import Json, Tail, last_line, read_json
+from holdfast.core.files import Json, Tail, last_line
 from holdfast.core.inert import inert
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import newest_settings, read_timeline
@@ -30,7 +30,8 @@ from holdfast.core.units import counted, span
 from holdfast.mind.duration import remaining
 from holdfast.ui.notices import notice, turn
 from holdfast.ui.progress_line import Shown, live_line
-from holdfast.ui.words import artifact_origin, change_of_loss, early_end, evaluated, held_out_on, unhealthy, what_is_trained, words_of
+from holdfast.ui.summary_lines import summary_lines
+from holdfast.ui.words import evaluated, what_is_trained, words_of
 from holdfast.world.process import Attempt
 
 _LOOK_EVERY_S = 0.2
@@ -256,51 +257,10 @@ class Terminal:
     def summary(self, summary: Json, run: RunFolder) -> None:
         """The end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
         if not self.console.is_terminal:
-            for name, value in _facts(summary, run):
+            for name, value in summary_lines(summary, run):
                 self._print(escape(inert(f"{name:<14} {value}")))
             return
         table = Table(show_header=False, box=None, pad_edge=False)
-        for name, value in _facts(summary, run):
+        for name, value in summary_lines(summary, run):
             table.add_row(name, escape(inert(value)))
         self._print(table)
-
-
-def _facts(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
-    loss = summary["loss"]
-    wrong = unhealthy(summary)
-    status = summary["status"] + (", but not healthy" if wrong else "")
-    facts = [
-        ("status", status),
-        *(("", says) for says in wrong),
-        ("steps", f"{summary['steps']:,} ({counted(summary['samples_seen'], 'sample')})"),
-    ]
-    if loss["first"] is not None:
-        facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
-    if early := early_end(summary):
-        facts.append(("ended early", early.removeprefix("ended early ")))
-    words = words_of(run.config())
-    if summary.get("says"):
-        facts.append(("held out", summary["says"]))
-    elif loss["eval_base"] is not None:
-        change = change_of_loss(loss)
-        on = held_out_on(read_json(run.evaluation_file) or {})
-        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}{on}"))
-        if not loss["eval_tuned"] < loss["eval_base"]:
-            facts.append(("", "on held-out rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
-    if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
-        rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
-        facts.append(
-            ("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} {words.per_second}/s there")
-        )
-    for incident in summary["incidents"][:6]:
-        recovered = incident["seconds_to_recover"]
-        back = f"; the next step was done {recovered:.1f} s later" if recovered is not None else ""
-        facts.append(("incident", f"step {incident['step']}: {incident['evidence']}{back}"))
-    if len(summary["incidents"]) > 6:
-        facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
-    if summary["artifact_sha256"]:
-        kind = "adapter" if summary["adapter_sha256"] else words.artifact if words.artifact != "adapter" else "model"
-        origin = artifact_origin(summary)
-        facts.append((kind, f"{run.path / kind}  ({f'{origin}; ' if origin else ''}sha256 {summary['artifact_sha256'][:16]})"))
-    facts.append(("report", str(run.path / "report.html")))
-    return facts
