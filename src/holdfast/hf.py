@@ -59,6 +59,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.account, self.gate = Account(), Gate(drops)
         self.snapshots: Snapshots | None = None
         self.rows: Rows | None = None
+        self.beyond = False
         self.stopping = False
         self.loss: float | None = None
 
@@ -146,6 +147,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.beyond = 0 < state.max_steps <= state.global_step  # a Trainer that goes on from its last step computes one more
         if self.rows is not None:
             self._note(self.rows.begin, int(state.global_step) + 1)
 
@@ -158,6 +160,9 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        if model is not None and self.gates and self.beyond:
+            model.zero_grad(set_to_none=True)  # the optimizer moves nothing
+            return
         if model is None or not self.gates or self.gate.passes(model.parameters()):
             return
         step, row = int(state.global_step) + 1, self.gate.in_a_row
@@ -172,6 +177,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        if self.beyond and self.gates:
+            state.global_step = int(state.max_steps)
         if self.rows is not None:
             self._note(self.rows.end, int(state.global_step))
         self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
