@@ -1,6 +1,6 @@
-"""`python interpreted_lora.py CASE`: the LoRA kernels, interpreted on the CPU, against torch's own operations. Run by test_fused.py.
+"""`python interpreted_lora.py CASE`: the kernels of LoRA layers and of the loss, interpreted on the CPU, against torch's operations.
 
-Run with TRITON_INTERPRET=1. Triton's interpreter keeps bf16 as whole numbers and multiplies them as such: put right here.
+Run by test_fused.py with TRITON_INTERPRET=1. Triton's interpreter keeps bf16 as whole numbers and multiplies them as such: put right here.
 """
 
 from __future__ import annotations
@@ -101,6 +101,31 @@ def masks(_: str) -> None:
                 )
 
 
+def loss(name: str) -> None:
+    """Losses, hits and gradients of rows shorter and longer than a block, scaled or not, against torch's; what is no number stays none."""
+    kind = KINDS[name]
+    for rows, columns, scale in ((1, 2, 1.0), (3, 100, 0.25), (2, 4096, 1.0), (3, 9000, 4.0)):
+        torch.manual_seed(0)
+        logits, labels = (3 * torch.randn(rows, columns)).to(kind), torch.randint(columns, (rows,))
+        labels[0] = logits[0].argmax()
+        wide = logits.float().clone().requires_grad_()
+        wanted = torch.nn.functional.cross_entropy(wide * scale, labels, reduction="none")
+        wanted.sum().backward()
+        assert wide.grad is not None
+        for slopes in (False, True):
+            losses, right, before = torch.empty(rows), torch.empty(rows, dtype=torch.bool), logits.clone()
+            ops.slopes(logits, labels, losses, right, scale, slopes)
+            torch.testing.assert_close(losses, wanted.detach(), rtol=1e-5, atol=1e-5)
+            assert torch.equal(right, wide.detach()[range(rows), labels] == wide.detach().amax(1))
+            assert slopes or torch.equal(logits, before)
+        torch.testing.assert_close(logits.float(), wide.grad, rtol=1e-2 if kind == torch.bfloat16 else 1e-4, atol=1e-6)
+    for broken in (float("nan"), float("inf")):
+        logits = torch.zeros(1, 50, dtype=kind)
+        logits[0, 7] = broken
+        ops.slopes(logits, torch.zeros(1, dtype=torch.long), losses := torch.zeros(1), torch.zeros(1, dtype=torch.bool), 1.0, True)
+        assert losses.isnan().all(), "the gate has to hear of it"
+
+
 def model(name: str) -> None:
     """Loss and gradients of an architecture, in fp32 and mixed, with dropout and without, layers computed again or not."""
     config, rows = ARCHITECTURES[name](), list(range(len(LENGTHS)))
@@ -110,6 +135,7 @@ def model(name: str) -> None:
             wanted = gradients(plain, plain.batches(rows, 64))
             task = task_of(config, dropout=dropout, mixed=mixed)
             task.fused = Fused(task.model, task.context, mixed)
+            task.losses.head.fused = True
             for layers in (0, 2):
                 task.adopt({"checkpointed_layers": layers})
                 found = gradients(task, task.batches(rows, 64))
@@ -125,4 +151,4 @@ def model(name: str) -> None:
 if __name__ == "__main__":
     multiply_halves()
     case, _, argument = sys.argv[1].partition("-")
-    {"products": products, "masks": masks, "model": model}[case](argument)
+    {"products": products, "masks": masks, "loss": loss, "model": model}[case](argument)

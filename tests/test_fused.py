@@ -1,4 +1,5 @@
 """Fused LoRA layers give what each layer alone gives, hold nothing after a failure, and are left out, with the reason, where unproven.
+So is the loss whose kernel turns logits into their gradient.
 
 The kernels themselves run here through Triton's interpreter (interpreted_lora.py), where Triton is installed; without it, stand-ins that
 take and fill the same memory.
@@ -91,14 +92,31 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, stand_ins())
 
 
-def install(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
-    monkeypatch.setitem(sys.modules, "holdfast.trainer.model.kernels.lora", made)
-    monkeypatch.setattr(kernels, "lora", made, raising=False)
+def of_loss(change: Change = lambda values: values) -> Any:
+    """The loss's kernel by torch's operations; `change`: of the gradient it leaves."""
+
+    def slopes(k: types.SimpleNamespace) -> None:
+        logits = k.logits.float() * k.scale
+        picked = logits.gather(1, k.labels[:, None])[:, 0]
+        k.losses.copy_(logits.logsumexp(1) - picked)
+        k.right.copy_(picked == logits.amax(1))
+        if k.GRAD:
+            hot = torch.nn.functional.one_hot(k.labels, logits.shape[1])
+            k.logits.copy_(change(logits.softmax(1) - hot) * k.scale)
+
+    return types.SimpleNamespace(slopes=Launched("logits labels losses right columns scale", slopes))
+
+
+def install(monkeypatch: pytest.MonkeyPatch, made: Any, loss: Any = None) -> None:
+    for name, module in (("lora", made), ("loss", loss or of_loss())):
+        monkeypatch.setitem(sys.modules, f"holdfast.trainer.model.kernels.{name}", module)
+        monkeypatch.setattr(kernels, name, module, raising=False)
 
 
 def fused_task(name: str, dropout: float = 0.2, mixed: bool = False) -> Any:
     task = task_of(ARCHITECTURES[name](), dropout=dropout, mixed=mixed)
     task.fused = Fused(task.model, task.context, mixed)
+    task.losses.head.fused = True
     return task
 
 
@@ -207,7 +225,51 @@ def test_kernels_that_compute_something_else_are_left_out(monkeypatch: pytest.Mo
     install(monkeypatch, stand_ins(**broken))
     changes, reason = fused_differ(fused_task("llama"))
     assert changes == {"fused": False}
-    assert "the fused LoRA layers are left out" in reason and says in reason
+    assert "the kernels of LoRA layers and loss are left out" in reason and says in reason
+
+
+@pytest.mark.parametrize(("factor", "says"), [(1.05, "differ by 5.0e-02 of their norm"), (float("nan"), "differ by nan of their norm")])
+def test_a_loss_that_computes_something_else_is_left_out(monkeypatch: pytest.MonkeyPatch, factor: float, says: str) -> None:
+    install(monkeypatch, stand_ins(), of_loss(lambda values: values * factor))
+    changes, reason = fused_differ(fused_task("llama"))
+    assert changes == {"fused": False} and says in reason
+
+
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.parametrize(("name", "asked"), [("llama", True), ("gemma2", False), ("granite", True)], ids=["plain", "capped", "scaled"])
+def test_the_kernel_is_asked_for_the_losses_it_knows(monkeypatch: pytest.MonkeyPatch, name: str, asked: bool) -> None:
+    task = fused_task(name)
+    head = task.losses.head
+    asked_of = []
+
+    def slopes(logits: Tensor, *given: Any) -> None:
+        asked_of.append(logits.shape)
+        torch.ops.holdfast.slopes(logits, *given)
+
+    monkeypatch.setattr(kernels.ops, "slopes", slopes)
+    hidden = torch.randn(9, head.layer.in_features, requires_grad=True)
+    labels = torch.randint(head.layer.out_features, (9,))
+    found = []
+    for fused in (True, False):
+        head.fused = fused
+        losses, right = head.losses(hidden, labels)
+        found.append([losses.detach(), right, torch.autograd.grad((losses * torch.arange(9)).sum(), hidden)[0]])
+    assert bool(asked_of) == asked
+    torch.testing.assert_close(*found)
+    with torch.no_grad():
+        torch.testing.assert_close(head.losses(hidden, labels)[0], found[0][0])
+
+
+@pytest.mark.usefixtures("_stand_ins")
+def test_losses_in_chunks_are_those_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = fused_task("llama").losses.head
+    hidden, labels = torch.randn(10, head.layer.in_features, requires_grad=True), torch.randint(head.layer.out_features, (10,))
+    found = []
+    for rows in (10, 3):
+        monkeypatch.setattr("holdfast.trainer.model.head._BYTES_AT_ONCE", 4 * rows * head.layer.out_features)
+        losses, _ = head.losses(hidden, labels)
+        found.append([losses.detach(), torch.autograd.grad(losses.sum(), hidden)[0]])
+    torch.testing.assert_close(*found)
 
 
 def test_outputs_that_are_given_to_the_wrong_layers_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,9 +303,9 @@ def test_a_gpu_with_triton_begins_with_them() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        *("masks", "products-bf16", "model-qwen2"),
+        *("masks", "products-bf16", "loss-bf16", "model-qwen2"),
         *(
-            pytest.param(case, marks=pytest.mark.long) for case in ("products-fp32", "model-gemma3", "model-gpt2")
+            pytest.param(case, marks=pytest.mark.long) for case in ("products-fp32", "loss-fp32", "model-gemma3", "model-gpt2")
         ),  # to a minute of CPU each
     ],
 )

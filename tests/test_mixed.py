@@ -51,6 +51,18 @@ def test_no_gradient_depends_on_what_lay_in_the_memory_before(monkeypatch: pytes
     assert [name for name, grad in grads.items() if not grad.isfinite().all()] == []
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_rank_that_is_no_multiple_of_eight_is_filled_up_with_zeros_on_a_card(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
+    rows, config = list(range(len(LENGTHS))), ARCHITECTURES["llama"]()
+    wanted = gradients(bare := task_of(config, dropout=dropout, mixed=True), bare.batches(rows, 64))
+    monkeypatch.setattr(mixed, "on_card", lambda _: True)
+    task = task_of(config, dropout=dropout, mixed=True)
+    weight = task.base.model.layers[0].mlp.up_proj.base_layer.weight
+    assert weight.stride(0) == 32 + 8 and task.artifact[next(iter(task.artifact))].shape[0] == 4
+    found = gradients(task, task.batches(rows, 64))
+    assert found[0] == pytest.approx(wanted[0], rel=1e-3) and apart(found[1], wanted[1]) < 1e-3
+
+
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "gpt2"])
 def test_matrices_are_bf16_and_all_else_is_fp32(name: str) -> None:

@@ -33,6 +33,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("--only", nargs="*", default=[], help="cases whose names hold one of these texts")
     arguments.add_argument("--tokens", type=int, default=8192, help="of the step, in samples of 256")
+    arguments.add_argument("--liger", action="store_true", help="with Liger's kernels, from the installed liger-kernel")
     arguments.add_argument("--operations", action="store_true", help="what launches most and what takes longest in each case")
     arguments.add_argument("--json", type=Path, help="write all that was counted there")
     asked = arguments.parse_args()
@@ -44,7 +45,7 @@ def main() -> None:
         if asked.only and not any(text in name for text in asked.only):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            traced = trace(folder=Path(folder), tokens=asked.tokens, **case)
+            traced = trace(folder=Path(folder), tokens=asked.tokens, liger=asked.liger, **case)
         counted[name] = facts(traced)
         print(_row(name, counted[name]), flush=True)
         if asked.operations:

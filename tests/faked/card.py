@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 from simulated.card import library
@@ -23,7 +25,9 @@ sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # it wou
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.current_device = lambda: 0
+torch.cuda.device = lambda device: nullcontext()
 torch.cuda.get_device_capability = lambda device=None: (9, 0)
+torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(multi_processor_count=132)
 torch.cuda.is_bf16_supported = lambda including_emulation=True: True
 torch.cuda.amp.common.amp_definitely_not_available = lambda: False
 torch.cuda.manual_seed_all = lambda seed: None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import faked.card  # noqa: F401  (before torch)
@@ -76,11 +78,13 @@ class Watch(TorchDispatchMode):
     def __enter__(self) -> Watch:
         self._tolist = FakeTensor.tolist
         FakeTensor.tolist = lambda tensor: self._read(tensor)
+        self._own_run = _launched_by_triton(lambda kernel, *given, **named: self._count_kernel(kernel, given))
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         FakeTensor.tolist = self._tolist
+        _launched_by_triton(self._own_run)
         super().__exit__(*error)
 
     def forget(self) -> None:
@@ -128,6 +132,15 @@ class Watch(TorchDispatchMode):
         part = "head" if any(side > _VOCABULARY for tensor in (*given, *made) for side in tensor.shape) else "layers"
         self.seconds[part, "products" if operations else name] += max(moved / BYTES_PER_S, operations / OPERATIONS_PER_S)
 
+    def _count_kernel(self, kernel: Any, given: tuple[Any, ...]) -> None:
+        """A kernel of Triton's: one launch that reads or writes each tensor it is given, or both where its source says so."""
+        name = kernel.__name__
+        self.launches[name] += 1
+        twice = _in_place(kernel.src)
+        for argument, tensor in zip(kernel.arg_names, given, strict=False):
+            if isinstance(tensor, Tensor):
+                self.seconds["layers", name] += (1 + (argument in twice)) * _size(tensor) / BYTES_PER_S
+
     def _read(self, tensor: Tensor) -> Any:
         assert tensor.dim() == 1
         self.waits[f"tolist {_place()}"] += tensor.is_cuda
@@ -146,6 +159,22 @@ class Watch(TorchDispatchMode):
 
     def _drop(self, key: int) -> None:
         self.now -= self._alive.pop(key, 0)
+
+
+def _launched_by_triton(run: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Let `run` be what launches Triton's kernels; what did before."""
+    if run is None or not find_spec("triton"):
+        return None
+    from triton.runtime.jit import JITFunction
+
+    before = JITFunction.run
+    JITFunction.run = run
+    return before
+
+
+def _in_place(source: str) -> set[str]:
+    """The arguments of a kernel that it both loads from and stores to."""
+    return set(re.findall(r"tl\.load\(\s*(\w+)", source)) & set(re.findall(r"tl\.store\(\s*(\w+)", source))
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -171,6 +200,8 @@ def _bytes(name: str, given: list[Tensor], made: list[Tensor]) -> int:
         return _size(given[0]) + _size(given[1])
     if name.startswith(_WRITTEN_ALONE):
         return sum(map(_size, made))
+    if name.startswith("holdfast.slopes"):
+        return 3 * _size(given[0])  # read, read again and written
     if name.startswith(("index_select", "embedding.")):
         return 2 * sum(map(_size, made))
     return sum(map(_size, given)) + sum(map(_size, made))

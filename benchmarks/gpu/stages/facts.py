@@ -25,7 +25,8 @@ def run(place: Place) -> None:
     probes = answer["machine"].get("probes", {})
     wrong = {name: probe for name, probe in probes.items() if probe.get("outcome") not in ("ok", "absent")}
     place.answer("probes", sorted(wrong), json.dumps(wrong)[:1500])
-    place.answer("seen", len((answer["machine"]["torch"] or {}).get("devices") or []))
+    seen = len((answer["machine"]["torch"] or {}).get("devices") or [])
+    place.answer("seen", None if place.smoke else seen, "asked without the simulated card" if place.smoke else "")
     report = place.holdfast("doctor", "--report", place.kept("doctor-report.md"), timeout_s=300, env=plain)
     place.answer("report", place.kept("doctor-report.md").exists(), f"exit code {report.returncode}")
     place.answer("varlen-kernel", _varlen(), "torch.nn.attention.varlen")

@@ -23,6 +23,7 @@ def run(place: Place) -> None:
     pairs = place.out / "pairs.jsonl"
     made = [{"prompt": f"Join {at}", "chosen": f"amber-{at}", "rejected": f"no {at}"} for at in range(64)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in made))
-    head = place.config("qwen0.5b", pairs, train=steps | {"objective": "reward"}, data={"held_out": 0.2})
+    train = {"objective": "reward", "steps": 40, "lr": 1e-3, "deterministic": True}
+    head = place.config("qwen0.5b", pairs, train=train, data={"held_out": 0.2})
     found = place.train("reward", head)
     place.answer("reward-orders", (found.get("metrics") or {}).get("pair_accuracy"), found.get("says") or found["status"])

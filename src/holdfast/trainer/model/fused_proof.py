@@ -1,6 +1,8 @@
-"""Prove, when a run starts, that the fused LoRA layers compute what torch's own operations do, dropout included. Moves no weight."""
+"""Prove, when a run starts, that fused LoRA layers, dropout included, and the fused loss compute what torch does. Moves no weight."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,9 +11,11 @@ from holdfast.core.errors import told
 from holdfast.trainer.exhausted import is_out_of_memory
 from holdfast.trainer.model.dropout import StatelessDropout
 from holdfast.trainer.model.fused import Drawn, Fused, Group
+from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.kernels import ops
 
 _TOKENS = 331  # several blocks of each kernel, and one that is not full
+_LABELS = 33  # rows of logits of the whole vocabulary
 _SAME = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of a tensor's norm: another order of additions, one rounding instead of three
 
 
@@ -30,6 +34,40 @@ def layers_differ(fused: Fused) -> str:
         if is_out_of_memory(error):
             raise
         return told(error)
+
+
+def loss_differs(head: OutputHead) -> str:
+    """Why the loss's kernel cannot be used here; empty where it gives the losses, hits and gradients that torch does, or is not asked."""
+    layer: Any = head.layer
+    if not head.fuses(kind := getattr(getattr(layer, "weight", None), "dtype", torch.float32)):
+        return ""
+    torch.manual_seed(0)
+    hidden = torch.randn(_LABELS, layer.in_features, device=layer.weight.device).to(kind)
+    labels = torch.randint(layer.out_features, (_LABELS,), device=hidden.device)
+    with torch.no_grad():
+        labels[::2] = head.logits(hidden).argmax(1)[::2]  # hits
+    try:
+        ours, own = (_losses(head, hidden, labels, fused) for fused in (True, False))
+    except Exception as error:  # as above
+        if is_out_of_memory(error):
+            raise
+        return told(error)
+    finally:
+        head.fused = True
+    if int((ours[1] != own[1]).sum()):
+        return "the loss's kernel takes other logits for the largest"
+    gap = max(float((one - other).norm() / other.norm()) for one, other in ((ours[0], own[0]), (ours[2], own[2])))
+    return "" if gap <= _SAME[kind] else f"losses or their gradients differ by {gap:.1e} of their norm"
+
+
+def _losses(head: OutputHead, hidden: Tensor, labels: Tensor, fused: bool) -> list[Tensor]:
+    """Losses, hits, and the gradient of the losses' weighted sum, all but hits in fp32."""
+    head.fused = fused
+    with torch.enable_grad():
+        x = hidden.clone().requires_grad_()
+        losses, right = head.losses(x, labels)
+        weights = torch.linspace(0.5, 1.5, len(labels), device=labels.device)
+        return [losses.detach(), right, torch.autograd.grad((losses * weights).sum(), x)[0].float()]
 
 
 def _differs(group: Group) -> str:

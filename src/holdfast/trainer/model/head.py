@@ -1,6 +1,7 @@
 """The loss of label positions alone: the output layer sees no other position, and logits exist a chunk at a time.
 
 Backward never holds [labels x vocabulary]: a chunk's gradient with respect to the hidden states is taken while its logits are there.
+On a GPU one kernel makes a chunk's gradient of its logits, in their place (kernels/loss.py).
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
+from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.mixed import HALF, HALF_TYPES, padded
 
 _NARROW = tuple(HALF_TYPES.values())
+_BYTES_AT_ONCE = 8 * LOGITS_AT_ONCE  # of logits that become gradients: no more than torch's operations take for their copies
 
 
 class OutputHead:
-    """The output layer of a causal language model and what its architecture does to logits: scaling, then soft-capping."""
+    """The output layer of a causal language model and what its architecture does to logits: scaling, then soft-capping.
 
-    def __init__(self, model: Any) -> None:
+    fused: let the kernel compute losses and gradients where it knows the layer; what it is proven for (fused_proof.py).
+    """
+
+    def __init__(self, model: Any, fused: bool = False) -> None:
+        self.fused = fused
         self._layer: Any = model.get_output_embeddings()
         config = model.config.get_text_config()
         self.cap: float | None = getattr(config, "final_logit_softcapping", None)
@@ -45,8 +52,12 @@ class OutputHead:
         layer = self.layer
         if type(layer) is nn.Linear and not layer.weight.requires_grad:
             wide = hidden.dtype in _NARROW and layer.weight.dtype == torch.float32  # a model whose matrices were trained
+            given = hidden.float() if wide else hidden
+            if self.fuses(given.dtype):
+                fused: tuple[Tensor, Tensor] = _FusedHeadLoss.apply(given, labels, layer.weight, self.scale)  # type: ignore[no-untyped-call]
+                return fused
             found: tuple[Tensor, Tensor] = _FrozenHeadLoss.apply(  # type: ignore[no-untyped-call]
-                hidden.float() if wide else hidden, labels, layer.weight, layer.bias, self.scale, self.cap
+                given, labels, layer.weight, layer.bias, self.scale, self.cap
             )
             return found
         rows = _rows_at_once(len(labels), layer)
@@ -54,6 +65,12 @@ class OutputHead:
         chunks = [checkpoint(self._loss_of_chunk, part, wanted, use_reentrant=False) for part, wanted in parts]
         losses, right = zip(*chunks, strict=True)
         return torch.cat(losses), torch.cat(right)
+
+    def fuses(self, kind: torch.dtype) -> bool:
+        """Whether the kernel computes the losses of such hidden states: of a plain frozen layer in their own type."""
+        layer = self.layer
+        plain = type(layer) is nn.Linear and not layer.weight.requires_grad and layer.bias is None and self.cap is None
+        return self.fused and plain and layer.weight.dtype == kind != torch.float16
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[positions, size] -> [positions, vocabulary] in fp32, all at once."""
@@ -117,6 +134,33 @@ class _FrozenHeadLoss(torch.autograd.Function):
     def backward(ctx: Any, outer: Tensor, _right: None) -> Any:
         (grad,) = ctx.saved_tensors
         return (grad * outer.to(grad.dtype)[:, None]).to(ctx.kind), None, None, None, None, None
+
+
+class _FusedHeadLoss(torch.autograd.Function):
+    """The same with the kernel: a chunk's logits become their gradient where they are, and are never widened."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, labels: Tensor, weight: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        rows = max(1, _BYTES_AT_ONCE // hidden.element_size() // weight.shape[0])
+        wanted = ctx.needs_input_grad[0]
+        grad = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
+        losses = hidden.new_empty(len(labels), dtype=torch.float32)
+        right = torch.empty(len(labels), dtype=torch.bool, device=hidden.device)
+        for start in range(0, len(labels), rows):
+            part = slice(start, start + rows)
+            logits = F.linear(hidden[part], weight)
+            ops.slopes(logits, labels[part], losses[part], right[part], scale, wanted)
+            if wanted:
+                torch.mm(logits, weight, out=grad[part])
+            del logits  # before the next chunk's are there
+        ctx.save_for_backward(grad)
+        ctx.mark_non_differentiable(right)
+        return losses, right
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor, _right: None) -> Any:
+        (grad,) = ctx.saved_tensors
+        return grad * outer.to(grad.dtype)[:, None], None, None, None
 
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:

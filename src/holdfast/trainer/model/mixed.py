@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.trainer.model.frozen import widened
+from holdfast.trainer.model.kernels.ops import padded_rank
 from holdfast.trainer.on_card import on_card
 
 HALF = torch.bfloat16
@@ -65,10 +66,12 @@ Joined: TypeAlias = Callable[[], Tensor]
 def joined(module: Any, half: torch.dtype, cut: bool = False) -> Joined:
     """Gives [[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose A and B are to be filled in.
 
+    On a GPU r is filled up with zeros to what its fast products ask of a row's length.
     Its first block is the frozen weight from now on; one that is held in fewer bits, or cut, is put into another matrix each time.
     """
     weight, (a,), (b,) = module.base_layer.weight, module.lora_A.values(), module.lora_B.values()
     features, out, rank = a.weight.shape[1], b.weight.shape[0], a.weight.shape[0]
+    rank = padded_rank(rank) if on_card(a.weight) else rank
     if cut or weight.dtype != half:
         return partial(_fresh, module.base_layer, half, out, features, rank)
     matrix: Tensor = weight.new_zeros(out + rank, features + rank)
@@ -94,10 +97,10 @@ class JoinedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, whole: Joined, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None) -> Tensor:
         (rank, features), out = a.shape, b.shape[0]
         matrix = whole()
-        matrix[out:, :features] = a
-        matrix[:out, features:] = b
+        matrix[out : out + rank, :features] = a
+        matrix[:out, features : features + rank] = b
         flat = x.reshape(-1, features)
-        wide = padded(flat, rank)
+        wide = padded(flat, matrix.shape[1] - features)
         h = wide[:, features:]
         torch.mul(F.linear(_dropped(wide[:, :features], keep, len(flat)), matrix[out:, :features]), scale, out=h)
         ctx.save_for_backward(x, h.clone(), keep, a, b)
@@ -107,16 +110,15 @@ class JoinedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
         x, h, keep, a, b = ctx.saved_tensors
-        matrix, rank = ctx.whole(), h.shape[1]
-        out, features = len(matrix) - rank, matrix.shape[1] - rank
-        matrix[out:, :features] = a
-        matrix[:out, features:] = b
+        (rank, features), out, matrix = a.shape, b.shape[0], ctx.whole()
+        matrix[out : out + rank, :features] = a
+        matrix[:out, features : features + rank] = b
         flat = x.reshape(-1, features)
-        wide = padded(outer.reshape(-1, out), rank)
+        wide = padded(outer.reshape(-1, out), h.shape[1])
         dy, dh = wide[:, :out], wide[:, out:]
-        db = (h.t() @ dy).t().float()
+        db = (h[:, :rank].t() @ dy).t().float()
         torch.mul(dy @ matrix[:out, features:], ctx.scale, out=dh)
-        da = (dh.t() @ _dropped(padded(flat), keep, len(flat))).float()
+        da = (dh[:, :rank].t() @ _dropped(padded(flat), keep, len(flat))).float()
         dx = None
         if ctx.needs_input_grad[0]:
             if keep is None:

@@ -1,4 +1,6 @@
-"""The LoRA kernels as operations of torch, so that graphs and fake tensors see them. Times nothing: shapes choose the sizes.
+"""The kernels of LoRA layers and of the loss as operations of torch, so that graphs and fake tensors see them.
+
+Times nothing: shapes choose the sizes.
 
 `rows` and `keys` say which elements dropout keeps (dropout.py): those of the modules from `at` on, one for each A,
 `dropped` of 65,536 away; without them nothing is dropped. Between forward and backward no mask exists.
@@ -14,6 +16,7 @@ from torch import Tensor
 MOST_LAYERS = 3  # in one group
 MOST_RANK = 512
 GRAIN = 8  # a rank is filled up to a multiple of this with zeros: 16 bytes, which the card's fast products ask of their rows
+_COLUMNS = 4096  # of a row of logits at once
 _BLOCKS = 264  # of work at least, where the shape has as many: two for each processor of the largest card
 
 _LIBRARY = torch.library.Library("holdfast", "DEF")  # type: ignore[no-untyped-call]
@@ -22,12 +25,14 @@ for _signature in (
     f"project(Tensor x, Tensor[] a, {_TAIL}, bool wide) -> (Tensor, Tensor)",
     f"spread(Tensor dh, Tensor[] a, {_TAIL}) -> Tensor",
     f"gather(Tensor x, Tensor dh, int layers, {_TAIL}) -> Tensor",
+    "slopes(Tensor(a!) logits, Tensor labels, Tensor(b!) losses, Tensor(c!) right, float scale, bool wanted) -> ()",
 ):
     _LIBRARY.define(_signature)  # type: ignore[no-untyped-call]
 
 project: Any = torch.ops.holdfast.project
 spread: Any = torch.ops.holdfast.spread
 gather: Any = torch.ops.holdfast.gather
+slopes: Any = torch.ops.holdfast.slopes
 
 
 def padded_rank(rank: int) -> int:
@@ -101,7 +106,28 @@ def _of_gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Te
     return x.new_empty(shares, dh.shape[1], x.shape[1], dtype=torch.float32)
 
 
-for _name, _work, _shapes in (("project", _project, _of_project), ("spread", _spread, _of_spread), ("gather", _gather, _of_gather)):
+def _slopes(logits: Tensor, labels: Tensor, losses: Tensor, right: Tensor, scale: float, wanted: bool) -> None:
+    """The cross-entropy of each row of scaled logits, whether its label has the largest; the gradient in their place, where `wanted`."""
+    from holdfast.trainer.model.kernels import loss
+
+    rows, columns = logits.shape
+    size = min(_COLUMNS, max(16, _power(columns)))
+    loss.slopes[(rows,)](
+        logits, labels, losses, right.view(torch.uint8), columns, scale,
+        GRAD=wanted, BC=size, num_warps=8,
+    )  # fmt: skip
+
+
+def _of_slopes(logits: Tensor, labels: Tensor, losses: Tensor, right: Tensor, scale: float, wanted: bool) -> None:
+    return None
+
+
+for _name, _work, _shapes in (
+    ("project", _project, _of_project),
+    ("spread", _spread, _of_spread),
+    ("gather", _gather, _of_gather),
+    ("slopes", _slopes, _of_slopes),
+):
     _LIBRARY.impl(_name, _work, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"holdfast::{_name}", _shapes, lib=_LIBRARY)
 

@@ -19,7 +19,7 @@ from holdfast.core.config.settings import PartialSettings
 from holdfast.core.errors import told
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.model.fused_proof import layers_differ
+from holdfast.trainer.model.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.liger import Liger
 from holdfast.trainer.tasks.sft.packing import TextBatch, assemble
 from holdfast.trainer.tasks.sft.text_model import TextModel, inputs
@@ -71,10 +71,11 @@ def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
-    """Lean LoRA layers, and why, where the fused ones compute something else, alone or together in the model; else nothing."""
+    """torch's own operations, and why, where fused layers or loss compute something else, alone or together in the model; else nothing."""
     if task.fused is None:
         return {}, ""
-    if not (reason := layers_differ(task.fused)):
+    reason = layers_differ(task.fused) or (loss_differs(task.losses.head) if task.losses.head else "")
+    if not reason:
         task.model.eval()
         sample = _two_samples(task)[0]
         with nullcontext() if task.liger is None else task.liger.off():
@@ -84,7 +85,7 @@ def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
         task.model.train()
         gap = float((ours - own).norm() / own.norm())
         reason = "" if gap <= _TOGETHER else f"loss and gradients differ by {gap:.1e} of their norm"
-    return ({"fused": False}, f"the fused LoRA layers are left out: {reason}") if reason else ({}, "")
+    return ({"fused": False}, f"the kernels of LoRA layers and loss are left out: {reason}") if reason else ({}, "")
 
 
 def _loss_and_gradients(task: TextModel, ids: Ids) -> Tensor:

@@ -66,7 +66,7 @@ class TextModel:
             self.notes.append(f"the layers in main memory are not pinned, so the card waits for each copy: {away.unpinned}")
         self.held_bytes = shard_layers(base, self.artifact.values(), mesh, device) if mesh is not None else None
         self.noise = EmbeddingNoise(base, config.train.neftune, self.context) if config.train.neftune else None
-        self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix)
+        self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix, fused=self.fused is not None)
         self.packing: bool = settings.packing
         self.own_kind: str = base.config._attn_implementation
         at_once = self.packing and settings.varlen and settings.attention == "sdpa" and settings.dtype == "bf16"
@@ -140,11 +140,11 @@ class LabelLoss:
     prefix: embeddings that stand before every sample, [tokens, size]; samples then have rows of their own.
     """
 
-    def __init__(self, model: Any, own_head: bool, prefix: Tensor | None = None) -> None:
+    def __init__(self, model: Any, own_head: bool, prefix: Tensor | None = None, fused: bool = False) -> None:
         self.model = model
         self.prefix = prefix
         self.decoder = getattr(model, model.base_model_prefix, None)
-        self.head = None if own_head or self.decoder is None else OutputHead(model)
+        self.head = None if own_head or self.decoder is None else OutputHead(model, fused)
 
     def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         losses, right = self.each(batch)
