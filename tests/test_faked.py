@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,12 @@ def test_a_step_waits_at_its_gate_alone(small: dict[Any, dict[str, Any]], name: 
     keys = [] if name == "gpt2" else [1]  # its layers are no nn.Linear: none of them is fused
     copies = sorted(small[name, "bf16"]["copies"].values())
     assert copies == [*keys, 2], "dropout's keys, and each micro-batch, from pinned memory"
+
+
+@pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")
+def test_kernels_of_triton_are_counted_by_what_they_read_and_write() -> None:
+    done = faked.run(faked.FOLDER / "kernels_counted.py")
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_with_numbers_too_and_what_the_next_step_needs_is_laid_out_meanwhile() -> None:

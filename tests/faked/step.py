@@ -124,7 +124,7 @@ def trace(
         computed = compute_gradients(task, optimizer, 1, numbers, settings.micro_batch_tokens, announce)
         update(optimizer, computed, 1e-3, 0.5)
     model_facts = read_model(str(folder))
-    need = footprint(config, model_facts, settings.dtype, length, _attends(about, settings), masks_kept=not settings.fused)
+    need = footprint(config, model_facts, settings.dtype, length, _attends(about, settings), fused=settings.fused)
     largest = max(settings.micro_batch_tokens, length)
     plan = need.fixed | {
         "activations": need.activations(largest, settings.checkpointed_layers),

@@ -66,7 +66,7 @@ class Footprint:
     """What a run needs. `fixed`: by kind. Per token: `kept` of one layer, for backward; `carried` of a layer that is computed again.
 
     `passing`: a token, once: what lies there for a moment while a layer goes backward. `logit`: bytes an element of a chunk of logits,
-    where there is one chunk and where there are more; `widened`: bytes of the output layer beside them.
+    where there is one chunk and where there are more; `chunk`: its elements; `widened`: bytes of the output layer beside them.
     """
 
     fixed: dict[str, int]
@@ -77,6 +77,7 @@ class Footprint:
     vocabulary: int
     passing: int = 0
     logit: tuple[int, int] = (8, 8)
+    chunk: int = LOGITS_AT_ONCE
     widened: int = 0
 
     def activations(self, tokens: int, checkpointed: int) -> int:
@@ -85,23 +86,23 @@ class Footprint:
 
     def logits(self, tokens: int) -> int:
         """Of the largest chunk of logits: values, what is made of them, and what is left of the chunk before."""
-        rows = max(1, LOGITS_AT_ONCE // self.vocabulary)
+        rows = max(1, self.chunk // self.vocabulary)
         return self.logit[tokens > rows] * self.vocabulary * min(tokens, rows) + self.widened
 
 
 def footprint(
-    config: Config, model: ModelFacts, precision: str, longest: int, on_card: Attends | None = None, masks_kept: bool = True
+    config: Config, model: ModelFacts, precision: str, longest: int, on_card: Attends | None = None, fused: bool = False
 ) -> Footprint:
     """The footprint of a LoRA run; `longest`: tokens of its longest row, which matters where attention matrices exist.
 
-    on_card: how samples attend on a GPU; None on a CPU. masks_kept: dropout's masks lie there until backward, as they do where no kernel
-    draws them anew.
+    on_card: how samples attend on a GPU; None on a CPU. fused: kernels draw dropout's masks anew, which else lie there until backward, and
+    turn logits into their gradient where they are.
     """
     hidden, middle, heads = _sizes(model)
     halves, mixed = model.stored in ("BF16", "F16"), precision != "fp32"
     total = model.parameters()
     trainable = trainable_parameters(config, model)
-    masks = 6 * hidden + middle if config.adapter.dropout and masks_kept else 0
+    masks = 6 * hidden + middle if config.adapter.dropout and not fused else 0
     weights = total * (2 if halves or mixed else 4)
     width = _WIDTHS.get(config.train.frozen)
     if width is not None:
@@ -130,15 +131,30 @@ def footprint(
     )
     if on_card is None:
         return replace(need, kept=need.kept + _HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle)
+    logit, chunk = _logits_on_a_card(config, model, precision, fused)
     return replace(
         need,
         fixed=need.fixed
         | {"adapter": own.weights + (trainable * 2 if mixed and config.adapter.type not in OWN_WEIGHTS else 0)},  # products take a copy
         kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
         passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it
-        logit=(14, 16) if model.config.get("final_logit_softcapping") else (6, 10) if mixed else (4, 8),
+        logit=logit,
+        chunk=chunk,
         widened=0 if mixed or not halves else 4 * hidden * WIDENED_ROWS,
     )
+
+
+def _logits_on_a_card(config: Config, model: ModelFacts, precision: str, fused: bool) -> tuple[tuple[int, int], int]:
+    """Bytes of a logit, in the only chunk and in one of several; and a chunk's logits. A plain frozen layer's become gradients in place."""
+    train, mixed = config.train, precision != "fp32"
+    if model.config.get("final_logit_softcapping"):
+        return (14, 16), LOGITS_AT_ONCE
+    plain = train.frozen not in _WIDTHS and not train.fsdp and config.adapter.type not in OWN_WEIGHTS
+    own_type = precision == "bf16" or (not mixed and model.stored not in ("BF16", "F16"))
+    if not (fused and plain and own_type):
+        return ((6, 10) if mixed else (4, 8)), LOGITS_AT_ONCE
+    size = 2 if mixed else 4
+    return (size, size), 8 * LOGITS_AT_ONCE // size
 
 
 def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:

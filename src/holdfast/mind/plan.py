@@ -37,7 +37,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     """
     precision, why = choose_precision(config, model, machine)
     attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
-    need = footprint(config, model, precision, int(lengths["max"]), attends, masks_kept=attends is None)
+    need = footprint(config, model, precision, int(lengths["max"]), attends, fused=attends is not None)
     if config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
         need = cut_between(need, model, ranks)
     away = layers_bytes(config, model, precision) if attends and config.train.offload == "layers" else 0
