@@ -17,7 +17,8 @@ def run(place: Place) -> None:
             place.answer(question, None, "no fused layers here")
         return
     proven = bool(stand.settings.fused)
-    place.answer("proven", proven, "; ".join(stand.notes)[:500])
+    rehearsed = place.smoke and not proven  # the simulated card has no driver that Triton could compile for
+    place.answer("proven", None if rehearsed else proven, "; ".join(stand.notes)[:500])
     del stand
     bench.release()
     if not proven:
