@@ -7,6 +7,7 @@ take and fill the same memory.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -92,14 +93,14 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, stand_ins())
 
 
-def of_loss(change: Change = lambda values: values) -> Any:
-    """The loss's kernel by torch's operations; `change`: of the gradient it leaves."""
+def of_loss(change: Change = lambda values: values, hits: Change = lambda hits: hits) -> Any:
+    """The loss's kernel by torch's operations; `change`: of the gradient it leaves, `hits`: of which labels it takes for the largest."""
 
     def slopes(k: types.SimpleNamespace) -> None:
         logits = k.logits.float() * k.scale
         picked = logits.gather(1, k.labels[:, None])[:, 0]
         k.losses.copy_(logits.logsumexp(1) - picked)
-        k.right.copy_(picked == logits.amax(1))
+        k.right.copy_(hits(picked == logits.amax(1)))
         if k.GRAD:
             hot = torch.nn.functional.one_hot(k.labels, logits.shape[1])
             k.logits.copy_(change(logits.softmax(1) - hot) * k.scale)
@@ -146,6 +147,7 @@ def test_weights_that_go_between_forward_and_backward_come_back_without_what_was
     wanted = gradients(task, task.batches(ROWS, 64))
     away = task_of(ARCHITECTURES["llama"](), dropout=0.2, mixed=mixed)
     away.fused = Fused(away.model, away.context, mixed, lambda *_: nullcontext())
+    away.losses.head.fused = True
     for batch in away.batches(ROWS, 64):
         loss, _ = away.loss_sum(batch, 1)
         for group in away.fused.groups:
@@ -228,9 +230,17 @@ def test_kernels_that_compute_something_else_are_left_out(monkeypatch: pytest.Mo
     assert "the kernels of LoRA layers and loss are left out" in reason and says in reason
 
 
-@pytest.mark.parametrize(("factor", "says"), [(1.05, "differ by 5.0e-02 of their norm"), (float("nan"), "differ by nan of their norm")])
-def test_a_loss_that_computes_something_else_is_left_out(monkeypatch: pytest.MonkeyPatch, factor: float, says: str) -> None:
-    install(monkeypatch, stand_ins(), of_loss(lambda values: values * factor))
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"change": lambda values: values * 1.05}, "the gradients of the loss's kernel differ by 5.0e-02 of their norm"),
+        ({"change": lambda values: values * math.nan}, "the gradients of the loss's kernel differ by nan of their norm"),
+        ({"hits": lambda hits: ~hits}, "the hits of the loss's kernel differ"),
+    ],
+    ids=["a gradient", "no number", "the largest"],
+)
+def test_a_loss_that_computes_something_else_is_left_out(monkeypatch: pytest.MonkeyPatch, broken: dict[str, Any], says: str) -> None:
+    install(monkeypatch, stand_ins(), of_loss(**broken))
     changes, reason = fused_differ(fused_task("llama"))
     assert changes == {"fused": False} and says in reason
 
