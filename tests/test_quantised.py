@@ -121,7 +121,7 @@ def test_what_does_not_go_together_is_told() -> None:
     ("about", "said"),
     [
         ({"quant_method": "gptq", "bits": 4}, "by gptq in 4 bits"),
-        ({"quant_method": "fp8"}, "by fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "by fbgemm_fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_storage": "bfloat16"}, "bitsandbytes in 4"),
     ],
 )
