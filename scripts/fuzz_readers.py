@@ -39,6 +39,7 @@ with atheris.instrument_imports(include=["holdfast", "yaml", "zipfile", "picklet
     from holdfast.core.run.adapter_folder import read_start
     from holdfast.core.run.plan import read_plan
     from holdfast.core.run.timeline import read_timeline
+    from holdfast.mind import word_similarity
     from holdfast.mind.diagnose import diagnose
     from holdfast.mind.explain import answer
     from holdfast.rows.files.read import read_unparsed
@@ -58,6 +59,8 @@ ROOT = Path(__file__).parents[1]
 LONGEST = 1 << 14  # bytes of an input
 TURNS = Example((Message("system", "s"), Message("user", " Hi "), Message("assistant", "Ho\n"), Message("user", "x")))
 CARDS = cards_of("failures")
+PIECES = {card.id: tuple(word_similarity._texts(card)) for card in CARDS.values()}
+word_similarity._texts = lambda card: PIECES[card.id]  # two thirds of the time that most logs take; the same for each of them
 
 
 @dataclass(frozen=True)
@@ -223,14 +226,14 @@ def judge(reader: Reader, folder: Path, data: bytes) -> None:
         return
 
 
-def search(reader: Reader, folder: Path, out: Path, seconds: int) -> None:
+def search(reader: Reader, folder: Path, out: Path, seconds: int, longest: int) -> None:
     """Make inputs until the time is over or one is a finding; never returns."""
     corpus, words = out / "corpus", out / "words"
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(reader.seeds()):
         (corpus / f"seed-{number:04}").write_bytes(seed[:LONGEST])
     words.write_text("".join(f'"{word}"\n' for word in reader.words), encoding="ascii")
-    limits = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", "-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]
+    limits = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", f"-timeout={longest}", "-rss_limit_mb=2048", "-print_final_stats=1"]
     limits.append(f"-dict={words}")
     atheris.Setup([sys.argv[0], str(corpus), f"-artifact_prefix={out}/", *limits], functools.partial(judge, reader, folder))
     atheris.Fuzz()
@@ -241,6 +244,7 @@ def main() -> None:
     parser.add_argument("reader", choices=READERS, metavar="READER")
     parser.add_argument("again", nargs="?", type=Path, metavar="FILE", help="a finding to look at again")
     parser.add_argument("--seconds", type=int, default=600, help="how long to look (default: 600)")
+    parser.add_argument("--longest", type=int, default=20, help="seconds for one input; more where much else runs (default: 20)")
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz-readers"), help="findings and corpus (default: runs/fuzz-readers)")
     arguments = parser.parse_args()
     reader = READERS[arguments.reader]
@@ -251,7 +255,7 @@ def main() -> None:
             return
         child = os.fork()  # the search ends its process without a last word
         if not child:
-            search(reader, Path(folder), arguments.out / reader.name, arguments.seconds)
+            search(reader, Path(folder), arguments.out / reader.name, arguments.seconds, arguments.longest)
         _, status = os.waitpid(child, 0)
     sys.exit(os.waitstatus_to_exitcode(status))
 

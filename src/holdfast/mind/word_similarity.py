@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 
 from holdfast.core.cards.failure import Failure
 
@@ -30,9 +31,13 @@ CLEARLY, HARDLY = 0.5, 0.38  # how often such a guess was right (benchmarks/resu
 
 def words_of(text: str) -> set[str]:
     """The words of a text in lower case, those made of several also in parts."""
-    words = _WORD.findall(text)
-    parts = (part for word in words for part in _PART.findall(word) if len(part) > 2)
-    return {word.lower() for word in (*words, *parts)}
+    return set().union(*map(_forms, set(_WORD.findall(text))))
+
+
+@lru_cache(1 << 13)
+def _forms(word: str) -> frozenset[str]:
+    """A word and its parts; the cards' texts have the same few thousand words over and over."""
+    return frozenset(form.lower() for form in (word, *_PART.findall(word)) if len(form) > 2)
 
 
 def guess(text: str, cards: Iterable[Failure]) -> list[tuple[str, float]]:
