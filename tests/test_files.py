@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from conftest import holdfast
 from holdfast.core.files import Tail, append_line, cut_torn_line, last_line, read_lines, write_bytes
 
 
@@ -88,3 +91,19 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         write_bytes(tmp_path / "folder", b"x")
     assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """`--rejects /dev/null` as root, as most containers are."""
+    (rows := tmp_path / "rows.jsonl").write_text('{"prompt": "p", "completion": "c"}\n')
+    os.mkfifo(tmp_path / "pipe")
+    places = [tmp_path / "pipe"]
+    if os.geteuid() == 0:
+        os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        places.append(tmp_path / "null")
+    for place in places:
+        before = place.lstat().st_ino
+        done = holdfast("data", "clean", rows, "--out", tmp_path / "clean.jsonl", "--rejects", place)
+        assert done.returncode == 1 and f"{place} cannot be written: is a device, pipe or socket" in done.stderr, done.stderr
+        assert place.lstat().st_ino == before and not stat.S_ISREG(place.lstat().st_mode)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["rows.jsonl", *(place.name for place in places)])

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,7 +31,11 @@ def is_full(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
-    """Write a new `path`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part."""
+    """Write a new `path`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part.
+
+    Raises OSError where a device, pipe or socket has the name (root would put a file in the place of /dev/null).
+    """
+    refuse_what_is_no_file(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
     try:
         with temporary.open("xb") as handle:
@@ -44,6 +49,14 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         fsync_folder(path.parent)
+
+
+def refuse_what_is_no_file(path: Path) -> None:
+    """Raise OSError where a new file must not take the place of what is there: a device, a pipe, a socket."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        kind = stat.S_IFMT(path.lstat().st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):  # a folder is refused by the system
+            raise OSError(errno.EINVAL, "is a device, pipe or socket, no file that could be replaced", str(path))
 
 
 def remove_abandoned(path: Path) -> None:

@@ -26,7 +26,7 @@ _SECRET_NAME = (
 )
 _QUOTED_TWICE = r"""\\{1,7}["'][^"'\\\n]{0,2000}\\{1,7}["']"""  # as in a text inside JSON
 _VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}}\]]+)"""
-_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["'])?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
+_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
 _BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
 _OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:password|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
 _ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)

@@ -8,7 +8,7 @@ import re
 KEY_FORMS = re.compile(
     r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\s*[\w-]+: [^\n]*\n)*(?:\s*[A-Za-z0-9+/=]{40,})*"
     r"(?:\s*[A-Za-z0-9+/=]*\s*-----END (?:[A-Z]+ )*PRIVATE KEY-----)?"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b|\bSG\.[\w-]{22}\.[\w-]{43}\b"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAGE-SECRET-KEY-1[A-Za-z0-9]{40,}|\bSG\.[\w-]{22}\.[\w-]{43}\b"
     r"|\b[rs]k_live_[A-Za-z0-9]{24,}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
     r"|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bglpat-[\w-]{20}\b"
     r"|\bsk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|\bhf_[A-Za-z]{34}\b|\bxox[abpr]-[A-Za-z0-9-]{20,}|\bAIza[\w-]{35}\b"
@@ -16,15 +16,47 @@ KEY_FORMS = re.compile(
     r"|\bSK[0-9a-f]{32}\b|\b(?:xai|pplx|csk)-[A-Za-z0-9]{40,}|\b(?:tgp|dop)_v1_[\w-]{40,}|\bATATT3[\w=-]{50,}|\bshpat_[0-9a-f]{32}\b"
     r"|\bglsa_\w{32,}|\bya29\.[\w-]{20,}|\bdckr_pat_[\w-]{20,}|\bhvs\.[\w-]{20,}|\bwhsec_[A-Za-z0-9+/=]{20,}|\bGOCSPX-[\w-]{20,}"
     r"|\bpcsk_\w{30,}|\bjina_\w{40,}|\brpa_[A-Z0-9]{30,}|\b\d{8,10}:AA[\w-]{32,33}(?![\w-])"
+    r"|\bxapp-\d-[A-Za-z0-9-]{20,}|\bkey-[0-9a-f]{32}\b|\bhf_(?:oauth|jwt)_[\w.-]{20,}|\btskey-[a-z]{2,12}-[\w-]{16,}"
+    r"|\blin_(?:api|oauth)_\w{30,}|\bntn_[A-Za-z0-9]{30,}|\bfig[dou]_[\w-]{30,}|\bPMAK-[A-Za-z0-9-]{40,}|\brubygems_[0-9a-f]{40,}"
+    r"|\bdp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{30,}|\bsntry[su]_[\w+/=-]{30,}|\bNRAK-[A-Z0-9]{20,}|\bgl(?:rt|ptt|oas|dt|ft|cbt)-[\w-]{20,}"
+    r"|\bhv[br]\.[\w-]{20,}|\bsbp_[0-9a-f]{30,}|\bABSK[A-Za-z0-9+/=]{60,}|\b[rs]k_test_[A-Za-z0-9]{20,}|\bsq0[a-z]{3}-[\w-]{20,}"
+    r"|\bshp(?:ss|ca|pa)_[0-9a-f]{32}\b|\bglc_[A-Za-z0-9+/=]{30,}|\bdt0c01\.[A-Z0-9.]{60,}"
     r"|(?<![\w-])eyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
 )
 _MIXED = r"(?=[A-Za-z0-9/+_-]{0,199}[A-Z])(?=[A-Za-z0-9/+_-]{0,199}[a-z])(?=[A-Za-z0-9/+_-]{0,199}\d)"
 # The group `it` is the secret, what stands around it tells that it is one.
 PLACED_FORMS = (
     re.compile(
-        r"(?i)(?:\bsshpass\s{1,4}-p\s{0,4}|--(?:password|passwd|pass|token|api-key|secret)[= ]\s{0,4}"
+        r"(?i)(?:\bsshpass\s{1,4}-p\s{0,4}"
+        r"|--(?:password|passwd|pass|passphrase|token|auth-?key|authtoken|oauth2-bearer|api-key|secret)[= ]\s{0,4}"
+        r"|-pass(?:in|out)?\s{1,4}pass:|\b(?:add-)?authtoken[: ]\s{0,4}|\bbindpw\s{1,4}|\bsudo\b[^\n|;]{0,80}?<<<\s{0,4}"
+        r"|\b(?:docker|podman|nerdctl|buildah|registry)\s{1,4}login\b[^\n|;]{0,400}?\s-p\s{0,4}"
+        r"|\b(?:zip|unzip|sqlcmd|ipmitool)\b[^\n|;]{0,200}?\s(?-i:-P)\s{0,4}|\b7za?\b[^\n|;]{0,200}?\s(?-i:-p)(?=\S)"
         r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s{0,4}[^\s:]{1,80}:|\bmysql(?:dump|admin)?\b[^\n|;]{0,400}?\s-p(?=\S)"
         r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
+    ),
+    re.compile(  # fed to a program that reads it
+        r"(?i)\becho\s{1,4}(?:-n\s{1,4})?[\"']?(?P<it>[^\s\"'|)]{4,})[\"']?\s{0,4}\|"
+        r"[^\n|]{0,200}?(?:-stdin\b|\bsudo\b[^\n|]{0,20}-S|--with-token|\blogin\b)"
+    ),
+    re.compile(r"(?i)--pass(?:word|phrase)-file[= ]\s{0,4}<\(\s{0,4}(?:echo|printf)\s{1,4}[\"']?(?P<it>[^\s\"')]{3,})"),
+    re.compile(r"(?i)\bX-[\w-]{1,40}-(?:Token|Key|Secret)\\{0,7}[\"']?\s{0,4}:\s{0,4}\\{0,7}[\"']?(?P<it>[^\s\"',;\\]{8,})"),
+    re.compile(
+        r"\b[A-Z][A-Z0-9_]{0,60}_(?:KEY|TOKEN|SECRET)[ \t]{1,4}"
+        r"(?P<it>(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Za-z])[\w.-]{16,200})(?![\w.-])"
+    ),
+    re.compile(
+        r"(?i)(?<![\w.$-])(?:pass|pwd)[ \t]{0,4}[=:][ \t]{0,4}[\"']?"
+        r"(?P<it>(?=[^\s/]{0,80}\d)(?=[^\s/]{0,80}[A-Za-z])[^\s/\"',;\\]{8,80})(?![\w/])"
+    ),
+    re.compile(
+        r"(?i)\bpass(?:word|phrase)[ \t]+(?:is|was|for[ \t]+\S{1,80}(?<!:))[: \t][ \t]{0,4}[\"']?"
+        r"(?P<it>(?=[^\s]{0,80}\d)(?=[^\s]{0,80}[A-Za-z])[^\s\"',;\\]{6,80})"
+    ),
+    re.compile(r"(?i)\bpass(?:word|phrase)[ \t]{1,4}(?P<quote>\\{0,7}[\"'])(?P<it>[^\s\"'\\]{4,80})(?P=quote)"),
+    re.compile(  # of Kaggle, also within a text in JSON
+        r"(?i)\"username\\{0,7}\"\s{0,4}:\s{0,4}\\{0,7}\"[^\"\\]{1,80}\\{0,7}\"\s{0,4},\s{0,4}"
+        r"\\{0,7}\"key\\{0,7}\"\s{0,4}:\s{0,4}\\{0,7}\"(?P<it>[0-9a-f]{32})\b"
     ),
     re.compile(r"(?i)\bhooks\.slack\.com/(?:services|workflows|triggers)/(?P<it>[\w/]{10,})"),
     re.compile(r"(?i)\bdiscord(?:app)?\.com/api/webhooks/(?P<it>\d+/[\w-]{20,})"),
@@ -44,5 +76,9 @@ PLACED_FORMS = (
         r"[ \t]*[\"']?(?P<it>(?=[^\s\"']{0,80}\d)(?=[^\s\"']{0,80}[a-z])[^\s\"'/:]{12,})[\"']?[ \t]*$"
     ),
     re.compile(rf"(?<![\w/+=.-]){_MIXED}(?!(?:[A-Za-z0-9+]{{0,40}}/){{3}})(?P<it>[A-Za-z0-9/+]{{40}})(?![\w/+=.-])"),  # AWS
-    re.compile(rf"[=:][ \t]{{0,4}}[\"']?(?P<it>{_MIXED}(?![A-Za-z0-9+_-]{{0,40}}/)[A-Za-z0-9/+_-]{{32,200}}={{0,2}})(?![\w/.+=-])"),
+    re.compile(  # with a short name of its maker before it
+        r"(?<![\w./:-])(?P<it>[A-Za-z]{2,10}(?:[._-][A-Za-z0-9]{1,8}){0,2}[._-](?=(?:[A-Za-z]{0,60}\d){3})(?=[a-z0-9]{0,80}[A-Z])"
+        r"(?=[A-Z0-9]{0,80}[a-z])[A-Za-z0-9]{30,200})(?![\w.-])"
+    ),
+    re.compile(rf"[=:][ \t]{{0,4}}[\"']?(?!_Z)(?P<it>{_MIXED}(?![A-Za-z0-9+_-]{{0,40}}/)[A-Za-z0-9/+_-]{{32,200}}={{0,2}})(?![\w/.+=-])"),
 )

@@ -65,7 +65,7 @@ _KINDS = (
         "SECRET",
         re.compile(
             r"(?i)(?<![\w.-])[\w.-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
-            r"[\"']?\s*(?::|=|=>)\s*[\"']?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
+            r"(?:\\{0,7}[\"']\]?)?\s*(?::|=|=>)\s*(?:\\{0,7}[\"'])?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
         ),
         _looks_secret,
     ),
