@@ -1,4 +1,4 @@
-"""Damaged tables, bars, preferences, plans, logs, machine files, checkpoints and runs of other programs, and what was shipped.
+"""Damaged tables, bars, preferences, plans, logs, machine files, checkpoints of other programs, and what was shipped.
 
 As in test_damaged.py: a handful of each every time, the rest from fresh seeds with the long tests.
 """
@@ -11,7 +11,6 @@ import io
 import json
 import pickle
 import random
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,6 @@ from support.damage import as_json, copied, mutated, spoil, spoil_some, torn
 from support.hostile import MACHINE, answers, bounded, fresh, prepared, tried
 from support.recorded import machine
 
-TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
 TABLE: dict[str, Any] = {
     "task": "tabular",
     "data": {"held_out": 0.2},
@@ -83,21 +81,6 @@ class Good:
     @functools.cached_property
     def table(self) -> Path:
         return write_table(self.folder / "table.csv", 60)
-
-    @functools.cached_property
-    def table_run(self) -> Path:
-        config = self.folder / "table.yaml"
-        config.write_text(yaml.safe_dump(TABLE | {"data": {"files": [str(self.table)], "held_out": 0.2}}))
-        done = holdfast("train", config, "--run", self.folder / "table-run")
-        assert done.returncode == 0, done.stderr
-        return self.folder / "table-run"
-
-    @functools.cached_property
-    def command_run(self) -> Path:
-        words = [sys.executable, TRAINER, "--output_dir", "out", "--faults", "torn:4:1"]
-        done = holdfast("run", "--run", self.folder / "command-run", "--", *words, cwd=self.folder)
-        assert done.returncode == 0, done.stderr
-        return self.folder / "command-run"
 
     @functools.cached_property
     def adapter_run(self) -> Path:
@@ -173,18 +156,6 @@ def try_table(seed: int, good: Good, place: Path) -> None:
     config = place / "config.yaml"
     config.write_bytes(yaml.safe_dump(mutated(tree, rng) if rng.random() < 0.3 else tree).encode("utf-8", "surrogatepass"))
     prepared(f"table, seed {seed}: {form}", config, place / "run")
-
-
-def try_run(good: Path, seed: int, place: Path, config: Path | None = None) -> None:
-    rng = random.Random(seed)
-    run = copied(good, place / "received" / "run")
-    what = f"{good.name}, seed {seed}: {spoil_some(run, rng)}"
-    answers(what, "status", run, "--json")
-    answers(what, "diagnose", run, "--json")
-    answers(what, "report", run, "--out", place / "report.html")
-    answers(what, "bundle", run, "--out", place / "bundle.zip")
-    if config:
-        prepared(what, config, run)
 
 
 def try_shipping(seed: int, good: Good, place: Path) -> None:
@@ -292,8 +263,6 @@ def try_planned(seed: int, good: Good, place: Path) -> None:
 
 KINDS: dict[str, tuple[Attempt, int, int]] = {  # by default, in the long part
     "table": (try_table, 8, 200),
-    "run of a table": (lambda seed, good, place: try_run(good.table_run, seed, place), 0, 300),
-    "run of a command": (lambda seed, good, place: try_run(good.command_run, seed, place), 0, 400),
     "shipped run": (try_shipping, 0, 60),
     "machine file": (try_machine, 8, 300),
     "log": (try_log, 8, 300),
