@@ -39,6 +39,8 @@ def refuse_unlike(rank: Rank, job: Job, settings: Settings) -> None:
         "file": [platform.node(), stat.st_dev, stat.st_ino],
     }
     told = rank.exchange(own)
+    if job.config.cuts_trained:
+        _refuse_apart(rank, settings, sorted({one["host"] for one in told}))
     if any(one["file"] != told[0]["file"] for one in told):  # else it is one file, whose hash the supervisor has seen
         told = [one | more for one, more in zip(told, rank.exchange({"rows": sha256(job.run.data_file)}), strict=True)]
     for number, one in enumerate(told):
@@ -48,6 +50,16 @@ def refuse_unlike(rank: Rank, job: Job, settings: Settings) -> None:
                 text = f"{words} differs between ranks{values} ({one['host']})"
                 hint = "ranks must be alike, and see one run folder: start them on machines of one kind, with --run on a disk they share"
                 raise Refusal("launch_misconfigured", text, hint)
+
+
+def _refuse_apart(rank: Rank, settings: Settings, hosts: list[str]) -> None:
+    """Raise Refusal where ranks that hold pieces of what is trained could not read each other's, or have none."""
+    if len(hosts) > 1:
+        text = f"train.fsdp with adapter.type full keeps each rank's state in its machine's memory, and these are on {', '.join(hosts)}"
+        raise Refusal("launch_misconfigured", text, "start all ranks on one machine, or leave train.fsdp out; start afresh with --run DIR")
+    if settings.shards % rank.size:
+        text = f"train.shards is {settings.shards} in this run, and {rank.size} ranks cannot share them"
+        raise Refusal("launch_misconfigured", text, "give a number of ranks that divides it, or start afresh with --run DIR train.shards=8")
 
 
 def _short(value: object) -> str:

@@ -35,12 +35,12 @@ class Group(Rank):
         self.memory: MemoryFile | None = None  # where this rank's pulse is, once it has one
         self._scratch: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        with _peers():
+        with peers():
             dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=_FOR_EVER)
 
     def exchange(self, facts: Json) -> list[Json]:
         line = orjson.dumps(facts | {"stop": self.stop()})
-        with self._waiting(), _peers():
+        with self._waiting(), peers():
             every = _gathered(line, self.size, _LINE_BYTES)
             longest = max(int.from_bytes(one[:8], "little") for one in every)
             if longest > _LINE_BYTES:
@@ -71,7 +71,7 @@ class Group(Rank):
         return result, every
 
     def sum_(self, tensors: Sequence[Tensor], in_tree: bool) -> None:
-        with self._waiting(), _peers():
+        with self._waiting(), peers():
             for tensor in tensors:
                 if in_tree:
                     self._add_in_tree(tensor.view(-1))
@@ -79,7 +79,7 @@ class Group(Rank):
                     dist.all_reduce(tensor)
 
     def share(self, tensors: Sequence[Tensor]) -> None:
-        with self._waiting(), _peers():
+        with self._waiting(), peers():
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)
 
@@ -127,7 +127,7 @@ class Group(Rank):
 
 
 @contextmanager
-def _peers() -> Iterator[None]:
+def peers() -> Iterator[None]:
     """Turn what a backend raises when a peer is gone into PeerLost."""
     try:
         yield

@@ -27,7 +27,7 @@ class TensorImage:
 
     def __init__(self, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
         self.tensors = dict(tensors)
-        self.header, offsets = _layout(self.tensors, metadata)
+        self.header, offsets = layout(self.tensors, metadata)
         self._runs = _runs(self.tensors, {name: len(self.header) + start for name, start in offsets.items()})
         self.bytes = len(self.header) + sum(tensor.nbytes for tensor in self.tensors.values())
 
@@ -75,7 +75,7 @@ class TensorImage:
                 tensor.copy_(loaded[name])
 
 
-def _layout(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> tuple[bytes, dict[str, int]]:
+def layout(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> tuple[bytes, dict[str, int]]:
     """(header, where each tensor begins behind it), as the safetensors library lays an image out; it would copy all values for that."""
     order = sorted(tensors, key=lambda name: (-_DTYPES.index(tensors[name].dtype), name))
     entries: dict[str, object] = {"__metadata__": metadata} if metadata else {}

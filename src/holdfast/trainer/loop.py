@@ -45,17 +45,27 @@ from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.slow import SlowRanks
 from holdfast.trainer.spot import spot_check
 from holdfast.trainer.state.following import Following
+from holdfast.trainer.state.parts import Parts
 from holdfast.trainer.state.restore import Found, state_for_training
 from holdfast.trainer.state.saving import Saving
 from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
+from holdfast.trainer.state.together import for_all, prove, sound_for_all
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
 
 
 class NoState(Exception):
     """Steps were committed, and nothing that verifies is left of them. The message: what was passed over."""
+
+
+class Damaged(Exception):
+    """The newest state, `found`, is none that training makes; `sound`: the step of the newest that is, `told`: what is wrong with others."""
+
+    def __init__(self, found: Found, sound: int, told: list[str]) -> None:
+        super().__init__(*told)
+        self.found, self.sound, self.told = found, sound, told
 
 
 def train(job: Job, ready: Bench | None = None) -> int:
@@ -73,7 +83,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
         if found.snapshot is None:
             _settle(job, rank)
         settings = settings_of_process(job.timeline)
-        if ready is not None and ready.settings == settings:
+        if ready is not None and ready.settings == settings and not (job.config.cuts_trained and rank.size > 1):
             bench = replace(ready, job=job)
         else:
             bench = once_more("the model", lambda: build(job, settings))
@@ -84,13 +94,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
         bench.rank = rank
         for kind, facts in bench.task.remarks(fresh=found.snapshot is None):
             job.event(kind, **facts)
-        snapshots = Snapshots(bench, places) if rank.first else Following(job, places)
-        if rank.first:
-            sound, damaged = sound_before(bench, places, found)
-            if damaged:
-                return _damaged(job, found, sound, damaged)
-        found = found.spent()
-        share_state(bench)
+        snapshots, found = _restored(bench, places, found)
         if isinstance(rank, Group):
             rank.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
@@ -107,6 +111,8 @@ def train(job: Job, ready: Bench | None = None) -> int:
     except NoState as none:
         job.say(f"holdfast: {none}")
         return _end(job, EXIT_NO_STATE, kind="no_state", step=job.run.committed(), reason=str(none))
+    except Damaged as state:
+        return _damaged(job, state.found, state.sound, state.told)
     except FloatingPointError as error:
         job.say(f"holdfast: {error}")
         return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
@@ -138,7 +144,7 @@ def _state(job: Job, rank: Rank, places: list[Path]) -> Found:
     """The state to go on from, which the first rank looks for; the others hear of which step it is. Raises NoState."""
     found = Found(None, "", [])
     if rank.first:
-        found = state_for_training(job.run, places)
+        found = state_for_training(job.run, places, rank.size if job.config.cuts_trained else 1)
         committed = job.run.committed()
         if found.snapshot is None and committed:
             raise NoState(_no_state(committed, found))
@@ -146,6 +152,27 @@ def _state(job: Job, rank: Rank, places: list[Path]) -> Found:
     if rank.first or step is None:
         return found
     return Found(Snapshot(step, 0, {}, b"", b""), "the first rank's state", [])
+
+
+def _restored(bench: Bench, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:
+    """Who keeps this rank's snapshots, and the state that all ranks have now. Raises Damaged."""
+    job, rank, newest = bench.job, bench.rank, found
+    if job.config.cuts_trained:
+        found = for_all(bench, places, found)
+    if job.config.cuts_trained and rank.size > 1:
+        found, damaged = sound_for_all(bench, places, found)
+        step = found.snapshot.step if found.snapshot else 0
+        if damaged:
+            raise Damaged(newest, step, damaged)
+        prove(bench, found.snapshot)
+        return Parts(bench, places, step), found.spent()
+    snapshots = Snapshots(bench, places) if rank.first else Following(job, places)
+    if rank.first:
+        sound, damaged = sound_before(bench, places, found)
+        if damaged:
+            raise Damaged(newest, sound, damaged)
+    share_state(bench)
+    return snapshots, found.spent()
 
 
 def _settle(job: Job, rank: Rank) -> None:
@@ -210,7 +237,7 @@ def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
                 return _nonfinite(bench, snapshots, step, computed)
         row = _row(bench, step, computed, time.perf_counter() - began)
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
-        durable = due or step == last or job.stopping.asked
+        durable = snapshots.agreed(due or step == last or job.stopping.asked)
         snapshots.commit(step, row, durable, needed=held_out.due(step))
         if durable:
             saving.asked(step)

@@ -82,8 +82,10 @@ def parts_of(samples: list[int], lengths: Callable[[], Any], count: int) -> list
     return parts
 
 
-def own_parts(rank: Rank, parts: list[list[int]]) -> list[list[int]]:
-    """Those of `rank`: neighbours, as many for each."""
+def own_parts(rank: Rank, parts: list[list[int]], apart: bool = False) -> list[list[int]]:
+    """Those of `rank`, as many for each: neighbours; apart: neighbours are on neighbouring ranks."""
+    if apart:
+        return parts[rank.number :: rank.size]
     each = len(parts) // rank.size
     return parts[rank.number * each : (rank.number + 1) * each]
 

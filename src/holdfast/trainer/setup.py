@@ -119,6 +119,7 @@ def build(job: Job, settings: Settings) -> Bench:
     if begun := job.plan.start_adapter:
         put_in(TensorImage(task.artifact), job.run.start_adapter, begun)
     optimizer = optimizer_of(task.artifact, job.config.train, task.upkeep.rates)
+    task.upkeep.hold(optimizer)
     begins_scaled = job.config.train.precision == "fp16"  # its states have a scale, also where a remedy brought the run to fp32
     scale = LossScale() if begins_scaled or settings.dtype == "fp16" else None
     return Bench(
@@ -126,8 +127,8 @@ def build(job: Job, settings: Settings) -> Bench:
         settings,
         task,
         optimizer,
-        TensorImage(optimizer.kept(), {"format": "pt"}),
-        TensorImage(optimizer.state() | task.state() | (scale.state() if scale and begins_scaled else {})),
+        task.upkeep.image(optimizer.kept(), {"format": "pt"}),
+        task.upkeep.image(optimizer.state() | task.state() | (scale.state() if scale and begins_scaled else {})),
         device,
         float(optimizer.weights.detach().abs().max()),
         scale=scale if settings.dtype == "fp16" else None,

@@ -71,7 +71,8 @@ def compute_gradients(
     called when all has been asked of the device, before the step waits for it.
     """
     in_tree = shards > 1
-    own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size))
+    rounds = task.upkeep.rounds
+    own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size), apart=rounds)
     laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _counted)
     passes = [one["passes"] for one in every]
     labels, tokens = sum(one["labels"] for one in every), sum(one["tokens"] for one in every)
@@ -80,8 +81,11 @@ def compute_gradients(
 
     def work() -> tuple[Tensor, float]:
         began = time.perf_counter()
-        keep_company(rank, passes, lambda: _pass_by(task, step))
-        found = _in_tree(task, optimizer, step, laid, divisor / scale, announce)
+        if rounds:
+            found = _in_rounds(task, optimizer, step, laid, [one["each"] for one in every], divisor / scale, announce, rank)
+        else:
+            keep_company(rank, passes, lambda: _pass_by(task, step))
+            found = _in_tree(task, optimizer, step, laid, divisor / scale, announce)
         batches = [batch for part in laid for batch in part]
         if batches:
             with tag_out_of_memory(batches[-1]):
@@ -91,12 +95,13 @@ def compute_gradients(
         return found, time.perf_counter() - began
 
     (sums, _), every = rank.agreed(work, lambda done: {"seconds": done[1]})
-    rank.sum_([optimizer.gradient, sums], in_tree)
+    rank.sum_([sums] if rounds else [optimizer.gradient, sums], in_tree)
+    sums = _over_rounds(sums) if rounds else sums
     if scale != 1.0:
         optimizer.gradient.mul_(1.0 / scale)
     task.upkeep.gradients()
     total, measured = sums.tensor_split([1])
-    norm = optimizer.norm()
+    norm = task.upkeep.norm(optimizer, rank)
     values = torch.cat([total / divisor, norm.double().reshape(1), measured])
     loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
     more = dict(zip(task.measures[1:], others, strict=True))
@@ -106,7 +111,8 @@ def compute_gradients(
 def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
     batches = [batch for part in laid for batch in part]
     labels, tokens = sum(batch.labels for batch in batches), sum(batch.tokens for batch in batches)
-    return {"labels": labels, "divisor": math.fsum(batch.divisor for batch in batches), "tokens": tokens, "passes": len(batches)}
+    divisor, each = math.fsum(batch.divisor for batch in batches), [len(part) for part in laid]
+    return {"labels": labels, "divisor": divisor, "tokens": tokens, "passes": len(batches), "each": each}
 
 
 def keep_company(rank: Rank, passes: Sequence[int], one_pass: Callable[[], object]) -> None:
@@ -118,7 +124,9 @@ def keep_company(rank: Rank, passes: Sequence[int], one_pass: Callable[[], objec
 def _pass_by(task: AnyTask, step: int) -> None:
     """Pass a few tokens through the model and back. What it leaves in the gradients is cleared by what follows."""
     with tag_out_of_memory(None, "a pass for the other ranks"):
+        task.upkeep.begin_pass(counts=False)
         task.loss_sum(task.small_batch(), step)[0].backward()  # type: ignore[no-untyped-call]
+        task.upkeep.end_pass()
 
 
 def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], divisor: float, announce: Announce) -> Tensor:
@@ -145,15 +153,63 @@ def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence
     return sums
 
 
+def _in_rounds(
+    task: AnyTask,
+    optimizer: Block,
+    step: int,
+    laid: Sequence[Sequence[Batch]],
+    each: Sequence[Sequence[int]],
+    divisor: float,
+    announce: Announce,
+    rank: Rank,
+) -> Tensor:
+    """Where each pass leaves the sum of all ranks' gradients: the first micro-batches of all parts added in the tree, then the second ones.
+
+    Losses and measures of this rank's micro-batches, by round and part, 0 for those of others: [rounds, parts, 1 + measures]. each: how many
+    micro-batches the parts of each rank have. Neighbours among parts are on neighbouring ranks, whose pass adds them.
+    """
+    rounds = max(1, *(count for counts in each for count in counts))
+    found = torch.zeros(rounds, len(laid) * rank.size, 1 + len(task.measures), dtype=torch.float64, device=optimizer.gradient.device)
+    total: Tensor | None = None
+    number = 0
+    for one in range(rounds):
+        held: list[Tensor] = []
+        for done, part in enumerate(laid, 1):
+            optimizer.clear()
+            if one < len(part):
+                found[one, (done - 1) * rank.size + rank.number] = _accumulate(task, optimizer, step, number, part[one], divisor, announce)
+                number += 1
+            elif any(one < counts[done - 1] for counts in each):
+                _pass_by(task, step)
+            for _ in range((done & -done).bit_length() - 1):
+                optimizer.gradient.add_(held.pop())
+            if done < len(laid):
+                held.append(optimizer.gradient.clone())
+        if total is not None:
+            optimizer.gradient.add_(total)
+        total = optimizer.gradient.clone() if one + 1 < rounds else None
+    return found
+
+
+def _over_rounds(found: Tensor) -> Tensor:
+    """What `_in_rounds` found, added as its gradients are: [1 + measures]."""
+    while found.shape[1] > 1:
+        found = found[:, ::2] + found[:, 1::2]
+    total: Tensor = sum(found[1:, 0], start=found[0, 0])
+    return total
+
+
 def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, divisor: float, announce: Announce) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss and what was measured beside it, [1 + measures]. Raises OutOfMemory."""
     with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)
+        task.upkeep.begin_pass(counts=True)
         loss, measured = task.loss_sum(batch, step)
         if factor != 1.0:
             loss = loss * factor
         factor = announce("backward", number, batch)
         (loss / divisor).backward()  # type: ignore[no-untyped-call]
+        task.upkeep.end_pass()
         if factor != 1.0:
             optimizer.gradient.mul_(factor)
         return torch.cat([loss.detach().double().reshape(1), measured.double().reshape(-1)])

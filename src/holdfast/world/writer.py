@@ -39,7 +39,9 @@ from holdfast.core.run.checkpoint import (
     stage_checkpoint,
 )
 from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile, Snapshot
+from holdfast.core.run.memory_file import SLOTS, MemoryFile, Snapshot
+from holdfast.core.run.piece_files import everybodys, has_others, unpin
+from holdfast.core.run.pieces import Parted
 from holdfast.core.wait import wait_for_end
 
 _LOOK_S, _BELL_S = 0.02, 0.5  # between two looks: without and with a bell
@@ -66,7 +68,7 @@ def main(run: RunFolder, attempt: int) -> int:
                 silence(bell)
             living = not looks_gone or (alive(trainer["identity"]) if trainer else _locked(run))
             held = _mapped(Path(ready["memory_file"]), held) if ready else None
-            saved = _save_pinned(run, held[1], artifact_of(ready), keep, faults, attempt) if ready and held else 0
+            saved = _save_pinned(run, held[1], artifact_of(ready), keep, faults, attempt, living) if ready and held else 0
             if not saved and not living:
                 return 0
             ended = wait_for_end([trainer["identity"]["pid"]] if trainer else [], _LOOK_S if bell is None else _BELL_S, bell)
@@ -85,15 +87,20 @@ def _mapped(place: Path, held: tuple[int, MemoryFile] | None) -> tuple[int, Memo
     return (inode, memory) if memory else None
 
 
-def _save_pinned(run: RunFolder, memory: MemoryFile, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> int:
-    """Save every pinned snapshot; how many there were."""
-    waiting = memory.pinned_headers()
-    for header in waiting:
-        snapshot = memory.read(header)
-        if snapshot is not None:
-            memory.saved_s = _save(run, snapshot, artifact, keep, faults, attempt)
-        memory.unpin(header.index)
-    return len(waiting)
+def _save_pinned(
+    run: RunFolder, memory: MemoryFile, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int, living: bool
+) -> int:
+    """Save every pinned snapshot; how many there were. One that other ranks have not sealed their parts of waits while they live."""
+    saved = 0
+    for header in memory.pinned_headers():
+        with everybodys(memory, header) as state:
+            if state is None and living and has_others(memory, header):
+                continue
+            if state is not None:
+                memory.saved_s = _save(run, state, artifact, keep, faults, attempt)
+        unpin(memory, header)
+        saved += 1
+    return saved
 
 
 def persist_newest(run: RunFolder, places: list[Path], artifact: Artifact, keep: Save, tell: Tell | None = None) -> int | None:
@@ -105,16 +112,21 @@ def persist_newest(run: RunFolder, places: list[Path], artifact: Artifact, keep:
         clear_staging(run)
         for place in places:
             memory = MemoryFile.open(place)
-            newest = memory.newest() if memory else None
-            if memory is None or newest is None:
+            if memory is None:
                 continue
-            waiting = memory.pinned_headers()
-            for snapshot in [*map(memory.read, waiting), newest]:
-                if snapshot is not None and problem(run.checkpoints / checkpoint_name(snapshot.step), run.id()):
-                    save_checkpoint(run, snapshot, artifact, keep)
+            waiting, newest = memory.pinned_headers(), None
+            headers = sorted((one for index in range(SLOTS) if (one := memory.header(index))), key=lambda one: -one.generation)
+            for header in headers:
+                if newest is not None and header not in waiting:
+                    continue
+                with everybodys(memory, header) as state:
+                    newest = newest or (header if state else None)
+                    if state and problem(run.checkpoints / checkpoint_name(state.step), run.id()):
+                        save_checkpoint(run, state, artifact, keep)
             for header in waiting:
-                memory.unpin(header.index)
-            return newest.step
+                unpin(memory, header)
+            if newest is not None:
+                return newest.step
     return None
 
 
@@ -124,7 +136,7 @@ def _locked(run: RunFolder) -> bool:
         return not free
 
 
-def _save(run: RunFolder, snapshot: Snapshot, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> float:
+def _save(run: RunFolder, snapshot: Snapshot | Parted, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> float:
     """Save one checkpoint; the seconds it took. A save that fails is an event and not the end: training goes on."""
     began = time.perf_counter()
     step = snapshot.step

@@ -137,6 +137,7 @@ class Run(Section):
 
 _OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
 _OF_TEXT = ("model", "adapter")
+IN_PIECES = ("adamw", "lion", "sgd")  # optimizers that move each weight by its own gradient and moments alone, and by fp32 numbers
 
 
 class Config(Section):
@@ -160,7 +161,8 @@ class Config(Section):
         if self.train.frozen in ("nf4", "fp4", "int8") and kind in OWN_WEIGHTS:
             raise ValueError(f"adapter.type {kind} trains the weights themselves, which train.frozen {self.train.frozen} would hold frozen")
         if self.train.fsdp and (reason := self._not_cut()):
-            raise ValueError(f"train.fsdp cuts frozen layers in 16 or 32 bits between ranks, and {reason}")
+            what = "all that is trained" if kind == "full" else "frozen layers in 16 or 32 bits"
+            raise ValueError(f"train.fsdp cuts {what} between ranks, and {reason}")
         if self.train.offload == "layers" and (reason := self._not_kept_away()):
             raise ValueError(f"train.offload layers keeps frozen decoder layers in main memory, and {reason}")
         if self.train.double_quant and self.train.frozen not in ("nf4", "fp4"):
@@ -188,13 +190,20 @@ class Config(Section):
             raise ValueError(f"data.train_on {self.data.train_on} is for train.objective sft; {wanted} looks at the last answer")
         return self
 
+    @property
+    def cuts_trained(self) -> bool:
+        """Whether ranks hold pieces of what is trained, with gradients and moments: of all weights, in a full fine-tune."""
+        return self.train.fsdp and self.adapter.type == "full"
+
     def _not_cut(self) -> str:
         """What of this run FSDP does not go with; empty where it does."""
         kind, train = self.adapter.type, self.train
-        if kind not in ("lora", "rslora") or self.adapter.modules_to_save or self.adapter.init in ("pissa", "olora"):
+        if kind not in ("lora", "rslora", "full") or self.adapter.modules_to_save or self.adapter.init in ("pissa", "olora"):
             how = f"adapter.init {self.adapter.init}" if self.adapter.init in ("pissa", "olora") else f"adapter.type {kind}"
             how = "adapter.modules_to_save" if self.adapter.modules_to_save else how
-            return f"{how} needs whole weights; it goes with adapter.type lora and rslora"
+            return f"{how} needs whole weights; it goes with adapter.type lora, rslora and full"
+        if kind == "full" and (reason := self._not_in_pieces()):
+            return reason
         if train.frozen in ("nf4", "fp4", "int8"):
             return f"train.frozen is {train.frozen}; take auto or half"
         if train.precision == "fp16":
@@ -203,6 +212,19 @@ class Config(Section):
             return f"train.objective is {train.objective}; it goes with sft"
         if self.task == "tabular":
             return "a network on tables has none"
+        return ""
+
+    def _not_in_pieces(self) -> str:
+        """What of a full fine-tune needs whole matrices, or bits that would follow from the number of ranks; empty where nothing does."""
+        train = self.train
+        if train.optimizer not in IN_PIECES:
+            return f"train.optimizer {train.optimizer} needs whole matrices or blocks of its own; take {', '.join(IN_PIECES)}"
+        if train.weights == "bf16":
+            return "train.weights bf16 is rounded by where a weight lies in its rank's memory; take fp32"
+        if train.offload == "optimizer":
+            return "train.offload optimizer keeps whole moments in main memory; leave one of them out"
+        if train.shards == "off":
+            return "train.shards is off, by whose parts it is cut; leave it out, or give a power of two"
         return ""
 
     def _not_kept_away(self) -> str:

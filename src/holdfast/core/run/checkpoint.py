@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shutil
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from holdfast.core.run.artifact import CONFIGS, WEIGHTS, Artifact, Kind
 from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import Snapshot
+from holdfast.core.run.pieces import Image, Parted, stretches
 
 ARTIFACT, ADAPTER_CONFIG = WEIGHTS["adapter"], CONFIGS["adapter"]
 STATE = "state.safetensors"
@@ -36,6 +38,11 @@ class Checkpoint:
     kind: Kind = "adapter"
     partial: bool = False
 
+    def mapped(self) -> Snapshot:
+        """Like `snapshot`, but left in its files, of which a rank that holds pieces reads some."""
+        artifact, state = _mapped(self.folder / WEIGHTS[self.kind]), _mapped(self.folder / STATE)
+        return Snapshot(self.step, 0, self.meta, artifact, state)
+
     def snapshot(self) -> Snapshot:
         return Snapshot(self.step, 0, self.meta, (self.folder / WEIGHTS[self.kind]).read_bytes(), (self.folder / STATE).read_bytes())
 
@@ -44,24 +51,34 @@ def checkpoint_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def stage_checkpoint(run: RunFolder, snapshot: Snapshot, artifact: Artifact) -> Path:
+def _mapped(file: Path) -> bytes:
+    with file.open("rb") as handle:
+        return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)  # type: ignore[return-value]  # read like bytes
+
+
+def stage_checkpoint(run: RunFolder, snapshot: Snapshot | Parted, artifact: Artifact) -> Path:
     """Write a checkpoint's files under a temporary name, the manifest last, all flushed to disk. Raises OSError."""
     run.checkpoints.mkdir(exist_ok=True)
     folder = run.checkpoints / f".{checkpoint_name(snapshot.step)}.{os.getpid()}.tmp"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     config = orjson.dumps(artifact.config, option=orjson.OPT_INDENT_2)
-    files = {artifact.weights_name: snapshot.artifact, artifact.config_name: config, STATE: snapshot.state}
+    files: dict[str, Image] = {artifact.weights_name: snapshot.artifact, artifact.config_name: config, STATE: snapshot.state}
+    digests = {}
     for name, data in files.items():
+        digest = hashlib.sha256()
         with (folder / name).open("wb") as handle:
-            handle.write(data)
+            for stretch in stretches(data):
+                handle.write(stretch)
+                digest.update(stretch)
             handle.flush()
             os.fsync(handle.fileno())
+        digests[name] = digest.hexdigest()
     manifest = {
         "run": run.id(),
         "step": snapshot.step,
         "artifact": {"kind": artifact.kind, "partial": artifact.partial},
-        "files": {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()},
+        "files": {name: {"bytes": len(data), "sha256": digests[name]} for name, data in files.items()},
         "meta": snapshot.meta,
     }
     write_bytes(folder / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
@@ -85,7 +102,7 @@ def publish_checkpoint(run: RunFolder, staged: Path, step: int) -> Path:
     return final
 
 
-def save_checkpoint(run: RunFolder, snapshot: Snapshot, artifact: Artifact, keep: Save) -> Path:
+def save_checkpoint(run: RunFolder, snapshot: Snapshot | Parted, artifact: Artifact, keep: Save) -> Path:
     """Make a snapshot durable and remove checkpoints that need not be kept. Raises OSError; nothing half-made is left."""
     try:
         staged = stage_checkpoint(run, snapshot, artifact)
@@ -187,8 +204,14 @@ def next_valid(run: RunFolder, steps: list[int]) -> tuple[Checkpoint | None, lis
         folder = run.checkpoints / checkpoint_name(step)
         reason = problem(folder, run_id)
         if reason is None:
-            manifest = read_json(folder / MANIFEST) or {}
-            kind, partial = _kind_of(manifest)
-            return Checkpoint(folder, step, manifest["meta"], manifest["files"][WEIGHTS[kind]]["sha256"], kind, partial), passed_over
+            return unverified(run, step), passed_over
         passed_over.append({"checkpoint": folder.name, "reason": reason})
     return None, passed_over
+
+
+def unverified(run: RunFolder, step: int) -> Checkpoint:
+    """The checkpoint of a step, for who knows that it verified."""
+    folder = run.checkpoints / checkpoint_name(step)
+    manifest = read_json(folder / MANIFEST) or {}
+    kind, partial = _kind_of(manifest)
+    return Checkpoint(folder, step, manifest["meta"], manifest["files"][WEIGHTS[kind]]["sha256"], kind, partial)

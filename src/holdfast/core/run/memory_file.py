@@ -177,14 +177,25 @@ class MemoryFile(PulsePage):
 
     def read(self, header: SlotHeader) -> Snapshot | None:
         """Copy a snapshot out, or None when it was overwritten meanwhile or its checksum does not match."""
+        seen = self.view(header)
+        if seen is None:
+            return None
+        meta, *images = seen
+        artifact, state = map(bytes, images)
+        return Snapshot(header.step, header.generation, meta, artifact, state) if self.header(header.index) == header else None
+
+    def view(self, header: SlotHeader) -> tuple[Json, memoryview, memoryview] | None:
+        """(meta, artifact, state) of a snapshot as they lie in the file, which has to stay open; None where `read` has none."""
         at = self._at(header.index)
         meta = self.memory[at + PAGE : at + PAGE + header.meta_bytes]
         artifact_at, state_at = self.payload_offsets(header.index)
-        artifact = self.memory[artifact_at : artifact_at + self.artifact_bytes]
-        state = self.memory[state_at : state_at + self.state_bytes]
+        with memoryview(self.memory) as whole:
+            artifact, state = whole[artifact_at : artifact_at + self.artifact_bytes], whole[state_at : state_at + self.state_bytes]
         if self.header(header.index) != header or zlib.crc32(state, zlib.crc32(artifact, zlib.crc32(meta))) != header.checksum:
+            artifact.release()
+            state.release()
             return None
-        return Snapshot(header.step, header.generation, orjson.loads(meta), artifact, state)
+        return orjson.loads(meta), artifact, state
 
     def newest(self) -> Snapshot | None:
         """The newest snapshot that is whole; a damaged one is passed over."""

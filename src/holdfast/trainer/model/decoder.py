@@ -37,11 +37,14 @@ def bring(model: nn.Module, but: Iterable[Tensor], device: torch.device) -> None
             tensor.data = tensor.data.to(device)
 
 
-def checksum(tensor: Tensor) -> int:
-    """Of the bits of a tensor and their order, on whichever device it is: the sum of each number's bits times its place, modulo 2^64."""
+def checksum(tensor: Tensor, first: int = 0) -> int:
+    """Of the bits of a tensor and their order, on whichever device it is: the sum of each number's bits times its place, modulo 2^64.
+
+    first: the place of its first number, less one; so the sums of pieces add up to that of the whole.
+    """
     bits = tensor.detach().reshape(-1).view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.dtype.itemsize])
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
     for start in range(0, len(bits), _CHUNK):
         part = bits[start : start + _CHUNK].long()
-        total += (part * torch.arange(start + 1, start + 1 + len(part), device=bits.device)).sum()
+        total += (part * torch.arange(first + start + 1, first + start + 1 + len(part), device=bits.device)).sum()
     return int(total)

@@ -19,6 +19,9 @@ class Following:
     def commit(self, step: int, row: Json, durable: bool, needed: bool = False) -> None:
         """The first rank commits."""
 
+    def agreed(self, durable: bool) -> bool:
+        return durable
+
     def let_go(self) -> None:
         """Nothing is being copied."""
 

@@ -11,6 +11,7 @@ from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps, newe
 from holdfast.core.run.evaluations import best_of, read_evaluations
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import SLOTS, MemoryFile, Snapshot
+from holdfast.core.run.piece_files import newest_of
 
 
 @dataclass(frozen=True)
@@ -20,40 +21,41 @@ class Found:
     snapshot: Snapshot | None
     place: str
     passed_over: list[Json]
+    in_memory: bool = False  # a snapshot, no checkpoint
 
     def spent(self) -> Found:
         """Without the tensors, once they are where they belong: they are as large as the state."""
         return replace(self, snapshot=self.snapshot and replace(self.snapshot, artifact=b"", state=b""))
 
 
-def find_state(run: RunFolder, places: list[Path], limit: int | None = None) -> Found:
-    """The newest state that verifies, at step `limit` at the latest.
+def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ranks: int = 1) -> Found:
+    """The newest state that verifies, at step `limit` at the latest. ranks: that are to hold a part of it each, of which this is the first.
 
     The newest checkpoint is verified even when a snapshot is newer, because a checkpoint that went bad should be known before it
     is needed.
     """
     steps = [step for step in checkpoint_steps(run) if limit is None or step <= limit]
     checkpoint, passed_over = newest_valid(run) if limit is None else next_valid(run, steps)
-    newest = _newest(places, limit)
+    newest = _newest(places, limit, ranks)
     if newest and (checkpoint is None or newest.step >= checkpoint.step):
-        return Found(newest, f"the snapshot of step {newest.step}", passed_over)
+        return Found(newest, f"the snapshot of step {newest.step}", passed_over, in_memory=True)
     if checkpoint:
-        return Found(checkpoint.snapshot(), f"the checkpoint of step {checkpoint.step}", passed_over)
+        return Found(checkpoint.snapshot() if ranks == 1 else checkpoint.mapped(), f"the checkpoint of step {checkpoint.step}", passed_over)
     return Found(None, "the beginning", passed_over)
 
 
-def _newest(places: list[Path], limit: int | None) -> Snapshot | None:
+def _newest(places: list[Path], limit: int | None, ranks: int) -> Snapshot | None:
     """The newest snapshot of all places that is whole. One is read at a time: of a model trained as a whole each has gigabytes."""
     with ExitStack() as opened:
         files = [opened.enter_context(memory) for place in places if (memory := MemoryFile.open(place))]
         held = [(header, memory) for memory in files for index in range(SLOTS) if (header := memory.header(index))]
         for header, memory in sorted(held, key=lambda pair: pair[0].step, reverse=True):
-            if (limit is None or header.step <= limit) and (snapshot := memory.read(header)):
+            if (limit is None or header.step <= limit) and (snapshot := newest_of(memory, header, ranks)):
                 return snapshot
     return None
 
 
-def state_for_training(run: RunFolder, places: list[Path]) -> Found:
+def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1) -> Found:
     """The state a run goes on from, after which its journal has exactly one row for each step up to it.
 
     The journal may lack the row of the newest snapshot's step (death in between), or those the full disk did not take: the snapshot
@@ -61,16 +63,16 @@ def state_for_training(run: RunFolder, places: list[Path]) -> Found:
     """
     cut_torn_line(run.steps_file)
     committed = run.committed()
-    found = find_state(run, places)
+    found = find_state(run, places, ranks=ranks)
     if found.snapshot and found.snapshot.step > committed and found.snapshot.meta["rows"][0]["step"] > committed + 1:
-        found = find_state(run, places, limit=committed + 1)
+        found = find_state(run, places, committed + 1, ranks)
     for row in found.snapshot.meta["rows"] if found.snapshot else ():
         if row["step"] > committed:
             append_line(run.steps_file, row)
-    return _no_later_than_the_best(run, places, found)
+    return _no_later_than_the_best(run, places, found, ranks)
 
 
-def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found) -> Found:
+def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found, ranks: int) -> Found:
     """`found`, or an older state where the best one by held-out loss was lost with its checkpoint: it is computed again from there."""
     best = best_of(row for row in read_evaluations(run) if found.snapshot and row["step"] < found.snapshot.step)
     if best is None or _is_pinned(places, best["step"]):
@@ -79,9 +81,9 @@ def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found) ->
     reason = problem(folder, run.id())
     if reason is None:
         return found
-    older = find_state(run, places, limit=best["step"])
+    older = find_state(run, places, best["step"], ranks)
     told: Json = {"checkpoint": folder.name, "reason": f"it held the best state, and {reason}"}
-    return Found(older.snapshot, older.place, [*found.passed_over, told]) if older.snapshot else found
+    return replace(older, passed_over=[*found.passed_over, told]) if older.snapshot else found
 
 
 def _is_pinned(places: list[Path], step: int) -> bool:

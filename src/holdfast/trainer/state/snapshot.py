@@ -17,9 +17,10 @@ from torch import Tensor
 from holdfast.core.files import Json, append_line, is_full, read_json, write_json
 from holdfast.core.locks import hold
 from holdfast.core.run.checkpoint import save_checkpoint
-from holdfast.core.run.memory_file import META_BYTES, SLOTS, MemoryFile, file_bytes
+from holdfast.core.run.memory_file import META_BYTES, SLOTS, MemoryFile, SlotHeader, file_bytes
 from holdfast.core.run.memory_places import SHARED_MEMORY
 from holdfast.core.run.pace import snapshot_interval
+from holdfast.core.run.piece_files import everybodys, unpin
 from holdfast.trainer.images import ABSURD
 from holdfast.trainer.pinned import Pinned
 from holdfast.trainer.setup import Bench
@@ -62,22 +63,36 @@ class Snapshots:
     def _open(self, places: list[Path]) -> MemoryFile:
         """The file in the first place that has room; an event for each place that refused."""
         job = self.bench.job
-        for number, place in enumerate(places):
-            last = number == len(places) - 1
-            try:
-                if not last:
-                    _refuse_much_memory(place, self.bench)
-                memory = MemoryFile.create(place, job.run.path, self.bench.artifact.bytes, self.bench.state.bytes)
-            except OSError as error:
-                job.event("snapshot_place_refused", place=str(place), reason=error.strerror or str(error))
+        for place in places:
+            last = place == places[-1]
+            memory = self._made(place, last)
+            if isinstance(memory, OSError):
+                job.event("snapshot_place_refused", place=str(place), reason=memory.strerror or str(memory))
                 if last:
-                    raise
+                    raise memory
                 continue
             memory.unpin_damaged()
-            ready = {"memory_file": str(place), "artifact": self.bench.task.form.as_json()}
-            write_json(job.folder / "ready.json", ready, durable=False)
+            self._tell_ready(place)
             return memory
         raise AssertionError("there is always a place")
+
+    def _made(self, place: Path, last: bool) -> MemoryFile | OSError:
+        """The file in a place, or why there is none. last: there is no other place."""
+        try:
+            if not last:
+                _refuse_much_memory(place, self.bench)
+            return MemoryFile.create(place, self.bench.job.run.path, self.bench.artifact.bytes, self.bench.state.bytes)
+        except OSError as error:
+            return error
+
+    def _tell_ready(self, place: Path) -> None:
+        """Write down where snapshots are, and what they hold."""
+        ready = {"memory_file": str(place), "artifact": self.bench.task.form.as_json()}
+        write_json(self.bench.job.folder / "ready.json", ready, durable=False)
+
+    def agreed(self, durable: bool) -> bool:
+        """Whether the step that is about to be committed becomes a checkpoint, for all who keep a part of it."""
+        return durable
 
     # -- committing a step
 
@@ -183,11 +198,15 @@ class Snapshots:
             raise FloatingPointError(f"step {step}: weights or optimizer state are not finite, or absurdly large, after the update")
         self.generation += 1
         self._newest_is_pinned = durable
-        memory.seal(slot, step, self.generation, {"step": step, "rows": [*self._unwritten, row]}, pin=durable)
+        memory.seal(slot, step, self.generation, self._meta(step, row), pin=durable)
         if job.config.save.flush_snapshots:
             memory.flush(slot)
         job.point("commit", step)
         self._journal(row)
+
+    def _meta(self, step: int, row: Json) -> Json:
+        """What stands beside the tensors of a snapshot."""
+        return {"step": step, "rows": [*self._unwritten, row]}
 
     def _journal(self, row: Json) -> None:
         """Append the rows of committed steps. While the disk is full they stay in the snapshots, and training goes on."""
@@ -215,11 +234,15 @@ class Snapshots:
             return
         cost = statistics.median(self._costs)
         self._costs.clear()
-        every = snapshot_interval(cost, step_s)
+        every = self._interval(cost, step_s)
         if every > self.every or every <= self.every // 2:
             self.every = every
             reason = f"one costs a step {cost * 1000:.1f} ms of {step_s * 1000:.0f} ms"
             self.bench.job.event("snapshot_interval", step=self._last, steps=every, reason=reason)
+
+    def _interval(self, cost_s: float, step_s: float) -> int:
+        """Steps between snapshots of such a cost."""
+        return snapshot_interval(cost_s, step_s)
 
     # -- checkpoints
 
@@ -246,43 +269,59 @@ class Snapshots:
 
         Without such a snapshot the step was restored from its checkpoint, which is durable.
         """
-        kept = next((header for index in range(SLOTS) if (header := self.memory.header(index)) and header.step == step), None)
-        newest = self.memory.newest_header()
-        is_newest = kept is not None and kept == newest
-        if kept is None or self.memory.pinned(kept.index) or (is_newest and self._newest_is_pinned):
-            return
+        kept = self._kept(step)
+        if not self._secured(kept) and self._turn(step):
+            self._pin(kept)
+
+    def _turn(self, step: int) -> bool:
+        """Wait until no other snapshot waits to be made durable; False, and an event, where one does for too long."""
         deadline = time.monotonic() + SECURE_PATIENCE_S
         while waiting := self.memory.pinned_headers():
             if time.monotonic() > deadline:
                 reason = f"the checkpoint of step {waiting[0].step} is still being written after {SECURE_PATIENCE_S:.0f} s"
                 self.bench.job.event("checkpoint_skipped", step=step, reason=reason)
-                return
+                return False
             self._save_without_writer()
             time.sleep(0.002)
-        self.memory.pin(kept.index)
-        self._newest_is_pinned = self._newest_is_pinned or is_newest
+        return True
+
+    def _kept(self, step: int) -> SlotHeader | None:
+        """The slot that holds the state after `step`."""
+        return next((header for index in range(SLOTS) if (header := self.memory.header(index)) and header.step == step), None)
+
+    def _secured(self, kept: SlotHeader | None) -> bool:
+        """Whether the state of a slot is durable, or was asked to be; without a slot it was restored from a checkpoint."""
+        if kept is None or self.memory.pinned(kept.index):
+            return True
+        return kept == self.memory.newest_header() and self._newest_is_pinned
+
+    def _pin(self, kept: SlotHeader | None) -> None:
+        """Ask for the state of a slot to be made durable."""
+        if kept is not None:
+            self.memory.pin(kept.index)
+            self._newest_is_pinned = self._newest_is_pinned or kept == self.memory.newest_header()
 
     def _save_without_writer(self) -> None:
         """Save the pinned snapshots here, if no writer lives. One that starts meanwhile waits for the lock."""
         job = self.bench.job
         with hold(job.run.writer_lock, wait=False) as free:
             for header in self.memory.pinned_headers() if free else ():
-                snapshot = self.memory.read(header)
-                if snapshot is not None:
-                    save_checkpoint(job.run, snapshot, self.bench.task.form, job.config.save)
-                    job.event("checkpoint_saved", step=snapshot.step, by="the trainer, because no writer lives")
-                self.memory.unpin(header.index)
+                with everybodys(self.memory, header) as state:
+                    if state is not None:
+                        save_checkpoint(job.run, state, self.bench.task.form, job.config.save)
+                        job.event("checkpoint_saved", step=state.step, by="the trainer, because no writer lives")
+                unpin(self.memory, header)
 
     def pin_newest(self) -> None:
         """Ask for the newest snapshot to be made durable, unless that was asked when it was taken."""
-        newest = self.memory.newest_header()
-        if newest and not self._newest_is_pinned:
-            self.memory.pin(newest.index)
+        if not self._newest_is_pinned:
+            self._pin(self.memory.newest_header())
 
 
 def _refuse_much_memory(place: Path, bench: Bench) -> None:
-    """Raise OSError where the snapshots would take more than a quarter of the machine's memory."""
-    size = file_bytes(bench.artifact.bytes, bench.state.bytes)
+    """Raise OSError where the snapshots, of all ranks that keep any, would take more than a quarter of the machine's memory."""
+    ranks = bench.rank.size if bench.job.config.cuts_trained else 1
+    size = ranks * file_bytes(bench.artifact.bytes, bench.state.bytes)
     memory = (read_json(bench.job.run.machine_file) or {}).get("memory_bytes")
     if place.parent == SHARED_MEMORY and memory and size > memory / 4:
         raise OSError(errno.ENOSPC, f"snapshots of {size >> 20:,} MiB would take more than a quarter of {memory >> 20:,} MiB of memory")

@@ -181,11 +181,14 @@ def _ia3_targets(targets: str | list[str], model: Any) -> tuple[list[str] | str,
     return targets, [name for name in forward if name in names]
 
 
-def widen_trained(model: nn.Module) -> None:
-    """Give trained weights fp32, and modules that were made to compute with narrower ones their own forward pass again."""
+def widen_trained(model: nn.Module, values: bool = True) -> None:
+    """Give trained weights fp32, and modules that were made to compute with narrower ones their own forward pass again.
+
+    values: False where the weights themselves are widened later, a piece of them.
+    """
     for module in model.modules():
         own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
-        for parameter in own:
+        for parameter in own if values else ():
             parameter.data = parameter.data.float()
         if own and type(module) in (nn.Linear, nn.Embedding):
             module.__dict__.pop("forward", None)

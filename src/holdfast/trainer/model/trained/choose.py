@@ -13,11 +13,11 @@ from holdfast.trainer.model.trained.strategy import Trained
 from holdfast.trainer.model.trained.weights import OwnWeights
 
 
-def trained_on(base: nn.Module, config: Config, settings: Settings, device: torch.device) -> Trained:
+def trained_on(base: nn.Module, config: Config, settings: Settings, device: torch.device, cut: bool = False) -> Trained:
     """Attach what `adapter.type` names to the frozen base model. Raises Refusal where it does not fit.
 
-    device: of an adapter, also where the base is elsewhere.
+    device: of an adapter, also where the base is elsewhere. cut: what is trained will be, between ranks.
     """
     if config.adapter.type in ("full", "layers"):
-        return OwnWeights(base, config, read_model(config.model), mixed=settings.dtype != "fp32")
+        return OwnWeights(base, config, read_model(config.model), mixed=settings.dtype != "fp32", cut=cut)
     return PeftAdapter(base, config, settings.steps, device)

@@ -19,11 +19,14 @@ from holdfast.trainer.upkeep import Upkeep
 
 
 class OwnWeights:
-    """The weights that `adapter.layers` names, or all. Raises Refusal where it names none. mixed: products are in 16 bits."""
+    """The weights that `adapter.layers` names, or all. Raises Refusal where it names none.
+
+    mixed: products are in 16 bits. cut: a piece of the weights is taken and widened later.
+    """
 
     prefix: Tensor | None = None
 
-    def __init__(self, base: nn.Module, config: Config, facts: ModelFacts, mixed: bool) -> None:
+    def __init__(self, base: nn.Module, config: Config, facts: ModelFacts, mixed: bool, cut: bool = False) -> None:
         self.model = base
         chosen = _chosen(base, config)
         for parameter in base.parameters():
@@ -33,7 +36,7 @@ class OwnWeights:
         if config.train.weights == "bf16":
             narrow_trained(base, mixed)
         else:
-            widen_trained(base)
+            widen_trained(base, values=not cut)
         base.train()
         prefix = f"{base.base_model_prefix}."
         self.tensors: dict[str, Tensor] = {_in_file(name, facts, prefix): one for name, one in sorted(chosen.items())}

@@ -92,7 +92,7 @@ def _loss_and_gradients(task: TextModel, ids: Ids) -> Tensor:
     """Of one sample, whose every token is learned, with respect to the adapter: all in one row of numbers."""
     with torch.enable_grad():
         loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
-        gradients = torch.autograd.grad(loss, list(task.artifact.values()), materialize_grads=True)
+        gradients = torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True)
     return torch.cat([loss.detach()[None], *(gradient.flatten().float() for gradient in gradients)])
 
 
@@ -182,14 +182,14 @@ def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
     worst = max(gaps, key=lambda at: gaps[at] if gaps[at] == gaps[at] else math.inf)
     if gaps[worst] <= _SAME_GRADIENT[task.dtype]:
         return None
-    return f"the gradients of samples that share a row are wrong (that of {list(task.artifact)[worst]} by {gaps[worst]:.1e} of its norm)"
+    return f"the gradients of samples that share a row are wrong (that of {list(task.trained)[worst]} by {gaps[worst]:.1e} of its norm)"
 
 
 def _gradients(task: TextModel, batches: list[TextBatch]) -> list[Tensor]:
-    total = [torch.zeros_like(weight) for weight in task.artifact.values()]
+    total = [torch.zeros_like(weight) for weight in task.trained.values()]
     for batch in batches:
         loss, _ = task.loss_sum(batch, 1)
-        for one, gradient in zip(total, torch.autograd.grad(loss, list(task.artifact.values()), materialize_grads=True), strict=True):
+        for one, gradient in zip(total, torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True), strict=True):
             one += gradient
     return total
 

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.config.adapter import OWN_WEIGHTS
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
 from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
+from holdfast.trainer.model.decoder import bring
 from holdfast.trainer.model.dropout import StepContext, make_stateless
 from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.model.head import OutputHead, each_loss
@@ -28,6 +30,8 @@ from holdfast.trainer.model.quantised import Held
 from holdfast.trainer.model.sharded import mesh_of, shard_layers
 from holdfast.trainer.model.streamed import HostLayers, everywhere, streams
 from holdfast.trainer.model.trained.choose import trained_on
+from holdfast.trainer.model.trained.cut import CutPieces, units_of
+from holdfast.trainer.model.trained.pieces import Pieces
 from holdfast.trainer.on_card import on_card
 from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
 from holdfast.trainer.tasks.sft.objective import objective_of
@@ -43,19 +47,24 @@ class TextModel:
 
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
         base: Any
+        self.tokens, self.device = tokens, device
         mesh = mesh_of(config, device)
         base, self.notes = load_base(config, settings, device, mapped=mesh is not None or streams(config, device))
         self.base = base
         self.held: Held | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
-        trained = trained_on(base, config, settings, device)
+        own = config.train.fsdp and config.adapter.type in OWN_WEIGHTS  # what is trained is cut, not what is frozen
+        trained = trained_on(base, config, settings, device, cut=own and mesh is not None)
         self.model: nn.Module = trained.model
-        self.upkeep = trained.upkeep
+        self.upkeep, self.artifact, self.form = trained.upkeep, trained.tensors, trained.form
+        self.trained = trained.tensors  # whole, where the artifact is pieces of it
+        if own:
+            self._in_pieces(settings.shards, cut=mesh is not None)
+            mesh = None
         away = HostLayers(self.model, base, device) if streams(config, device) else None
         near = away.near if away else everywhere
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
-        self.artifact, self.form = trained.tensors, trained.form
         half = HALF_TYPES.get(settings.dtype)
         able = on_card(device) and settings.dtype != "fp16" and not config.train.fsdp  # a remedy may have brought a card's run to the CPU
         self.fused = Fused(self.model, self.context, half is not None, near) if settings.fused and able else None
@@ -73,12 +82,22 @@ class TextModel:
         self.kernel = best_kernel() if at_once and on_card(device) else None
         self.kind = packed_attention(settings.attention, self.context, self.kernel) if self.packing else self.own_kind
         base.set_attn_implementation(self.kind)
-        self.tokens, self.device = tokens, device
         self.dtype = DTYPES[settings.dtype]
         self.layers = checkpoint_layers(base, settings.checkpointed_layers)
         if objective := objective_of(config):
             self.compared = ComparedLoss(self, objective, settings, folder)
         self.keeping = HostActivations(self.model) if settings.activations_on_host else nullcontext
+
+    def _in_pieces(self, parts: int, cut: bool) -> None:
+        """Hold what is trained in the pieces that ranks hold; cut: this one holds some of them, else all."""
+        units, layers = units_of(self.base, self.artifact, parts)
+        if not cut:
+            self.upkeep = Pieces(units, parts)
+            self.artifact = self.upkeep.tensors
+            return
+        self.upkeep = whole = CutPieces(self.base, units, layers, parts, self.device)
+        bring(self.base, self.trained.values(), self.device)
+        self.artifact = whole.pieces
 
     @property
     def attends(self) -> str:

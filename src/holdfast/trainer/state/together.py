@@ -1,0 +1,135 @@
+"""A state of which each rank takes its part: found by the first, read by all, proven before it is trained on. Trains nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from holdfast.core.run.artifact import Artifact
+from holdfast.core.run.checkpoint import next_valid, publish_checkpoint, stage_checkpoint, unverified
+from holdfast.core.run.memory_file import MemoryFile, Snapshot
+from holdfast.core.run.memory_places import of_rank
+from holdfast.core.run.piece_files import part_of, ranks_in
+from holdfast.trainer.job import Job
+from holdfast.trainer.model.trained.cut import CutPieces
+from holdfast.trainer.piece_image import PieceImage
+from holdfast.trainer.rank import PeerLost, Rank
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.setup import Bench
+from holdfast.trainer.state.restore import Found, find_state
+from holdfast.trainer.state.sound import damage
+
+_TRIES = 3  # a writer that begins meanwhile clears away what it takes for left over
+_SHOWN = 3
+_HINT = "rerun the same command to resume; if it comes again, test memory and disk of this machine, or go back with train.fsdp left out"
+
+
+def for_all(bench: Bench, places: list[Path], found: Found) -> Found:
+    """What the first rank found, as each rank reads its part of it; by a checkpoint, where another number of ranks left it in memory.
+
+    Raises PeerLost.
+    """
+    rank = bench.rank
+    if rank.first and found.snapshot and found.in_memory and ranks_in(found.snapshot.meta) != rank.size:
+        found = _durable(bench.job, found, bench.task.form)  # before the files of its parts are made anew for other ranks
+        if rank.size == 1:
+            return found
+    step = found.snapshot.step if found.snapshot else None
+    meta = found.snapshot.meta if found.snapshot else {}
+    told = rank.exchange({"step": step, "in_memory": found.in_memory, "attempt": meta.get("attempt")})[0]
+    if rank.first or told["step"] is None:
+        return found
+    if not told["in_memory"]:
+        return replace(found, snapshot=unverified(bench.job.run, told["step"]).mapped())
+    return replace(found, snapshot=_own_part(places, rank, told["step"], told["attempt"]))
+
+
+def sound_for_all(bench: Bench, places: list[Path], found: Found) -> tuple[Found, list[str]]:
+    """The newest state that is sound on every rank, and what is wrong with each newer one. The bench is left with some state."""
+    said: list[str] = []
+    while found.snapshot is not None:
+        bench.restore(found.snapshot)
+        every = bench.rank.exchange({"wrong": damage(bench, found.snapshot.step), "place": found.place})
+        wrong = next(
+            (f"{every[0]['place']} is damaged on rank {number}: {one['wrong']}" for number, one in enumerate(every) if one["wrong"]), ""
+        )
+        if not wrong:
+            break
+        said.append(wrong)
+        step = found.snapshot.step - 1
+        found = find_state(bench.job.run, places, step, bench.rank.size) if bench.rank.first else Found(None, "", [])
+        found = for_all(bench, places, found)
+    return found, said
+
+
+def prove(bench: Bench, snapshot: Snapshot | None) -> None:
+    """See that every rank holds what was saved of its parts, by hash, and that all parts make up each layer again.
+
+    snapshot: what this rank read its part from; None: it was cut from the base model. Raises Refusal on all ranks alike: what a rank
+    trained on instead would be weights of a fresh model (huggingface/accelerate#4206).
+    """
+    cut, lost = bench.task.upkeep, []
+    assert isinstance(cut, CutPieces)
+    sums = cut.wanted
+    if snapshot is not None:
+        for image, data in ((bench.artifact, snapshot.artifact), (bench.state, snapshot.state)):
+            assert isinstance(image, PieceImage)
+            lost += [name for name, values in image.of(data) if _digest(values) != _digest(image.tensors[name])]
+            if image is bench.artifact:
+                sums = cut.sums(dict(image.of(data)))
+    every = bench.rank.exchange({"lost": lost[:_SHOWN], "count": len(lost), "sums": sums})
+    if broken := [number for number, one in enumerate(every) if one["count"]]:
+        one = every[broken[0]]
+        held = f"rank {broken[0]} does not hold what was saved of {', '.join(one['lost'])} ({one['count']} of its tensors)"
+        raise Refusal("hardware_fault", held, _HINT)
+    _refuse_strange_layers(bench.rank, cut, [sum(column) for column in zip(*(one["sums"] for one in every), strict=True)])
+
+
+def _refuse_strange_layers(rank: Rank, cut: CutPieces, wanted: list[int]) -> None:
+    """Gather each unit once and compare it with what its parts are. Raises Refusal."""
+    strange = [number for number, total in enumerate(wanted) if (cut.checksum(number) - total) % (1 << 64)]
+    cut.forget()
+    every = rank.exchange({"strange": strange})
+    if broken := [number for number, one in enumerate(every) if one["strange"]]:
+        first = every[broken[0]]["strange"][0]
+        what = f"layer {first}" if first < len(wanted) - 1 else "what is outside of the layers"
+        raise Refusal("hardware_fault", f"{what} does not come back from the ranks as its parts are, on rank {broken[0]}", _HINT)
+
+
+def _durable(job: Job, found: Found, form: Artifact) -> Found:
+    """The same state, in a checkpoint."""
+    assert found.snapshot is not None
+    step = found.snapshot.step
+    for left in reversed(range(_TRIES)):
+        try:
+            publish_checkpoint(job.run, stage_checkpoint(job.run, found.snapshot, form), step)
+            break
+        except FileNotFoundError:
+            if not left:
+                raise
+    checkpoint, _ = next_valid(job.run, [step])
+    assert checkpoint is not None
+    job.event("checkpoint_saved", step=step, by="the trainer, because another number of ranks goes on")
+    return replace(found, snapshot=checkpoint.mapped(), in_memory=False)
+
+
+def _own_part(places: list[Path], rank: Rank, step: int, attempt: int) -> Snapshot:
+    for place in places:
+        with ExitStack() as opened:
+            memory = MemoryFile.open(of_rank(place, rank.number))
+            if memory and (seen := part_of(opened.enter_context(memory), step, attempt)):
+                meta, *images = seen
+                artifact, state = map(bytes, images)
+                for image in images:
+                    image.release()
+                return Snapshot(step, 0, meta, artifact, state)
+    raise PeerLost(f"this rank's part of step {step} is gone")
+
+
+def _digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
