@@ -1,16 +1,35 @@
-"""Full fine-tunes cut between ranks: the bits of one rank, whoever dies; checkpoints that any number of ranks goes on from; proof by hash."""
+"""Full fine-tunes cut between ranks: the bits of one rank, whoever dies; checkpoints any number of ranks goes on from; proof by hash."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 import yaml
+from safetensors.torch import load_file
+from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from conftest import events, holdfast, make_rows, write_rows
+from holdfast.core.config.config import Config
+from holdfast.core.config.train import Train
+from holdfast.core.run.memory_file import Snapshot
+from holdfast.core.run.pieces import join, piece_name, piece_of
+from holdfast.trainer.images import TensorImage
+from holdfast.trainer.model.trained import cut as cut_module
+from holdfast.trainer.model.trained.cut import CutPieces, units_of
+from holdfast.trainer.model.trained.pieces import Pieces
+from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.piece_image import PieceImage
+from holdfast.trainer.rank import ALONE
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.state.together import prove
 from test_ranks import fault, same, trained
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -39,6 +58,24 @@ def alone(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> 
     return SimpleNamespace(write=write, summary=trained(write("alone")), run=folder / "alone")
 
 
+def stopped(config: Path, step: int, *more: object) -> Path:
+    """The run folder of a run that ends in `step`, by an error that nothing mends."""
+    faults = config.with_suffix(".faults")
+    faults.write_text(fault("raise", rank=0, step=step))
+    done = holdfast("train", config, "--run", config.with_suffix(""), "run.trials=0", "--faults", faults, *more)
+    assert done.returncode == 3, done.stderr
+    return config.with_suffix("")
+
+
+def without_snapshots(run: Path) -> None:
+    """The machine was restarted: what lay in shared memory is gone."""
+    own = json.loads((run / "run.json").read_text())["id"][:12]
+    found = list(Path("/dev/shm").glob(f"holdfast-{own}*"))
+    assert len(found) >= 2, "each rank's own"
+    for file in found:
+        file.unlink()
+
+
 def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: SimpleNamespace) -> None:
     config = alone.write("two", ranks=2)
     faults = config.with_suffix(".faults")
@@ -46,4 +83,178 @@ def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: Si
     summary = trained(config, "--faults", faults)
     assert summary["attempts"] == 2
     same("two", alone)
+    run = alone.run.with_name("two")
     assert sum(incident["lost_steps"] for incident in summary["incidents"]) == 0
+    assert [event["state"] for event in events(run, "restored")] == ["the beginning", "the snapshot of step 3"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_checkpoint_of_two_ranks_is_the_file_of_one_and_others_go_on_from_it(alone: SimpleNamespace) -> None:
+    config = alone.write("durable", ranks=2)
+    run = stopped(config, 5)
+    (folder,) = run.glob("checkpoints/step-00000004")
+    state = load_file(folder / "model.safetensors")
+    read = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    load(read, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+    assert state and all(torch.equal(read[name], tensor) for name, tensor in state.items()), "torch.distributed.checkpoint reads it"
+    without_snapshots(run)
+    summary = trained(config, "train.ranks=4")
+    assert summary["status"] == "finished"
+    same("durable", alone)
+    assert events(run, "restored")[-1]["state"] == "the checkpoint of step 4"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("phase", ["start", "forward", "backward", "optimizer", "snapshot", "commit"])
+def test_four_ranks_then_two_give_the_bits_of_one_whichever_is_killed(alone: SimpleNamespace, rank: int, phase: str) -> None:
+    """The second number of ranks begins from what the first left in memory."""
+    config = alone.write(name := f"four-{rank}-{phase}", ranks=4)
+    when = {"rank": rank, "attempt": 1, "phase": phase} | ({} if phase == "start" else {"step": 3})
+    halt = {"name": "stop", "effect": "raise", "when": {"step": 5, "rank": 0}}
+    config.with_suffix(".faults").write_text(json.dumps({"faults": [{"effect": "kill", "when": when}, halt]}))
+    done = holdfast("train", config, "--run", config.with_suffix(""), "run.trials=0", "--faults", config.with_suffix(".faults"))
+    assert done.returncode == 3
+    assert trained(config, "train.ranks=2")["status"] == "finished"
+    same(name, alone)
+
+
+# -- pieces
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A group of this process alone: its pieces are all of them, which come and go as those of several do."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+def small() -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def cut_bench() -> Any:
+    """What `prove` looks at: a model that is cut, its optimizer and its images."""
+    model = small()
+    units, layers = units_of(model, dict(model.named_parameters()), 4)
+    cut = CutPieces(model, units, layers, 4, torch.device("cpu"))
+    optimizer = AdamW(cut.pieces, Train())
+    cut.hold(optimizer)
+    artifact, state = cut.image(optimizer.kept(), {"format": "pt"}), cut.image(optimizer.state())
+    task = SimpleNamespace(upkeep=cut, model=model)
+    return SimpleNamespace(task=task, optimizer=optimizer, artifact=artifact, state=state, rank=ALONE)
+
+
+def passed(model: Any, upkeep: Any) -> float:
+    """A pass there and back; its loss."""
+    upkeep.begin_pass(counts=True)
+    loss = model(input_ids=torch.arange(12).view(1, 12), labels=torch.arange(12).view(1, 12), use_cache=False).loss
+    loss.backward()
+    upkeep.end_pass()
+    return float(loss.detach())
+
+
+@pytest.mark.usefixtures("group")
+def test_a_cut_model_learns_what_a_whole_one_learns() -> None:
+    """Loss, gradients, their norm and the weights after an update, to the bit; nothing is held whole in between."""
+    bench, whole = cut_bench(), small()
+    units, _ = units_of(whole, dict(whole.named_parameters()), 4)
+    pieces = Pieces(units, 4)
+    optimizer = AdamW(pieces.tensors, Train())
+    for step in range(2):
+        optimizer.clear()
+        assert passed(bench.task.model, bench.task.upkeep) == passed(whole, pieces)
+        assert torch.equal(bench.optimizer.gradient, optimizer.gradient) and optimizer.gradient.abs().sum() > 0
+        assert torch.equal(bench.task.upkeep.norm(bench.optimizer, ALONE), pieces.norm(optimizer, ALONE))
+        for one, upkeep in ((bench.optimizer, bench.task.upkeep), (optimizer, pieces)):
+            one.step(0.1)
+            upkeep.after(step, 2)
+        assert torch.equal(bench.optimizer.weights, optimizer.weights)
+    assert all(weight.untyped_storage().nbytes() == 0 for weight in bench.task.model.parameters())
+
+
+@pytest.mark.usefixtures("group")
+def test_a_shard_that_did_not_come_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface/accelerate#4206: after a restart shards were those of a fresh model, and training went on without a word."""
+    bench = cut_bench()
+    prove(bench, None)
+    fresh = {name: tensor.clone() for name, tensor in bench.artifact.tensors.items()}
+    passed(bench.task.model, bench.task.upkeep)
+    bench.optimizer.step(0.1)
+    bench.task.upkeep.after(1, 1)
+    saved = Snapshot(1, 0, {}, bench.artifact.to_bytes(), bench.state.to_bytes())
+    prove(bench, saved)
+    name = "model.layers.1.mlp.up_proj.weight"
+    bench.artifact.tensors[name].copy_(fresh[name])
+    with pytest.raises(Refusal, match=rf"rank 0 does not hold what was saved of {name} \(1 of its tensors\)"):
+        prove(bench, saved)
+    bench.artifact.read(saved.artifact)
+    bench.state.tensors[f"exp_avg/{name}"].zero_()
+    with pytest.raises(Refusal, match=f"what was saved of exp_avg/{name}"):
+        prove(bench, saved)
+    bench.state.read(saved.state)
+    monkeypatch.setattr(cut_module, "_gather", lambda whole, own: whole.copy_(own).index_fill_(0, torch.tensor([7]), 0.5))
+    with pytest.raises(Refusal, match="layer 0 does not come back from the ranks as its parts are, on rank 0"):
+        prove(bench, saved)
+
+
+def parts_of(tensors: dict[str, torch.Tensor], ranks: int) -> list[bytes]:
+    """Images of ranks that hold neighbouring stretches of each tensor, and a count that all have."""
+    whole, found = {name: tensor.shape for name, tensor in tensors.items()}, []
+    for rank in range(ranks):
+        own = {"step": torch.tensor(3.0)}
+        for name, tensor in tensors.items():
+            size = tensor.numel()
+            start, end = rank * size // ranks, (rank + 1) * size // ranks
+            if start < end:
+                own[f"exp_avg/{piece_name(name, start, end, size)}"] = tensor.view(-1)[start:end].clone()
+        found.append(PieceImage(own, whole).to_bytes())
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_parts_make_up_the_image_of_one_rank_and_others_read_theirs_from_it(ranks: int) -> None:
+    tensors = {"a": torch.randn(3, 5), "b": torch.randn(1), "c.d": torch.randn(7, 2)}
+    whole = TensorImage({f"exp_avg/{name}": tensor for name, tensor in tensors.items()} | {"step": torch.tensor(3.0)}).to_bytes()
+    joined = bytes(join(parts_of(tensors, ranks)))
+    assert joined == whole
+    again = PieceImage({"exp_avg/c.d[5:9]": torch.zeros(4), "step": torch.tensor(0.0)}, {name: one.shape for name, one in tensors.items()})
+    again.read(joined)
+    assert torch.equal(again.tensors["exp_avg/c.d[5:9]"], tensors["c.d"].view(-1)[5:9]) and float(again.tensors["step"]) == 3.0
+
+
+def test_parts_of_which_one_is_missing_or_another_runs_make_up_nothing() -> None:
+    tensors = {"a": torch.randn(4, 4)}
+    parts = parts_of(tensors, 2)
+    with pytest.raises(ValueError, match="exp_avg/a: its pieces are not those of one state"):
+        join(parts[:1])
+    with pytest.raises(ValueError, match="pieces are not those of one state"):
+        join([parts[0], parts[0]])
+    with pytest.raises(ValueError, match="are of different models"):
+        join([parts[0], parts_of({"b": torch.randn(4, 4)}, 2)[1]])
+
+
+def test_names_of_pieces_are_read_as_they_are_written() -> None:
+    assert piece_name("a.b", 0, 9, 9) == "a.b" and piece_of("a.b") == ("a.b", None)
+    assert piece_of(piece_name("a.b", 3, 9, 9)) == ("a.b", 3)
+
+
+REFUSED = [
+    ({"optimizer": "muon"}, "train.optimizer muon needs whole matrices or blocks of its own; take adamw, lion, sgd"),
+    ({"weights": "bf16"}, "train.weights bf16 is rounded by where a weight lies"),
+    ({"offload": "optimizer"}, "train.offload optimizer keeps whole moments in main memory"),
+    ({"shards": "off"}, "train.shards is off, by whose parts it is cut"),
+    ({"precision": "fp16"}, "train.precision is fp16; it goes with fp32 and bf16"),
+]
+
+
+@pytest.mark.parametrize(("train", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+def test_what_does_not_go_in_pieces_is_refused_with_a_sentence(train: dict[str, Any], sentence: str) -> None:
+    tree = {"model": "m", "data": {"files": "f"}, "adapter": {"type": "full"}, "train": {"fsdp": True, "ranks": 2} | train}
+    with pytest.raises(ValueError, match=sentence):
+        Config.model_validate(tree)

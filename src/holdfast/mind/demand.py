@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.core.run.plan import Params
-from holdfast.mind.memory import visiting_bytes
+from holdfast.mind.memory import GATHERED_BESIDE, IN_PIECES, visiting_bytes
 
 FIXED = ("weights", "adapter", "gradients", "optimizer")
 ON_CARD = 2  # layers of a model whose layers are kept in main memory
@@ -73,6 +73,16 @@ def kept_away(whole: Demand, layer: float) -> Demand:
     gone = away_bytes(whole, layer) - min(ON_CARD, whole.layers) * layer
     told = whole.bytes | {"weights": max(0.0, whole.bytes["weights"] - gone)}
     return whole.model_copy(update={"bytes": told, "building": max(0.0, whole.building - gone), "held": max(0.0, whole.held - gone)})
+
+
+def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
+    """A step of one of `ranks` that hold pieces of all weights, gradients and moments, with so many bytes of weights whole at a time."""
+    own = {kind: whole.bytes[kind] / ranks for kind in IN_PIECES}
+    more = {"weights": whole.bytes["weights"] + gathered, "workspace": whole.bytes["workspace"] + GATHERED_BESIDE * gathered}
+    told = whole.bytes | own | more
+    gone = whole.peak - sum(told.values())
+    building = own["adapter"] + own["gradients"] + own["optimizer"] + gathered
+    return whole.model_copy(update={"bytes": told, "building": building, "held": max(0.0, whole.held - gone)})
 
 
 def moments_away(whole: Demand) -> Demand:

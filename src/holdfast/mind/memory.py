@@ -20,6 +20,10 @@ _WIDTHS = {"nf4": 0.5625, "fp4": 0.5625, "int8": 1.01}
 # schedule_free's are the artifact, whose weights are not those that the model computes with.
 STATE_BYTES = {"adamw": 8, "schedule_free": 12, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
 
+# What ranks have pieces of where they cut what is trained; and how often what is gathered is there again, as gradients: this rank's, and
+# all ranks' of its pieces.
+IN_PIECES, GATHERED_BESIDE = ("adapter", "gradients", "optimizer"), 2
+
 _ROUNDED, _PLACES = 14, 3  # bytes of a weight that is being rounded at random; stretches of moments that are on a card
 
 
@@ -162,6 +166,22 @@ def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
     weights = need.fixed["weights"]
     layers = weights * sum(map(math.prod, model.linear().values())) // max(1, model.parameters())
     return _with_pieces(need, layers, layers // ranks)
+
+
+def in_pieces(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
+    """The footprint of one of `ranks` that hold pieces of all weights, gradients and moments, and what is whole for a while beside them."""
+    own = {kind: need.fixed[kind] // ranks for kind in IN_PIECES}
+    whole, fixed = gathered_bytes(model), need.fixed
+    loading = own["adapter"] + whole  # each piece is taken from files that are mapped
+    return replace(
+        need, fixed=fixed | own | {"weights": whole, "workspace": fixed.get("workspace", 0) + GATHERED_BESIDE * whole}, loading=loading
+    )
+
+
+def gathered_bytes(model: ModelFacts) -> int:
+    """What of weights in pieces is whole at a time, in fp32: what is outside of the layers, and a layer."""
+    layers = sum(map(math.prod, model.linear().values()))
+    return 4 * (model.parameters() - layers + layers // max(1, _layers(model)))
 
 
 def kept_away(need: Footprint, layers: int) -> Footprint:

@@ -12,7 +12,7 @@ from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Bytes, Course, Params, Plan
 from holdfast.core.versions import within
-from holdfast.mind.memory import Attends, Footprint, cut_between, footprint, kept_away, layers_bytes, trained_bytes
+from holdfast.mind.memory import Attends, Footprint, cut_between, footprint, in_pieces, kept_away, layers_bytes, trained_bytes
 from holdfast.mind.precision import choose_precision
 from holdfast.mind.ranks import ranks_of, shards_of
 from holdfast.mind.trained_size import trainable_parameters
@@ -39,7 +39,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
     need = footprint(config, model, precision, int(lengths["max"]), attends, fused=attends is not None)
     if config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
-        need = cut_between(need, model, ranks)
+        need = (in_pieces if config.cuts_trained else cut_between)(need, model, ranks)
     away = layers_bytes(config, model, precision) if attends and config.train.offload == "layers" else 0
     need = kept_away(need, away) if away else need
     away *= ranks_of(config.train, machine)
@@ -115,6 +115,7 @@ def _snapshots(config: Config, machine: Json, trainable: int) -> int:
     """Bytes of the capacity that snapshots take: none of a GPU's; of main memory, their file where it lies there."""
     on_card, memory = bool(training_devices(machine)), machine.get("memory_bytes")
     size = trained_bytes(config, trainable, on_card).snapshots
+    size //= ranks_of(config.train, machine) if config.cuts_trained else 1  # each rank's own part
     elsewhere = config.save.snapshot_dir or config.save.flush_snapshots or (memory and size > memory / 4)
     return 0 if on_card or elsewhere else size
 

@@ -19,10 +19,10 @@ from holdfast.core.facts.packed import widened_from
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.core.units import gib
-from holdfast.mind.demand import Demand, away_bytes, kept_away
+from holdfast.mind.demand import Demand, away_bytes, in_pieces, kept_away
 from holdfast.mind.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.mind.held import as_it_comes
-from holdfast.mind.memory import TrainedBytes, trained_bytes
+from holdfast.mind.memory import TrainedBytes, gathered_bytes, trained_bytes
 from holdfast.mind.plan import (
     CARD_CONTEXT,
     PROCESS_BYTES,
@@ -150,6 +150,8 @@ class Planner:
     def _lighter(self) -> Iterator[str]:
         """Other ways to hold what is trained, or what is not, of which the config says nothing."""
         train, kind = self.config.train, self.config.adapter.type
+        if self.config.cuts_trained:
+            return
         if self.gpu and train.offload == "off":
             if kind != "full" and not train.fsdp:
                 yield LAYERS_AWAY
@@ -199,7 +201,7 @@ class Planner:
 
     def _snapshots(self, demand: Demand) -> int:
         save, memory = self.config.save, self.machine.get("memory_bytes")
-        size = self._trained(demand).snapshots
+        size = self._trained(demand).snapshots // self.cut
         return 0 if save.snapshot_dir or save.flush_snapshots or (memory and size > memory / 4) else size
 
     def _trained(self, demand: Demand) -> TrainedBytes:
@@ -220,12 +222,19 @@ class Planner:
     def _how(self, layers: int | None, curve: bool) -> Json:
         return {"layers": layers, "curve": curve, "plain_attention": not self.fused_attention}
 
+    @property
+    def cut(self) -> int:
+        """Ranks that have pieces of what is trained."""
+        return ranks_of(self.config.train, self.machine) if self.config.cuts_trained else 1
+
     def ask(self, shape: Shape, curve: bool = False) -> Demand:
         """What a step needs, traced."""
         settings = self._settings(shape)
         how = self._how(shape.layers, curve)
         config = self._in_halves if shape.in_halves else self.config
         demand = self.child.demand(config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
+        if self.cut > 1:
+            return in_pieces(demand, gathered_bytes(self.model), self.cut)
         return kept_away(demand, self.sweep.layer(shape)) if shape.away else demand
 
     @property
@@ -287,6 +296,10 @@ class Planner:
         if shape.again:
             asked = "as the config says" if self.config.train.checkpointed_layers is not None else "because keeping them all would not fit"
             reasons.append(f"{shape.again} of {demand.layers} layers are computed again in backward, {asked}")
+        if self.cut > 1:
+            reasons.append(
+                f"of one of {self.cut} ranks, which hold pieces of weights, gradients and moments; a layer is whole while it computes"
+            )
         reasons.append(self.why)
         if wide := widened_from(self.model.config):
             reasons.append(f"the weights come in {wide} and are widened to bf16 as they are loaded: {gib(2 * demand.params.total)}")

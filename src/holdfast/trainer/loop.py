@@ -61,7 +61,7 @@ class NoState(Exception):
 
 
 class Damaged(Exception):
-    """The newest state, `found`, is none that training makes; `sound`: the step of the newest that is, `told`: what is wrong with others."""
+    """The newest state, `found`, is none that training makes. sound: the step of the newest that is; told: what is wrong with others."""
 
     def __init__(self, found: Found, sound: int, told: list[str]) -> None:
         super().__init__(*told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -35,37 +36,27 @@ class PieceImage(TensorImage):
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             for name, tensor in self.tensors.items():
                 (whole, start), entry = piece_of(name), entries.get(name)
+                at = 0 if entry is not None else (start or 0) * tensor.itemsize
                 if entry is None and (entry := entries.get(whole)) is None:
                     raise ValueError(f"the saved state has no {name}")
                 begin, end = entry["data_offsets"]
-                begin += (start or 0) * tensor.itemsize * (name not in entries)
-                if (
-                    begin + tensor.nbytes > end
-                    or tensor.itemsize * _count(entry["shape"]) != entry["data_offsets"][1] - entry["data_offsets"][0]
-                ):
-                    raise ValueError(f"{whole} was saved with shape {tuple(entry['shape'])}, and another number of bytes each")
+                if begin + at + tensor.nbytes > end or end - begin != tensor.itemsize * math.prod(entry["shape"]):
+                    raise ValueError(f"{whole} was saved with shape {tuple(entry['shape'])} and {end - begin:,} bytes")
                 if tensor.numel():
-                    found.append((name, torch.frombuffer(image, dtype=tensor.dtype, count=tensor.numel(), offset=base + begin)))
+                    found.append((name, torch.frombuffer(image, dtype=tensor.dtype, count=tensor.numel(), offset=base + begin + at)))
         return found
-
-
-def _count(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())
 
 
 def _all(tensors: Mapping[str, Tensor], whole: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
     """What all ranks' pieces make up, without values."""
-    found: dict[str, Tensor] = {}
+    found, kinds = {}, {}
     for name, tensor in tensors.items():
-        named, start = piece_of(name)
-        kind, _, bare = named.rpartition("/")
-        if bare not in whole and start is None:
-            found[name] = tensor
+        named, _ = piece_of(name)
+        kind, slash, bare = named.rpartition("/")
+        if bare in whole:
+            kinds[kind + slash] = tensor.dtype
         else:
-            kind = f"{kind}/" if kind else ""
-            found |= (
-                {f"{kind}{one}": torch.empty(*shape, dtype=tensor.dtype, device="meta") for one, shape in whole.items()}
-                if f"{kind}{bare}" not in found
-                else {}
-            )
+            found[name] = tensor
+    for kind, dtype in kinds.items():
+        found |= {f"{kind}{name}": torch.empty(*shape, dtype=dtype, device="meta") for name, shape in whole.items()}
     return found

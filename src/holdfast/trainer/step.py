@@ -165,8 +165,8 @@ def _in_rounds(
 ) -> Tensor:
     """Where each pass leaves the sum of all ranks' gradients: the first micro-batches of all parts added in the tree, then the second ones.
 
-    Losses and measures of this rank's micro-batches, by round and part, 0 for those of others: [rounds, parts, 1 + measures]. each: how many
-    micro-batches the parts of each rank have. Neighbours among parts are on neighbouring ranks, whose pass adds them.
+    Losses and measures of this rank's micro-batches, by round and part, 0 for those of others: [rounds, parts, 1 + measures]. each: how
+    many micro-batches the parts of each rank have. Neighbours among parts are on neighbouring ranks, whose pass adds them.
     """
     rounds = max(1, *(count for counts in each for count in counts))
     found = torch.zeros(rounds, len(laid) * rank.size, 1 + len(task.measures), dtype=torch.float64, device=optimizer.gradient.device)

@@ -104,9 +104,8 @@ def _values(image: bytes | memoryview, told: str) -> Iterator[tuple[str, int, me
 
 def _at(entries: Json, place: int) -> str:
     """The tensor that has a byte of the whole image."""
-    found = (
-        name for name, entry in entries.items() if name != "__metadata__" and entry["data_offsets"][0] <= place < entry["data_offsets"][1]
-    )
+    places = {name: entry["data_offsets"] for name, entry in entries.items() if name != "__metadata__"}
+    found = (name for name, (begin, end) in places.items() if begin <= place < end)
     return next(found, "its end")
 
 

@@ -36,7 +36,7 @@ def for_all(bench: Bench, places: list[Path], found: Found) -> Found:
     """
     rank = bench.rank
     if rank.first and found.snapshot and found.in_memory and ranks_in(found.snapshot.meta) != rank.size:
-        found = _durable(bench.job, found, bench.task.form)  # before the files of its parts are made anew for other ranks
+        found = _durable(bench.job, found, bench.task.form, rank.size)  # before the files of its parts are made anew for other ranks
         if rank.size == 1:
             return found
     step = found.snapshot.step if found.snapshot else None
@@ -55,12 +55,10 @@ def sound_for_all(bench: Bench, places: list[Path], found: Found) -> tuple[Found
     while found.snapshot is not None:
         bench.restore(found.snapshot)
         every = bench.rank.exchange({"wrong": damage(bench, found.snapshot.step), "place": found.place})
-        wrong = next(
-            (f"{every[0]['place']} is damaged on rank {number}: {one['wrong']}" for number, one in enumerate(every) if one["wrong"]), ""
-        )
+        wrong = [f"on rank {number}: {one['wrong']}" for number, one in enumerate(every) if one["wrong"]]
         if not wrong:
             break
-        said.append(wrong)
+        said.append(f"{every[0]['place']} is damaged {wrong[0]}")
         step = found.snapshot.step - 1
         found = find_state(bench.job.run, places, step, bench.rank.size) if bench.rank.first else Found(None, "", [])
         found = for_all(bench, places, found)
@@ -101,8 +99,8 @@ def _refuse_strange_layers(rank: Rank, cut: CutPieces, wanted: list[int]) -> Non
         raise Refusal("hardware_fault", f"{what} does not come back from the ranks as its parts are, on rank {broken[0]}", _HINT)
 
 
-def _durable(job: Job, found: Found, form: Artifact) -> Found:
-    """The same state, in a checkpoint."""
+def _durable(job: Job, found: Found, form: Artifact, ranks: int) -> Found:
+    """The same state, in a checkpoint, for so many ranks to read."""
     assert found.snapshot is not None
     step = found.snapshot.step
     for left in reversed(range(_TRIES)):
@@ -115,7 +113,7 @@ def _durable(job: Job, found: Found, form: Artifact) -> Found:
     checkpoint, _ = next_valid(job.run, [step])
     assert checkpoint is not None
     job.event("checkpoint_saved", step=step, by="the trainer, because another number of ranks goes on")
-    return replace(found, snapshot=checkpoint.mapped(), in_memory=False)
+    return replace(found, snapshot=checkpoint.mapped() if ranks > 1 else found.snapshot, in_memory=False)
 
 
 def _own_part(places: list[Path], rank: Rank, step: int, attempt: int) -> Snapshot:

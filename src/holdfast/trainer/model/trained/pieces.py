@@ -84,4 +84,5 @@ class Pieces(Upkeep):
             at += last - first
         if self.size > 1:
             rank.sum_([norms], in_tree=False)  # each is of one rank, and 0 on the others: exact in any order
-        return torch.linalg.vector_norm(norms)
+        norm: Tensor = torch.linalg.vector_norm(norms)
+        return norm
