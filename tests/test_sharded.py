@@ -145,7 +145,10 @@ def test_a_plan_counts_a_piece_of_each_layer_and_two_layers(ranks: int) -> None:
 
 REFUSED = [
     ({"adapter": {"type": "dora"}}, "adapter.type dora needs whole weights"),
-    ({"adapter": {"type": "full"}}, "adapter.type full needs whole weights"),
+    (
+        {"adapter": {"type": "layers", "layers": 2}},
+        "adapter.type layers needs whole weights; it goes with adapter.type lora, rslora and full",
+    ),
     ({"adapter": {"init": "pissa"}}, "adapter.init pissa needs whole weights"),
     ({"adapter": {"modules_to_save": ["lm_head"]}}, "adapter.modules_to_save needs whole weights"),
     ({"train": {"frozen": "nf4"}}, "train.frozen is nf4; take auto or half"),

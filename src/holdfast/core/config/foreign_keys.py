@@ -67,7 +67,7 @@ _NO_KEY = {  # why some have none of ours
         "logging_steps logging_strategy logging_first_step plot_loss include_tokens_per_second include_num_input_tokens_seen"
     ),
     "train.optimizer names it": "optim optim_args",
-    "train.ranks: auto trains on every device, train.fsdp: true cuts frozen weights between them": (
+    "train.ranks: auto trains on every device, train.fsdp: true cuts the model between them": (
         "deepspeed fsdp_config ddp_timeout local_rank ddp_find_unused_parameters tensor_parallel_degree"
     ),
     "model and tokenizer are taken as they are": (

@@ -116,7 +116,8 @@ class Train(Section):
     )
     fsdp: bool = Field(
         False,
-        description="cut frozen layers into pieces, one a rank (FSDP2), for models that do not fit one card; changes no result",
+        description="cut frozen layers into pieces, one a rank (FSDP2), for models that do not fit one card, changes no result; "
+        "adapter.type full: weights, gradients and moments",
     )
 
     @model_validator(mode="after")
