@@ -14,7 +14,6 @@ import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, load
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from conftest import events, holdfast, make_rows, write_rows
 from holdfast.core.config.config import Config
@@ -30,7 +29,8 @@ from holdfast.trainer.piece_image import PieceImage
 from holdfast.trainer.rank import ALONE
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.state.together import prove
-from test_ranks import fault, same, trained
+from test_ranks import fault, same, trained, with_one_killed
+from test_sharded import small
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -77,12 +77,7 @@ def without_snapshots(run: Path) -> None:
 
 
 def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: SimpleNamespace) -> None:
-    config = alone.write("two", ranks=2)
-    faults = config.with_suffix(".faults")
-    faults.write_text(fault("kill", rank=1, step=4, phase="backward", attempt=1))
-    summary = trained(config, "--faults", faults)
-    assert summary["attempts"] == 2
-    same("two", alone)
+    summary = with_one_killed(alone)
     run = alone.run.with_name("two")
     assert sum(incident["lost_steps"] for incident in summary["incidents"]) == 0
     assert [event["state"] for event in events(run, "restored")] == ["the beginning", "the snapshot of step 3"]
@@ -130,17 +125,13 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def small() -> Any:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
+def whole_model() -> Any:
+    return small().requires_grad_(True)
 
 
 def cut_bench() -> Any:
     """What `prove` looks at: a model that is cut, its optimizer and its images."""
-    model = small()
+    model = whole_model()
     units, layers = units_of(model, dict(model.named_parameters()), 4)
     cut = CutPieces(model, units, layers, 4, torch.device("cpu"))
     optimizer = AdamW(cut.pieces, Train())
@@ -162,7 +153,7 @@ def passed(model: Any, upkeep: Any) -> float:
 @pytest.mark.usefixtures("group")
 def test_a_cut_model_learns_what_a_whole_one_learns() -> None:
     """Loss, gradients, their norm and the weights after an update, to the bit; nothing is held whole in between."""
-    bench, whole = cut_bench(), small()
+    bench, whole = cut_bench(), whole_model()
     units, _ = units_of(whole, dict(whole.named_parameters()), 4)
     pieces = Pieces(units, 4)
     optimizer = AdamW(pieces.tensors, Train())

@@ -92,13 +92,19 @@ def fault(effect: str, **when: Any) -> str:
     return json.dumps({"faults": [{"name": effect, "effect": effect, "when": when}]})
 
 
-def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: SimpleNamespace) -> None:
+def with_one_killed(alone: SimpleNamespace) -> dict[str, Any]:
+    """The summary of the run `two`, of two ranks, the second of which is killed in step 4; it has the bits of one rank."""
     config = alone.write("two", ranks=2)
     faults = config.with_suffix(".faults")
     faults.write_text(fault("kill", rank=1, step=4, phase="backward", attempt=1))
     summary = trained(config, "--faults", faults)
     assert summary["attempts"] == 2
     same("two", alone)
+    return summary
+
+
+def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: SimpleNamespace) -> None:
+    with_one_killed(alone)
     wreck = json.loads((alone.run.with_name("two") / "attempts/001/wreck.json").read_text())
     assert wreck["words"] == "rank 1 killed by SIGKILL"
     rows = lines(alone.run.with_name("two") / "steps.jsonl")

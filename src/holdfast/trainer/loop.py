@@ -17,7 +17,6 @@ from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
 from holdfast.core.facts.machine_file import training_devices
 from holdfast.core.files import Json, is_full, read_json, write_json
 from holdfast.core.ranks import device_number
-from holdfast.core.run.memory_file import Snapshot
 from holdfast.core.run.timeline import Entry, settings_of_process
 from holdfast.core.types import (
     EXIT_DAMAGED,
@@ -45,27 +44,12 @@ from holdfast.trainer.setup import Bench, build
 from holdfast.trainer.slow import SlowRanks
 from holdfast.trainer.spot import spot_check
 from holdfast.trainer.state.following import Following
-from holdfast.trainer.state.parts import Parts
-from holdfast.trainer.state.restore import Found, state_for_training
+from holdfast.trainer.state.restore import Found
 from holdfast.trainer.state.saving import Saving
-from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
-from holdfast.trainer.state.sound import sound_before
-from holdfast.trainer.state.together import for_all, prove, sound_for_all
+from holdfast.trainer.state.start import Damaged, NoState, restored, state_of
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
-
-
-class NoState(Exception):
-    """Steps were committed, and nothing that verifies is left of them. The message: what was passed over."""
-
-
-class Damaged(Exception):
-    """The newest state, `found`, is none that training makes. sound: the step of the newest that is; told: what is wrong with others."""
-
-    def __init__(self, found: Found, sound: int, told: list[str]) -> None:
-        super().__init__(*told)
-        self.found, self.sound, self.told = found, sound, told
 
 
 def train(job: Job, ready: Bench | None = None) -> int:
@@ -76,7 +60,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
     places = [Path(place) for place in job.orders["memory_places"]]
     try:
         rank = _join(job)
-        found = _state(job, rank, places)
+        found = state_of(job, rank, places)
         for passed in found.passed_over:
             job.event("checkpoint_passed_over", **passed)
         cap_memory(job.settings(1).memory_limit_bytes, shared=_on_main_memory(job))
@@ -94,7 +78,7 @@ def train(job: Job, ready: Bench | None = None) -> int:
         bench.rank = rank
         for kind, facts in bench.task.remarks(fresh=found.snapshot is None):
             job.event(kind, **facts)
-        snapshots, found = _restored(bench, places, found)
+        snapshots, found = restored(bench, places, found)
         if isinstance(rank, Group):
             rank.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
@@ -138,41 +122,6 @@ def _join(job: Job) -> Rank:
     job.stopping.known = lambda: group.stopping
     refuse_unlike(group, job, settings)
     return group
-
-
-def _state(job: Job, rank: Rank, places: list[Path]) -> Found:
-    """The state to go on from, which the first rank looks for; the others hear of which step it is. Raises NoState."""
-    found = Found(None, "", [])
-    if rank.first:
-        found = state_for_training(job.run, places, rank.size if job.config.cuts_trained else 1)
-        committed = job.run.committed()
-        if found.snapshot is None and committed:
-            raise NoState(_no_state(committed, found))
-    step = rank.exchange({"step": found.snapshot.step if found.snapshot else None})[0]["step"]
-    if rank.first or step is None:
-        return found
-    return Found(Snapshot(step, 0, {}, b"", b""), "the first rank's state", [])
-
-
-def _restored(bench: Bench, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:
-    """Who keeps this rank's snapshots, and the state that all ranks have now. Raises Damaged."""
-    job, rank, newest = bench.job, bench.rank, found
-    if job.config.cuts_trained:
-        found = for_all(bench, places, found)
-    if job.config.cuts_trained and rank.size > 1:
-        found, damaged = sound_for_all(bench, places, found)
-        step = found.snapshot.step if found.snapshot else 0
-        if damaged:
-            raise Damaged(newest, step, damaged)
-        prove(bench, found.snapshot)
-        return Parts(bench, places, step), found.spent()
-    snapshots = Snapshots(bench, places) if rank.first else Following(job, places)
-    if rank.first:
-        sound, damaged = sound_before(bench, places, found)
-        if damaged:
-            raise Damaged(newest, sound, damaged)
-    share_state(bench)
-    return snapshots, found.spent()
 
 
 def _settle(job: Job, rank: Rank) -> None:
@@ -320,11 +269,6 @@ def _out_of_memory(job: Job, full: OutOfMemory) -> int:
         job.say(f"holdfast: out of memory at step {step}: {reason} ({full})")
         facts |= {"step": step, "samples": list(batch.numbers)}
     return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=reason, **facts)
-
-
-def _no_state(committed: int, found: Found) -> str:
-    broken = "; ".join(f"{entry['checkpoint']}: {entry['reason']}" for entry in found.passed_over) or "there is no checkpoint"
-    return f"{committed} steps were committed, but no state of them can be read ({broken})"
 
 
 def _damaged(job: Job, found: Found, sound: int, damaged: list[str]) -> int:

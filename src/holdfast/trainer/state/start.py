@@ -1,0 +1,69 @@
+"""The state an attempt goes on from: found, put into every rank and looked at; and who keeps snapshots from there. Trains nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.core.run.memory_file import Snapshot
+from holdfast.trainer.job import Job
+from holdfast.trainer.rank import Rank
+from holdfast.trainer.setup import Bench
+from holdfast.trainer.state.following import Following
+from holdfast.trainer.state.parts import Parts
+from holdfast.trainer.state.restore import Found, state_for_training
+from holdfast.trainer.state.shared import share_state
+from holdfast.trainer.state.snapshot import Snapshots
+from holdfast.trainer.state.sound import sound_before
+from holdfast.trainer.state.together import for_all, prove, sound_for_all
+
+
+class NoState(Exception):
+    """Steps were committed, and nothing that verifies is left of them. The message: what was passed over."""
+
+
+class Damaged(Exception):
+    """The newest state, `found`, is none that training makes. sound: the step of the newest that is; told: what is wrong with others."""
+
+    def __init__(self, found: Found, sound: int, told: list[str]) -> None:
+        super().__init__(*told)
+        self.found, self.sound, self.told = found, sound, told
+
+
+def state_of(job: Job, rank: Rank, places: list[Path]) -> Found:
+    """The state to go on from, which the first rank looks for; the others hear of which step it is. Raises NoState."""
+    found = Found(None, "", [])
+    if rank.first:
+        found = state_for_training(job.run, places, rank.size if job.config.cuts_trained else 1)
+        committed = job.run.committed()
+        if found.snapshot is None and committed:
+            raise NoState(_no_state(committed, found))
+    step = rank.exchange({"step": found.snapshot.step if found.snapshot else None})[0]["step"]
+    if rank.first or step is None:
+        return found
+    return Found(Snapshot(step, 0, {}, b"", b""), "the first rank's state", [])
+
+
+def restored(bench: Bench, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:
+    """Who keeps this rank's snapshots, and the state that all ranks have now. Raises Damaged."""
+    job, rank, newest = bench.job, bench.rank, found
+    if job.config.cuts_trained:
+        found = for_all(bench, places, found)
+    if job.config.cuts_trained and rank.size > 1:
+        found, damaged = sound_for_all(bench, places, found)
+        step = found.snapshot.step if found.snapshot else 0
+        if damaged:
+            raise Damaged(newest, step, damaged)
+        prove(bench, found.snapshot)
+        return Parts(bench, places, step), found.spent()
+    snapshots = Snapshots(bench, places) if rank.first else Following(job, places)
+    if rank.first:
+        sound, damaged = sound_before(bench, places, found)
+        if damaged:
+            raise Damaged(newest, sound, damaged)
+    share_state(bench)
+    return snapshots, found.spent()
+
+
+def _no_state(committed: int, found: Found) -> str:
+    broken = "; ".join(f"{entry['checkpoint']}: {entry['reason']}" for entry in found.passed_over) or "there is no checkpoint"
+    return f"{committed} steps were committed, but no state of them can be read ({broken})"
