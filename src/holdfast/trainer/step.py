@@ -101,7 +101,7 @@ def compute_gradients(
         optimizer.gradient.mul_(1.0 / scale)
     task.upkeep.gradients()
     total, measured = sums.tensor_split([1])
-    norm = task.upkeep.norm(optimizer, rank)
+    norm = task.upkeep.norm(optimizer, lambda norms: rank.sum_([norms], in_tree=False))
     values = torch.cat([total / divisor, norm.double().reshape(1), measured])
     loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
     more = dict(zip(task.measures[1:], others, strict=True))

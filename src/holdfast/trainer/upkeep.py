@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from holdfast.trainer.images import TensorImage
 from holdfast.trainer.optimizer import Block
-
-if TYPE_CHECKING:  # it knows batches, which a task knows, which knows this
-    from holdfast.trainer.rank import Rank
 
 
 class Upkeep:
@@ -38,8 +34,8 @@ class Upkeep:
     def gradients(self) -> None:
         """Called when a step's gradients are complete and not yet judged: what is to be added to them, or left out of them."""
 
-    def norm(self, optimizer: Block, rank: Rank) -> Tensor:
-        """The norm of all gradients, in fp32."""
+    def norm(self, optimizer: Block, add: Callable[[Tensor], None]) -> Tensor:
+        """The norm of all gradients, in fp32. add: puts the sum over all ranks into a tensor."""
         return optimizer.norm()
 
     def before(self) -> None:

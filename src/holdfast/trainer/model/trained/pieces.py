@@ -6,18 +6,14 @@ pieces is summed by piece, so a norm has the same bits on any number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from holdfast.trainer.optimizer import Block
 from holdfast.trainer.upkeep import Upkeep
-
-if TYPE_CHECKING:
-    from holdfast.trainer.rank import Rank
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Pieces(Upkeep):
         """Where this rank's pieces of a unit lie in it."""
         return unit.bounds(self.number * self.each, self.each)
 
-    def norm(self, optimizer: Block, rank: Rank) -> Tensor:
+    def norm(self, optimizer: Block, add: Callable[[Tensor], None]) -> Tensor:
         norms = torch.zeros(len(self.units), self.parts, device=optimizer.gradient.device)
         at = 0
         for row, unit in zip(norms, self.units, strict=True):
@@ -83,6 +79,6 @@ class Pieces(Upkeep):
                     row[piece] = torch.linalg.vector_norm(optimizer.gradient[at + start - first : at + end - first])
             at += last - first
         if self.size > 1:
-            rank.sum_([norms], in_tree=False)  # each is of one rank, and 0 on the others: exact in any order
+            add(norms)  # each is of one rank, and 0 on the others: exact in any order
         norm: Tensor = torch.linalg.vector_norm(norms)
         return norm
