@@ -187,6 +187,7 @@ def rules(draw: dict[str, Any]) -> dict[str, float]:
     """What popular rules say of a draw, in bytes."""
     model = draw["model"]
     total, trainable = draw["trace"]["params"]["total"], draw["trace"]["params"]["trainable"]
+    base = total if draw["adapter"].get("type") in ("full", "layers") else total - trainable
     width = 2 if draw["settings"]["dtype"] == "bf16" else 4
     hidden, layers, heads = model["hidden_size"], model["num_hidden_layers"], model["num_attention_heads"]
     states = total * width + trainable * 16
@@ -198,7 +199,23 @@ def rules(draw: dict[str, Any]) -> dict[str, float]:
         "weights + 16 bytes a trained parameter": states,
         "the same + activations by Korthikanti et al. (34 s b h + 5 b s^2 a) a layer": states + korthikanti,
         "DeepSpeed estimate_zero2_model_states_mem_needs, one GPU (20 bytes a parameter)": 20 * total,
+        "LLMem (Kim et al., IJCAI 2024), one GPU, all weights trained": llmem(model, base, draw["lengths"], width),
     } | _peers(draw)
+
+
+def llmem(model: dict[str, Any], parameters: int, lengths: list[int], width: int) -> float:
+    """LLMem's peak on one GPU: weights and optimizer, each layer's output (all are computed again), the output layer's three logits.
+
+    What it adds for CUDA's context, and what it rounds up to chunks and pages, is left out. It is of mixed precision with every weight
+    trained, the only kind it knows.
+    """
+    hidden, layers, words = (model[name] for name in ("hidden_size", "num_hidden_layers", "vocab_size"))
+    rows, longest = len(lengths), max(lengths)
+    head = 0 if model.get("tie_word_embeddings") else words * hidden
+    weights, optimizer = (parameters - head) * (2 + 4), parameters * (4 + 4)
+    outputs = (1 + layers) * rows * longest * hidden * 2
+    logits = rows * words * (longest + 2 * (longest - 1)) * width
+    return weights + optimizer + outputs + logits + head * width
 
 
 def _peers(draw: dict[str, Any]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,10 @@ def parse_bytes(value: Any) -> Any:
     found = _SIZE.fullmatch(value)
     if not found or found[2].lower() not in _UNITS:
         raise ValueError(f"{value!r} is not a size; write for example 8GiB, 500MB or a number of bytes")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    size = float(found[1]) * _UNITS[found[2].lower()]
+    if not math.isfinite(size):
+        raise ValueError(f"{value[:40]}... is no size that can be")
+    return int(size)
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,9 +17,9 @@ _KINDS = (*FIXED, "activations", "logits", "workspace")
 class Demand(BaseModel):
     """Bytes at the peak of a step by kind; phase: what the step does then; building: the most while the model is made.
 
-    held: by the allocator, at the most; layers: of the model; flops: of matrix products in a step; moved: bytes that all else reads and
-    writes; process: interpreter and libraries, as they were in the process that traced it; largest: [bytes, kind, operation and module]
-    of the largest blocks at the peak; curve: bytes by kind over the step, where asked.
+    held: by the allocator, at the most; layers: of the model; flops: of matrix products in a step; process: interpreter and libraries, as
+    they were in the process that traced it; largest: [bytes, kind, operation and module] of the largest blocks at the peak; curve: bytes by
+    kind over the step, where asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -31,7 +31,6 @@ class Demand(BaseModel):
     params: Params
     layers: int
     flops: float
-    moved: float = 0.0
     process: float = 0.0
     largest: list[tuple[int, str, str]] = []
     curve: dict[str, Any] | None = None
@@ -63,16 +62,40 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
         ),
         layers=max(0, round(at(low.layers, high.layers))),
         flops=at(low.flops, high.flops),
-        moved=at(low.moved, high.moved),
         process=high.process,
     )
 
 
 def kept_away(whole: Demand, layer: float) -> Demand:
     """A step whose frozen layers, of so many bytes each, are in main memory but two: the one that computes, and the next."""
-    gone = away_bytes(whole, layer) - min(ON_CARD, whole.layers) * layer
-    told = whole.bytes | {"weights": max(0.0, whole.bytes["weights"] - gone)}
-    return whole.model_copy(update={"bytes": told, "building": max(0.0, whole.building - gone), "held": max(0.0, whole.held - gone)})
+    return _without(whole, away_bytes(whole, layer) - min(ON_CARD, whole.layers) * layer)
+
+
+def cut_between(whole: Demand, layer: float, ranks: int) -> Demand:
+    """A step of one of `ranks` that hold a piece of each frozen layer, of so many bytes: beside its pieces two whole layers."""
+    layers = away_bytes(whole, layer)
+    return _without(whole, max(0.0, layers - layers / ranks - min(ON_CARD, whole.layers) * layer))
+
+
+def _without(whole: Demand, gone: float) -> Demand:
+    made = _with_more(whole, "weights", -gone)
+    return made.model_copy(update={"building": max(0.0, whole.building - gone)})
+
+
+def with_branches(whole: Demand, branches: int) -> Demand:
+    """A step that holds so many sums of gradients beside the one that is added to, because it is cut into parts."""
+    return _with_more(whole, "gradients", branches * whole.bytes["gradients"]) if branches else whole
+
+
+def _with_more(whole: Demand, kind: str, more: float) -> Demand:
+    """A step that holds so much more of a kind all the time; in its picture, too."""
+    told = whole.bytes | {kind: max(0.0, whole.bytes[kind] + more)}
+    curve = whole.curve
+    if curve:
+        at = curve["kinds"].index(kind)
+        moments = [[max(0, int(size + more)) if place == at else size for place, size in enumerate(row)] for row in curve["bytes"]]
+        curve = curve | {"bytes": moments}
+    return whole.model_copy(update={"bytes": told, "held": max(0.0, whole.held + more), "curve": curve})
 
 
 def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
@@ -95,7 +118,7 @@ def moments_away(whole: Demand) -> Demand:
 
 
 def away_bytes(whole: Demand, layer: float) -> float:
-    """What of the layers lies in main memory then: all of them."""
+    """Bytes of all layers."""
     return whole.layers * layer
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.core.config.settings import Dtype
 from holdfast.core.run.plan import Alternative
-from holdfast.mind.demand import Demand, between, kept_away, moments_away, with_some_again
+from holdfast.mind.demand import Demand, between, cut_between, kept_away, moments_away, with_branches, with_some_again
 
 _TRIES = 4
 
@@ -17,7 +17,8 @@ class Shape:
     """A step to be asked about. row: tokens of its longest row; rows: such rows in a micro-batch; again: layers computed again in backward.
 
     layers: of the model cut down to so many; None: all of it. away: frozen layers are in main memory, two of them on the device;
-    moments_away: so is what the optimizer keeps; in_halves: trained weights and their gradients have 16 bits, not 32.
+    moments_away: so is what the optimizer keeps; in_halves: trained weights and their gradients have 16 bits, not 32. cut: ranks that
+    hold a piece of each frozen layer; branches: sums of gradients that are held beside, where a step is cut into parts.
     """
 
     row: int
@@ -28,6 +29,8 @@ class Shape:
     away: bool = False
     moments_away: bool = False
     in_halves: bool = False
+    cut: int = 1
+    branches: int = 0
 
     @property
     def tokens(self) -> int:
@@ -67,12 +70,13 @@ class Choice:
 class Sweep:
     """What steps of a deep model need, by the closed form: from models of a few layers, which are traced.
 
-    period: layers after which their kinds repeat; least: fewest layers that the run can be asked about. Layers are alike, so bytes grow
+    period: layers after which their kinds repeat; least: fewest layers that the run can be asked about; frozen: bytes of a layer's frozen
+    matrices. Layers are alike, so bytes grow
     evenly with their number from there on.
     """
 
-    def __init__(self, ask: Ask, layers: int, period: int = 1, least: int = 1) -> None:
-        self._ask, self.layers, self._period = ask, layers, period
+    def __init__(self, ask: Ask, layers: int, period: int = 1, least: int = 1, frozen: Callable[[Dtype], float] | None = None) -> None:
+        self._ask, self.layers, self._period, self._frozen = ask, layers, period, frozen
         self._few = -(-least // period) * period
         self._known: dict[Shape, Demand] = {}
 
@@ -82,6 +86,10 @@ class Sweep:
             return moments_away(self(replace(shape, moments_away=False)))
         if shape.away:
             return kept_away(self(replace(shape, away=False)), self.layer(shape))
+        if shape.branches:
+            return with_branches(self(replace(shape, branches=0)), shape.branches)
+        if shape.cut > 1:
+            return cut_between(self(replace(shape, cut=1)), self.piece(shape), shape.cut)
         none = self._deep(replace(shape, again=0))
         return with_some_again(none, self._deep(replace(shape, again=self.layers)), shape.again) if shape.again else none
 
@@ -91,6 +99,10 @@ class Sweep:
         one = Shape(shape.row, 1, shape.dtype)
         low, high = (self._asked(replace(one, layers=count)).bytes["weights"] for count in (few, more))
         return (high - low) / (more - few)
+
+    def piece(self, shape: Shape) -> float:
+        """Bytes of a layer that ranks cut between them: its frozen matrices, without the adapter's copies beside them."""
+        return self._frozen(shape.dtype) if self._frozen else self.layer(shape)
 
     def _deep(self, shape: Shape) -> Demand:
         few, more = self._few, self._few + self._period
@@ -151,6 +163,18 @@ _LIGHTER: dict[str, Callable[[Shape], Shape]] = {  # by train's own keys; what t
     MOMENTS_AWAY: lambda one: replace(one, moments_away=True),
     IN_HALVES: lambda one: replace(one, in_halves=True),
 }
+CARDS = (2, 4, 8)  # that are offered together where one does not do
+
+
+def on_several(sweep: Sweep, room: Room, chosen: Choice, branches: int) -> Alternative:
+    """The fewest cards like this one that the frozen layers can be cut between so that it fits; where none do, the most."""
+    for cards in CARDS:
+        shape = replace(chosen.shape, cut=cards, branches=branches)
+        change = (f"train.ranks={cards} train.fsdp=true", lambda _one, made=shape: made)
+        told = _told(sweep, room, chosen.shape, chosen.demand, [change], None)
+        if told.fits:
+            break
+    return told
 
 
 def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None, lighter: Sequence[str] = ()) -> list[Alternative]:
@@ -159,20 +183,19 @@ def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float |
     halves_speed: how many times faster 16 bits are here; None is unknown. lighter: which of LAYERS_AWAY, MOMENTS_AWAY
     and IN_HALVES the run may go over to.
     """
-    base = sweep(chosen.shape)
     single = list(_changes(chosen.shape, sweep.layers))
     if not room.fits(chosen.demand):
         single += [(name, _LIGHTER[name]) for name in lighter]
-    told = [_told(sweep, room, chosen.shape, base, [change], halves_speed) for change in single]
+    told = [_told(sweep, room, chosen.shape, chosen.demand, [change], halves_speed) for change in single]
     if room.fits(chosen.demand) or any(one.fits for one in told):
         return told
     single = [change for change in single if not change[0].endswith(("layers=0", "=fp32", "=off"))]  # those that save
     pairs = [(a, b) for at, a in enumerate(single) for b in single[at + 1 :]]
     for pair in [*pairs, tuple(single)]:
-        both = _told(sweep, room, chosen.shape, base, list(pair), halves_speed)
+        both = _told(sweep, room, chosen.shape, chosen.demand, list(pair), halves_speed)
         if both.fits:
             return [*told, both]
-    return [*told, _told(sweep, room, chosen.shape, base, single, halves_speed)] if len(single) > 1 else told
+    return [*told, _told(sweep, room, chosen.shape, chosen.demand, single, halves_speed)] if len(single) > 1 else told
 
 
 _Change = tuple[str, Callable[[Shape], Shape]]
@@ -201,7 +224,7 @@ def _told(sweep: Sweep, room: Room, before: Shape, base: Demand, changes: list[_
         shape = change(shape)
     demand = sweep(shape)
     slower: float | None = None
-    held = [(one.away, one.moments_away, one.in_halves) for one in (shape, before)]
+    held = [(one.away, one.moments_away, one.in_halves, one.cut) for one in (shape, before)]
     if shape.tokens == before.tokens and held[0] == held[1]:  # how fast the bus is nobody knows
         slower = demand.flops / base.flops
         if shape.dtype != before.dtype:

@@ -14,7 +14,7 @@ from holdfast.core.run.plan import Bytes, Course, Params, Plan
 from holdfast.core.versions import within
 from holdfast.mind.memory import Attends, Footprint, cut_between, footprint, in_pieces, kept_away, layers_bytes, trained_bytes
 from holdfast.mind.precision import choose_precision
-from holdfast.mind.ranks import ranks_of, shards_of
+from holdfast.mind.ranks import branches_of, ranks_of, shards_of
 from holdfast.mind.trained_size import trainable_parameters
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
@@ -38,7 +38,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     precision, why = choose_precision(config, model, machine)
     attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
     need = footprint(config, model, precision, int(lengths["max"]), attends, fused=attends is not None)
-    if config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
+    pieces = attends or config.cuts_trained  # frozen layers that are cut save nothing on a CPU
+    if pieces and config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
         need = (in_pieces if config.cuts_trained else cut_between)(need, model, ranks)
     away = layers_bytes(config, model, precision) if attends and config.train.offload == "layers" else 0
     need = kept_away(need, away) if away else need
@@ -46,7 +47,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     trainable = trainable_parameters(config, model)
     moments = trained_bytes(config, trainable, attends is not None).away
     beside_card = away + moments
-    gradients = need.fixed.get("gradients", 0) * (1 + _branches(config))
+    gradients = need.fixed.get("gradients", 0) * (1 + branches_of(config.train))
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
     capacity = _capacity(machine)
     budget, checkpointed = _micro_batch(config, need, capacity, lengths, machine)
@@ -120,11 +121,6 @@ def _snapshots(config: Config, machine: Json, trainable: int) -> int:
     return 0 if on_card or elsewhere else size
 
 
-def _branches(config: Config) -> int:
-    """Sums of gradients that a step cut into shards holds at a time, at most; the same on any number of ranks, so that plans are."""
-    return shards_of(config.train, 1 if config.train.ranks == 1 else 2).bit_length() - 1
-
-
 def _capacity(machine: Json) -> int | None:
     """Bytes of the device the run uses: the first GPU, else main memory."""
     gpus = training_devices(machine)
@@ -164,6 +160,11 @@ def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
     if has and (needed := away + 2 * PROCESS_BYTES) > has:
         return [told, f"this machine has {_gib(has)} of main memory, and the layers and two processes take {_gib(needed)} of it"]
     return [told]
+
+
+def about_pieces(ranks: int) -> list[str]:
+    """What a plan of one of `ranks` counts, where they cut frozen layers between them."""
+    return [f"train.fsdp: this is one of {ranks} ranks: its piece of each frozen layer and two layers whole"] if ranks > 1 else []
 
 
 def exactness(config: Config, machine: Json) -> list[str]:

@@ -53,3 +53,8 @@ def shards_of(train: Train, ranks: int) -> int:
     if train.shards == "off" or (train.shards is None and ranks == 1):
         return 1
     return train.shards or max(SHARDS, ranks)
+
+
+def branches_of(train: Train) -> int:
+    """Sums of gradients that a step cut into shards holds at a time, at most; the same on any number of ranks, so that plans are."""
+    return shards_of(train, 1 if train.ranks == 1 else 2).bit_length() - 1

@@ -19,35 +19,31 @@ from holdfast.core.facts.packed import widened_from
 from holdfast.core.files import Json
 from holdfast.core.run.plan import Bytes, Course, Plan
 from holdfast.core.units import gib
-from holdfast.mind.demand import Demand, away_bytes, in_pieces, kept_away
-from holdfast.mind.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose
+from holdfast.mind.demand import Demand, away_bytes, cut_between, in_pieces, kept_away, with_branches
+from holdfast.mind.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose, on_several
 from holdfast.mind.held import as_it_comes
-from holdfast.mind.memory import TrainedBytes, gathered_bytes, trained_bytes
+from holdfast.mind.memory import TrainedBytes, gathered_bytes, layers_bytes, trained_bytes
 from holdfast.mind.plan import (
     CARD_CONTEXT,
     PROCESS_BYTES,
     USABLE_SHARE,
     about_layers_away,
     about_moments_away,
+    about_pieces,
     exactness,
     settings_of,
     wanted_tokens,
 )
 from holdfast.mind.precision import choose_precision
-from holdfast.mind.ranks import ranks_of
+from holdfast.mind.ranks import SHARDS, branches_of, ranks_of
+from holdfast.supervisor.model_sizes import LAYERS, refuse_nonsense
 from holdfast.supervisor.past_runs import taught, timed
 from holdfast.supervisor.tracing import Tracer, tracer
 from holdfast.supervisor.workload import workload
 from holdfast.world.system import usable_threads
 
+CUT_FROZEN = ("lora", "rslora")  # adapters that train.fsdp cuts the frozen layers beside
 CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
-_LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-_SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
-    ("hidden_size", "n_embd", "d_model"): (1, 1 << 17),
-    _LAYERS: (1, 1000),
-    ("num_attention_heads", "n_head", "num_heads"): (1, 4096),
-    ("vocab_size",): (2, 1 << 24),
-}
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def planner(config: Config, machine: Json, rows: Rows | None = None, known: Mode
         )
     model = known or read_description(config.model)
     config = as_it_comes(config, model)
-    _refuse_nonsense(model)
+    refuse_nonsense(model)
     with tracer() as child:
         yield Planner(config, machine, replace(model, shapes=model.shapes or child.shapes(config, model)), child, rows)
 
@@ -110,19 +106,6 @@ def with_card(machine: Json, card: Json) -> Json:
     return machine | {"gpus": [card], "torch": torch | {"devices": [card]}, "packages": packages, "probes": {}}
 
 
-def _refuse_nonsense(model: ModelFacts) -> None:
-    """Raise Stop(1) where config.json leaves a size open, which transformers would fill in with another model's, or says what cannot be."""
-    file = model.folder / "config.json"
-    for names, (low, high) in _SIZES.items():
-        given = {name: model.config[name] for name in names if name in model.config}
-        if not given:
-            text = f"{file} does not say {names[0]}, so the model's size is unknown"
-            raise Stop(BLOCKED, text, "take config.json from the model's own download")
-        for name, value in given.items():
-            if type(value) is not int or not low <= value <= high:
-                raise Stop(BLOCKED, f"{file}: {name} = {value!r} is not a model size", f"a whole number from {low} to {high:,} is meant")
-
-
 class Planner:
     """Traces steps of one model and chooses among them."""
 
@@ -134,8 +117,14 @@ class Planner:
         self.fused_attention = has_fused_attention(machine)
         allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
         self.rows = rows or Rows(allowed, allowed * config.train.effective_batch)
-        layers = next(model.config[name] for name in _LAYERS if name in model.config)
-        self.sweep = Sweep(self.ask, layers, _period(model.config), _least(config.adapter, layers))
+        layers = next(model.config[name] for name in LAYERS if name in model.config)
+        self.sweep = Sweep(
+            self.ask,
+            layers,
+            _period(model.config),
+            _least(config.adapter, layers),
+            lambda dtype: layers_bytes(config, model, dtype) / layers,
+        )
 
     def plan(self, limit: int | None, curve: bool) -> Planned:
         """The plan and what else would do. limit: as in plan_run; curve: trace bytes over the step, too."""
@@ -143,6 +132,8 @@ class Planner:
         if curve:
             choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
         others = alternatives(self.sweep, room, choice, self._halves_speed(), tuple(self._lighter()))
+        if not room.fits(choice.demand) and self._could_be_cut():
+            others.append(on_several(self.sweep, room, choice, SHARDS.bit_length() - 1))
         planned = self._planned(choice, room)
         plan = planned.plan
         return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
@@ -159,6 +150,23 @@ class Planner:
                 yield MOMENTS_AWAY
         if kind in OWN_WEIGHTS and train.weights == "fp32" and train.optimizer in ROUNDED_AT_RANDOM and train.precision != "fp16":
             yield IN_HALVES
+
+    def _could_be_cut(self) -> bool:
+        """Whether the run could be one of several cards' that cut frozen layers between them, and is not yet."""
+        train = self.config.train
+        if self.gpu is None or train.ranks != 1 or train.shards is not None or self.config.adapter.type not in CUT_FROZEN:
+            return False
+        try:
+            tree = self.config.model_dump(mode="json")
+            Config.model_validate(tree | {"train": tree["train"] | {"ranks": 2, "fsdp": True}})
+        except ValueError:
+            return False
+        return True
+
+    def _pieces(self) -> int:
+        """Ranks that cut frozen layers between them; 1: each holds them whole, as on a CPU it does anyway."""
+        cut = self.gpu is not None and self.config.train.fsdp and self.config.adapter.type in CUT_FROZEN
+        return ranks_of(self.config.train, self.machine) if cut else 1
 
     def chosen(self) -> Planned:
         """The plan alone, in as few traces as it takes."""
@@ -179,7 +187,9 @@ class Planner:
     def wanted(self) -> Shape:
         """The step where memory is no question."""
         away = self.gpu is not None and self.config.train.offload == "layers"
-        return Shape(self.rows.longest, self._rows(), self._dtype(), self.config.train.checkpointed_layers or 0, away=away)
+        train = self.config.train
+        again, branches = train.checkpointed_layers or 0, branches_of(train)
+        return Shape(self.rows.longest, self._rows(), self._dtype(), again, away=away, cut=self._pieces(), branches=branches)
 
     def _dtype(self) -> Dtype:
         return self.precision
@@ -234,8 +244,12 @@ class Planner:
         config = self._in_halves if shape.in_halves else self.config
         demand = self.child.demand(config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
         if self.cut > 1:
-            return in_pieces(demand, gathered_bytes(self.model), self.cut)
-        return kept_away(demand, self.sweep.layer(shape)) if shape.away else demand
+            demand = in_pieces(demand, gathered_bytes(self.model), self.cut)
+        if shape.away:
+            demand = kept_away(demand, self.sweep.layer(shape))
+        if shape.cut > 1:
+            demand = cut_between(demand, self.sweep.piece(shape), shape.cut)
+        return with_branches(demand, shape.branches)
 
     @property
     def _in_halves(self) -> Config:
@@ -305,6 +319,7 @@ class Planner:
             reasons.append(f"the weights come in {wide} and are widened to bf16 as they are loaded: {gib(2 * demand.params.total)}")
         if self.gpu:
             reasons.append("the context of a process on a card is an estimate; so are Liger's kernels, which are counted as torch's own")
+        reasons += about_pieces(shape.cut)
         reasons += exactness(self.config, self.machine)
         reasons.append(f"disk beside the run folder: {gib(2 * demand.params.total)} for a merged export in 16 bits, where one is made")
         cards = len(training_devices(self.machine))

@@ -76,7 +76,6 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
         "params": {"total": traced.total, "trainable": traced.trainable},
         "layers": traced.layers,
         "flops": 2 * traced.log.multiplications,
-        "moved": traced.log.moved,
         "seconds": round(time.perf_counter() - began, 3),
     } | ({"curve": curve(traced)} if case.get("curve") else {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,10 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.trainer.traced.inside import product_scratch
 
-_MOVE_NOTHING = tuple(
-    f"aten.{name}"
-    for name in ("view", "_unsafe_view", "t.", "transpose", "permute", "expand", "slice", "select", "split", "detach", "alias", "unsqueeze")
-)
+_DEVICE = torch.ops.prim.device.default  # half of all that is dispatched; a fake knows it by itself
 
 
 @dataclass
@@ -33,7 +31,6 @@ class Log:
     moves: list[int] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
     multiplications: float = 0.0  # of matrix products
-    moved: float = 0.0  # bytes that all else reads and writes
 
     def mark(self, what: str) -> None:
         self.marks.append((len(self.moves), what))
@@ -67,22 +64,21 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.numbers.get(tensor.untyped_storage()._cdata)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(function)
+        if function is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        name = _name(function)
         if name.startswith("aten._local_scalar_dense"):
             return (not self._padded) if args[0].dtype is torch.bool else 1.0 if args[0].is_floating_point() else 1
         if name.startswith("aten._pin_memory"):  # what fakes do not know
             return args[0].clone()
         kwargs = kwargs or {}
         out = function(*args, **kwargs)
-        for tensor in tree_leaves(out):
+        for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self._keep(tensor, name)
         if self._threads and (size := _inside(name, args, self._threads)):
             self.log.moves.append(-self._take(size, name))
-        if made := _multiplications(name, args):
-            self.log.multiplications += made
-        elif not name.startswith(_MOVE_NOTHING):
-            self.log.moved += sum(t.numel() * t.element_size() for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor))
+        self.log.multiplications += _multiplications(name, args)
         return out
 
     def _keep(self, tensor: Tensor, name: str) -> None:
@@ -103,6 +99,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         log.made_by.append(f"{name.removeprefix('aten.').partition('.')[0]} {self._place()}".rstrip())
         log.moves.append(len(log.sizes) - 1)
         return len(log.sizes) - 1
+
+
+@functools.cache
+def _name(function: Any) -> str:
+    return str(function)
 
 
 def _ones(tensor: Any) -> Any:

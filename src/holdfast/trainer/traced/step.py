@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from holdfast.rows.tokens.token_set import TokenSet
 from holdfast.rows.tokens.worse import WORSE
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.on_card import trace_for
-from holdfast.trainer.optimizer import Block
+from holdfast.trainer.optimizer import Block, Elementwise
 from holdfast.trainer.optimizers import optimizer_of
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.sft.task import Sft
@@ -63,6 +64,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     ):
         task = Sft(config, settings, rows, device)
         optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
+        _leave_out_alike(optimizer)
         inside.names = {id(module): name for name, module in task.model.named_modules()}
         gc.collect()
         kinds = _before(ledger, task, optimizer)
@@ -82,6 +84,13 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     parameters = {id(parameter): parameter for parameter in task.model.parameters()}.values()
     trainable = sum(parameter.numel() for parameter in task.artifact.values())
     return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, task.layers)
+
+
+def _leave_out_alike(optimizer: Block) -> None:
+    """Leave two stretches of each length to be updated: none takes memory that outlives it, and a full fine-tune has thousands."""
+    if isinstance(optimizer, Elementwise):
+        lengths = itertools.groupby(optimizer.stretches, key=lambda stretch: stretch[1] - stretch[0])
+        optimizer.stretches = [stretch for _, alike in lengths for stretch in itertools.islice(alike, 2)]
 
 
 def _counted(parameters: Any, trainable: int) -> int:
