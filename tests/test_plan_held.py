@@ -119,7 +119,9 @@ def test_a_plan_of_several_ranks_says_the_same_everywhere(tmp_path: Path) -> Non
     cut = plan_run(Config.model_validate(tree | {"train": train | {"ranks": 4, "fsdp": True}}), machine, curve=True)
     layer = 2 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 640 * 256 + 2 * 256)
     rest = 2 * (2 * 512 * 256 + 256)
-    copies = 2 * 8 * 4 * (2 * (256 + 256) + 2 * (256 + 128) + 3 * (256 + 640))  # of the adapter, in 16 bits, whole on each rank
+    copies = (
+        2 * 8 * 8 * (2 * (256 + 256) + 2 * (256 + 128) + 3 * (256 + 640))
+    )  # of the adapter, in 16 bits, filled up to rank 8, whole on each rank
     assert cut.plan.bytes.weights == pytest.approx(rest + 8 * layer / 4 + 2 * layer + copies, rel=0.02)
     assert cut.plan.bytes.gradients == 4 * whole.plan.bytes.gradients, "three sums of branches beside the block"
     assert any("one of 4 ranks" in reason for reason in cut.plan.reasons)
