@@ -22,6 +22,7 @@ from holdfast.core.locks import taken
 from holdfast.core.run.adapter_folder import read_start
 from holdfast.rows.table.frames import open_frames
 from holdfast.ship.registry import read_registry
+from holdfast.supervisor import diagnose_run
 from holdfast.world.checkpoints.newest import newest_whole
 from holdfast.world.checkpoints.proof import prove
 from holdfast.world.checkpoints.tensors import NotWhole
@@ -183,3 +184,19 @@ def test_modules_of_an_adapter_that_are_no_names_are_told(saved: object, tmp_pat
     (tmp_path / "adapter_model.safetensors").write_bytes(headed(b"{}")[:-8])
     with pytest.raises(Stop, match="modules_to_save is no list of names"):
         read_start(tmp_path)
+
+
+@pytest.mark.parametrize("kind, told", [("pipe", "nobody has written"), ("device", "a device, no log")])
+def test_a_log_without_a_writer_or_an_end_is_not_waited_for(kind: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnose_run, "WRITER_S", 1)
+    plant(kind, tmp_path / "crash.log")
+    with pytest.raises(Stop, match=told):
+        diagnose_run.read_lines_of(str(tmp_path / "crash.log"))
+
+
+def test_a_pipe_with_a_writer_is_read_to_its_end() -> None:
+    out, into = os.pipe()
+    os.write(into, b"CUDA error: out of memory\n")
+    os.close(into)
+    assert [line.text for line in diagnose_run.read_lines_of(f"/dev/fd/{out}")] == ["CUDA error: out of memory"]
+    os.close(out)

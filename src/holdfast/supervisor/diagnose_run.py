@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import select
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast.core.cards.failure import Failure
 from holdfast.core.errors import USAGE, Stop
@@ -20,17 +24,39 @@ from holdfast.rows.files.stream import open_stream, read_head
 from holdfast.world.log_file import read_log
 from holdfast.world.standing import Standing, look
 
+WRITER_S = 30  # how long a pipe may give nothing; a slow program may stand behind it
+
 
 def read_lines_of(log: str) -> tuple[Line, ...]:
     if log == "-":
         return read_log(sys.stdin.buffer)
     try:
-        with open(log, "rb") as stream:
-            if not Path(log).is_file():  # a pipe is read once
-                return read_log(stream)
+        with open(log, "rb", opener=_without_waiting) as stream:
+            if not Path(log).is_file():
+                return _read_once(log, stream)
             return read_log(open_stream(stream, read_head(log))[0])
     except OSError as error:
         raise Stop(USAGE, f"{log}: {error.strerror}", "give a log file, a run folder, or - for standard input") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe although nobody writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read_once(log: str, stream: BinaryIO) -> tuple[Line, ...]:
+    """What a pipe or a terminal gives. Raises Stop(2) where nobody writes, and for a device, whose bytes may have no end."""
+    kind = os.fstat(stream.fileno()).st_mode
+    if stat.S_ISFIFO(kind) and not select.select([stream], [], [], WRITER_S)[0]:
+        raise Stop(
+            USAGE,
+            f"{log} is a pipe into which nobody has written for {WRITER_S} s",
+            "give a log file, a run folder, or - for standard input",
+        )
+    if stat.S_ISCHR(kind) and not stream.isatty() and stream.read(1):
+        raise Stop(USAGE, f"{log} is a device, no log", "give a log file, a run folder, or - for standard input")
+    os.set_blocking(stream.fileno(), True)
+    return read_log(stream)
 
 
 def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
