@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from holdfast.core.files import Json
 from holdfast.core.run.memory_file import SLOTS, MemoryFile, SlotHeader, Snapshot
 from holdfast.core.run.memory_places import of_rank
-from holdfast.core.run.pieces import Parted, join
+from holdfast.core.run.pieces import Joined, Parted, join
 
 
 def facts_of(ranks: int, attempt: int) -> Json:
@@ -30,18 +30,18 @@ def newest_of(memory: MemoryFile, header: SlotHeader, ranks: int) -> Snapshot | 
     None where a part is missing or damaged.
     """
     with everybodys(memory, header) as state:
-        if isinstance(state, Parted):
-            if ranks_in(state.meta) != ranks:
-                return Snapshot(state.step, header.generation, state.meta, bytes(state.artifact), bytes(state.state))
+        if state is None:
+            return None
+        if ranks > 1 and ranks_in(state.meta) == ranks:
             return memory.read(header)
-        return state
+        return Snapshot(state.step, header.generation, state.meta, bytes(state.artifact), bytes(state.state))
 
 
 @contextmanager
-def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Snapshot | Parted | None]:
+def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Parted | None]:
     """The state of a slot of the first rank's file with all other ranks' parts; None where one is missing or damaged.
 
-    Of several ranks it lies in their files, unchanged as long as it is pinned or newest, and is there until the end of the block.
+    It lies in their files, unchanged as long as it is pinned or newest, and is there until the end of the block.
     """
     with ExitStack() as opened:
         first = memory.view(header)
@@ -51,7 +51,7 @@ def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Snapshot | Pa
         meta, *images = first
         opened.callback(_release, images)
         if ranks_in(meta) == 1:
-            yield Snapshot(header.step, header.generation, meta, bytes(images[0]), bytes(images[1]))
+            yield Parted(header.step, meta, Joined((images[0],)), Joined((images[1],)))
             return
         artifacts, states = [images[0]], [images[1]]
         for other in others(memory, meta, opened):
