@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 import torch
 import torch.distributed as dist
@@ -192,6 +193,14 @@ def test_a_shard_that_did_not_come_back_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cut_module, "_gather", lambda whole, own: whole.copy_(own).index_fill_(0, torch.tensor([7]), 0.5))
     with pytest.raises(Refusal, match="layer 0 does not come back from the ranks as its parts are, on rank 0"):
         prove(bench, saved)
+
+
+@pytest.mark.usefixtures("group")
+def test_checksums_of_many_pieces_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a model of 80 million weights add up to more than 64 bits."""
+    monkeypatch.setattr(cut_module, "checksum", lambda *_: (1 << 63) - 1)
+    cut = cut_bench().task.upkeep
+    assert orjson.loads(orjson.dumps(cut.wanted)) == cut.wanted == cut.sums(cut.pieces)
 
 
 def parts_of(tensors: dict[str, torch.Tensor], ranks: int) -> list[bytes]:

@@ -16,7 +16,7 @@ from holdfast.core.run.memory_file import MemoryFile, Snapshot
 from holdfast.core.run.memory_places import of_rank
 from holdfast.core.run.piece_files import part_of, ranks_in
 from holdfast.trainer.job import Job
-from holdfast.trainer.model.trained.cut import CutPieces
+from holdfast.trainer.model.trained.cut import CHECKSUMS, CutPieces
 from holdfast.trainer.piece_image import PieceImage
 from holdfast.trainer.rank import PeerLost, Rank
 from holdfast.trainer.refuse import Refusal
@@ -90,7 +90,7 @@ def prove(bench: Bench, snapshot: Snapshot | None) -> None:
 
 def _refuse_strange_layers(rank: Rank, cut: CutPieces, wanted: list[int]) -> None:
     """Gather each unit once and compare it with what its parts are. Raises Refusal."""
-    strange = [number for number, total in enumerate(wanted) if (cut.checksum(number) - total) % (1 << 64)]
+    strange = [number for number, total in enumerate(wanted) if (cut.checksum(number) - total) % CHECKSUMS]
     cut.forget()
     every = rank.exchange({"strange": strange})
     if broken := [number for number, one in enumerate(every) if one["strange"]]:

@@ -27,6 +27,8 @@ from holdfast.trainer.optimizer import Block
 from holdfast.trainer.piece_image import PieceImage
 from holdfast.trainer.refuse import Refusal
 
+CHECKSUMS = 1 << 64  # they are told modulo this, as large as a number of JSON may be here
+
 
 def units_of(base: Any, tensors: Mapping[str, Tensor], parts: int) -> tuple[list[Unit], list[nn.Module]]:
     """A unit of each decoder layer and, last, one of all else that is trained; the layers. Raises Refusal where there are none."""
@@ -72,7 +74,7 @@ class CutPieces(Pieces):
 
     def sums(self, pieces: Mapping[str, Tensor]) -> list[int]:
         """Of each unit, this rank's share in the checksum, of these values of its pieces."""
-        return [sum(checksum(pieces[name], at) for name, at in held.places.items()) for held in self._held]
+        return [sum(checksum(pieces[name], at) for name, at in held.places.items()) % CHECKSUMS for held in self._held]
 
     def checksum(self, number: int) -> int:
         """Of a unit as it is gathered. All ranks ask."""
@@ -153,7 +155,7 @@ class _Held:
             named = piece_name(name, start, end, tensor.numel())
             pieces[named] = own.to(device, torch.float32, copy=True)
             tensor.on_host = pieces[named]  # type: ignore[attr-defined]  # what this rank can say of it
-            self.wanted += checksum(own.float(), at)
+            self.wanted = (self.wanted + checksum(own.float(), at)) % CHECKSUMS
             self.places[named], at = at, at + end - start
         self._whole = torch.empty(self.share * self.size, device=device)
         at = 0
