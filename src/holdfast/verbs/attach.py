@@ -56,12 +56,13 @@ def _look_on(folder: RunFolder, terminal: Terminal) -> None:
     if folder.command_file.exists():
         _show_command(folder)
         return
-    looked, begun, told = 0.0, False, False
+    looked, every_s, begun, told = 0.0, 0.0, False, False
     doing: str | None = None
     attempt: Attempt | None = None
     while lives(folder):
-        if time.monotonic() - looked >= _STANDING_EVERY_S:
+        if time.monotonic() - looked >= every_s:
             looked, before, standing = time.monotonic(), doing, look(folder)
+            every_s = LOOK_EVERY_S if standing.step == standing.steps else _STANDING_EVERY_S  # what follows may be short
             doing, attempt = standing.doing, standing.attempt
             if doing == "preparing" != before:
                 terminal.say(f"{folder.path} is being prepared ({standing.holder.get('command')})")
