@@ -33,7 +33,7 @@ def stored(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", ["gemma3", "gemma2", "cohere"])
 def test_the_stream_is_fp32_and_gives_what_wide_weights_give(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stored(tmp_path, name)
-    monkeypatch.setattr(models, "read_model", lambda _: SimpleNamespace(folder=folder, stored="BF16", config={}))
+    monkeypatch.setattr(models, "read_model", lambda _: SimpleNamespace(folder=folder, stored="BF16", config={}, shapes={}))
     model: Any
     model, _ = models.load_base(Config.model_validate({"model": str(folder), "data": {"files": "x"}}), SETTINGS, torch.device("cpu"))
     kinds: set[torch.dtype] = set()

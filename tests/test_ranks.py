@@ -597,7 +597,7 @@ def test_a_cable_that_is_cut_between_two_nodes_costs_one_start(alone: SimpleName
 def test_ranks_that_are_unlike_are_refused_with_the_difference(tmp_path: Path, differs: dict[str, Any], sentence: str | None) -> None:
     run = RunFolder(tmp_path)
     run.data_file.write_bytes(b"rows")
-    job: Any = SimpleNamespace(run=run, timeline=[Entry(1, {"threads": 1})])
+    job: Any = SimpleNamespace(run=run, timeline=[Entry(1, {"threads": 1})], config=SimpleNamespace(cuts_trained=False))
 
     class Two(Rank):
         size = 2

@@ -58,7 +58,7 @@ def on_the_card(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def computed(folder: str, device: str, **changes: Any) -> tuple[float, Tensor, Any, str]:
     """Loss, gradients of the adapter in one row, what the proof says, and where the parameters are."""
-    model.read_model = lambda _: SimpleNamespace(folder=folder, stored="BF16", config={})  # type: ignore[assignment, return-value]
+    model.read_model = lambda _: SimpleNamespace(folder=folder, stored="BF16", config={}, shapes={})  # type: ignore[assignment, return-value]
     config = Config.model_validate({"model": folder, "data": {"files": "x"}, "adapter": {"r": 4, "dropout": 0.2}})
     task = Sft(config, SETTINGS.model_copy(update=changes), tokens_of(), torch.device(device))
     disproof = proof.disproof(task)  # of a fresh adapter, as at a run's start

@@ -95,6 +95,7 @@ def task_of(
     task.base, task.tokens, task.device, task.packing = base, tokens_of(), torch.device("cpu"), packing
     task.dtype = torch.bfloat16 if mixed else torch.float32
     task.artifact, task.liger, task.fused = artifact_tensors(task.model), None, None
+    task.trained = task.artifact
     task.own_kind, task.keeping, task.upkeep, task.noise = "eager", nullcontext, Upkeep(), None
     task.kernel = kernel
     task.kind = packed_attention(kind, task.context, kernel) if packing else "eager"
