@@ -18,7 +18,6 @@ from holdfast.world.process import LOOK_EVERY_S, Attempt
 from holdfast.world.standing import Standing, lives, look
 
 EXAMPLE = "holdfast attach runs/quickstart"
-_STANDING_EVERY_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,26 +55,22 @@ def _look_on(folder: RunFolder, terminal: Terminal) -> None:
     if folder.command_file.exists():
         _show_command(folder)
         return
-    looked, every_s, begun, told = 0.0, 0.0, False, False
+    begun, told = False, False
     doing: str | None = None
     attempt: Attempt | None = None
     while lives(folder):
-        if time.monotonic() - looked >= every_s:
-            looked, before, standing = time.monotonic(), doing, look(folder)
-            every_s = LOOK_EVERY_S if standing.step == standing.steps else _STANDING_EVERY_S  # what follows may be short
-            doing, attempt = standing.doing, standing.attempt
-            if doing == "preparing" != before:
-                terminal.say(f"{folder.path} is being prepared ({standing.holder.get('command')})")
-            if not begun and doing != "preparing":
-                begun = True
-                terminal.begin(folder, folder.config(), looking_on=True)
-            if doing == "evaluating" != before and standing.step == standing.steps:
-                terminal.say("the steps are done; base and tuned model are being compared")
-            if not standing.supervised and not told:
-                told = True
-                terminal.tell(
-                    "no supervisor watches this run: it trains on, but nothing would restart it; rerun the same command to adopt it"
-                )
+        before, standing = doing, look(folder)
+        doing, attempt = standing.doing, standing.attempt
+        if doing == "preparing" != before:
+            terminal.say(f"{folder.path} is being prepared ({standing.holder.get('command')})")
+        if not begun and doing != "preparing":
+            begun = True
+            terminal.begin(folder, folder.config(), looking_on=True)
+        if doing == "evaluating" != before and standing.step == standing.steps:
+            terminal.say("the steps are done; base and tuned model are being compared")
+        if standing.state == "running" and not standing.supervised and not told:
+            told = True
+            terminal.tell("no supervisor watches this run: it trains on, but nothing would restart it; rerun the same command to adopt it")
         if attempt is not None:
             terminal.tick(attempt)
         time.sleep(LOOK_EVERY_S)
