@@ -197,6 +197,15 @@ class MemoryFile(PulsePage):
             return None
         return orjson.loads(meta), artifact, state
 
+    def meta(self, header: SlotHeader) -> Json:
+        """What stands beside a snapshot's tensors, without a look at these; empty where it cannot be read."""
+        at = self._at(header.index) + PAGE
+        try:
+            found = orjson.loads(self.memory[at : at + header.meta_bytes])
+        except orjson.JSONDecodeError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def newest(self) -> Snapshot | None:
         """The newest snapshot that is whole; a damaged one is passed over."""
         headers = [header for index in range(SLOTS) if (header := self.header(index))]

@@ -101,14 +101,11 @@ def part_of(memory: MemoryFile, step: int, attempt: int) -> tuple[Json, memoryvi
 
 def unpin(memory: MemoryFile, header: SlotHeader) -> None:
     """Let all ranks have the slots of a state again that was to be made durable."""
-    if seen := memory.view(header):
-        meta, *images = seen
-        _release(images)
-        with ExitStack() as opened:
-            for other in others(memory, meta, opened):
-                for pinned in other.pinned_headers():
-                    if pinned.step == header.step:
-                        other.unpin(pinned.index)
+    with ExitStack() as opened:
+        for other in others(memory, memory.meta(header), opened):
+            for pinned in other.pinned_headers():
+                if pinned.step == header.step:
+                    other.unpin(pinned.index)
     memory.unpin(header.index)
 
 

@@ -77,9 +77,10 @@ def prove(bench: Bench, snapshot: Snapshot | None) -> None:
     if snapshot is not None:
         for image, data in ((bench.artifact, snapshot.artifact), (bench.state, snapshot.state)):
             assert isinstance(image, PieceImage)
-            lost += [name for name, values in image.of(data) if _digest(values) != _digest(image.tensors[name])]
+            saved = dict(image.of(data))
+            lost += [name for name, values in saved.items() if _digest(values) != _digest(image.tensors[name])]
             if image is bench.artifact:
-                sums = cut.sums(dict(image.of(data)))
+                sums = cut.sums(saved)
     every = bench.rank.exchange({"lost": lost[:_SHOWN], "count": len(lost), "sums": sums})
     if broken := [number for number, one in enumerate(every) if one["count"]]:
         one = every[broken[0]]
