@@ -6,7 +6,6 @@ import os
 import shlex
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 from holdfast import __version__
@@ -16,8 +15,7 @@ from holdfast.core.run.folder import RunFolder
 from holdfast.core.safe_open import read_small
 from holdfast.core.scrub import Person, Scrubber, secrets_of
 from holdfast.core.units import counted, listed
-from holdfast.ui.pages import page_template
-from holdfast.ui.report_parts import drawable, duration, machine_rows, notices, without_secrets
+from holdfast.ui.report_parts import drawable, duration, machine_rows, notices, rendered, without_secrets
 from holdfast.ui.svg import Marker, line_chart
 
 _ROWS_SHOWN = 16
@@ -61,10 +59,7 @@ def render_command(run: RunFolder) -> str:
         "version": __version__,
         "folder": str(run.path),
     }
-    try:
-        return page_template("command.html").render(without_secrets(shown, scrubber))
-    except jinja2.UndefinedError as error:  # an entry of a file lacks what it has in every run
-        raise ValueError(str(error)) from error
+    return rendered("command.html", shown, scrubber)
 
 
 def _subtitle(command: Command, summary: Json) -> str:

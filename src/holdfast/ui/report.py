@@ -6,7 +6,6 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 from holdfast import __version__
@@ -21,8 +20,7 @@ from holdfast.core.run.timeline import Entry, read_timeline
 from holdfast.core.safe_open import read_small
 from holdfast.core.scrub import Person, Scrubber, secrets_of
 from holdfast.core.units import counted
-from holdfast.ui.pages import page_template
-from holdfast.ui.report_parts import drawable, duration, machine_rows, notices, without_secrets
+from holdfast.ui.report_parts import drawable, duration, machine_rows, notices, rendered, without_secrets
 from holdfast.ui.svg import Marker, histogram, line_chart
 from holdfast.ui.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, scaled_unit, unhealthy, words_of
 
@@ -70,10 +68,7 @@ def render(run: RunFolder) -> str:
         "version": __version__,
         "folder": str(run.path),
     }
-    try:
-        return page_template("report.html").render(without_secrets(shown, scrubber))
-    except jinja2.UndefinedError as error:  # an entry of a file lacks what it has in every run
-        raise ValueError(str(error)) from error
+    return rendered("report.html", shown, scrubber)
 
 
 def _subtitle(config: Config, plan: RunPlan | None) -> str:

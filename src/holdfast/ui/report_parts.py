@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
 from holdfast.core.facts.machine_file import training_devices
@@ -11,6 +12,7 @@ from holdfast.core.files import Json, read_json
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.scrub import Scrubber
 from holdfast.ui.notices import notice
+from holdfast.ui.pages import page_template
 
 _NOTICES_SHOWN = 50
 
@@ -25,6 +27,14 @@ def without_secrets(value: Any, scrubber: Scrubber) -> Any:
         return {key: without_secrets(entry, scrubber) for key, entry in value.items()}
     entries = [without_secrets(entry, scrubber) for entry in value]
     return entries if isinstance(value, list) else value._make(entries) if hasattr(value, "_make") else tuple(entries)
+
+
+def rendered(template: str, shown: Json, scrubber: Scrubber) -> str:
+    """A run's page, without secrets. Raises ValueError where an entry of its files lacks what it has in every run."""
+    try:
+        return page_template(template).render(without_secrets(shown, scrubber))
+    except jinja2.UndefinedError as error:
+        raise ValueError(str(error)) from error
 
 
 def notices(run: RunFolder) -> list[Json]:
