@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.core.run.plan import Params
-from holdfast.mind.memory import GATHERED_BESIDE, IN_PIECES, visiting_bytes
+from holdfast.mind.memory import GATHERED_BESIDE, KINDS_IN_PIECES, visiting_bytes
 
 FIXED = ("weights", "adapter", "gradients", "optimizer")
 ON_CARD = 2  # layers of a model whose layers are kept in main memory
@@ -100,7 +100,7 @@ def _with_more(whole: Demand, kind: str, more: float) -> Demand:
 
 def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
     """A step of one of `ranks` that hold pieces of all weights, gradients and moments, with so many bytes of weights whole at a time."""
-    own = {kind: whole.bytes[kind] / ranks for kind in IN_PIECES}
+    own = {kind: whole.bytes[kind] / ranks for kind in KINDS_IN_PIECES}
     more = {"weights": whole.bytes["weights"] + gathered, "workspace": whole.bytes["workspace"] + GATHERED_BESIDE * gathered}
     told = whole.bytes | own | more
     gone = whole.peak - sum(told.values())

@@ -22,7 +22,7 @@ STATE_BYTES = {"adamw": 8, "schedule_free": 12, "adamw8bit": 2.04, "paged": 2.04
 
 # What ranks have pieces of where they cut what is trained; and how often what is gathered is there again, as gradients: this rank's, and
 # all ranks' of its pieces.
-IN_PIECES, GATHERED_BESIDE = ("adapter", "gradients", "optimizer"), 2
+KINDS_IN_PIECES, GATHERED_BESIDE = ("adapter", "gradients", "optimizer"), 2
 
 _ROUNDED, _PLACES = 14, 3  # bytes of a weight that is being rounded at random; stretches of moments that are on a card
 
@@ -170,7 +170,7 @@ def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
 
 def in_pieces(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
     """The footprint of one of `ranks` that hold pieces of all weights, gradients and moments, and what is whole for a while beside them."""
-    own = {kind: need.fixed[kind] // ranks for kind in IN_PIECES}
+    own = {kind: need.fixed[kind] // ranks for kind in KINDS_IN_PIECES}
     whole, fixed = gathered_bytes(model), need.fixed
     loading = own["adapter"] + whole  # each piece is taken from files that are mapped
     return replace(

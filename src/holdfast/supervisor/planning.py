@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.core.config.adapter import OWN_WEIGHTS, Adapter
-from holdfast.core.config.config import Config
+from holdfast.core.config.config import CUT_FROZEN, Config
 from holdfast.core.config.settings import Dtype, Frozen, Settings
 from holdfast.core.config.train import ROUNDED_AT_RANDOM, WITH_MOMENTS
 from holdfast.core.errors import BLOCKED, Stop
@@ -42,7 +42,6 @@ from holdfast.supervisor.tracing import Tracer, tracer
 from holdfast.supervisor.workload import workload
 from holdfast.world.system import usable_threads
 
-CUT_FROZEN = ("lora", "rslora")  # adapters that train.fsdp cuts the frozen layers beside
 CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
 
 

@@ -137,6 +137,7 @@ class Run(Section):
 
 _OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
 _OF_TEXT = ("model", "adapter")
+CUT_FROZEN = ("lora", "rslora")  # adapters that train.fsdp cuts the frozen layers beside
 IN_PIECES = ("adamw", "lion", "sgd")  # optimizers that move each weight by its own gradient and moments alone, and by fp32 numbers
 
 
@@ -198,7 +199,7 @@ class Config(Section):
     def _not_cut(self) -> str:
         """What of this run FSDP does not go with; empty where it does."""
         kind, train = self.adapter.type, self.train
-        if kind not in ("lora", "rslora", "full") or self.adapter.modules_to_save or self.adapter.init in ("pissa", "olora"):
+        if kind not in (*CUT_FROZEN, "full") or self.adapter.modules_to_save or self.adapter.init in ("pissa", "olora"):
             how = f"adapter.init {self.adapter.init}" if self.adapter.init in ("pissa", "olora") else f"adapter.type {kind}"
             how = "adapter.modules_to_save" if self.adapter.modules_to_save else how
             return f"{how} needs whole weights; it goes with adapter.type lora, rslora and full"
