@@ -307,8 +307,7 @@ def test_a_detached_run_with_everything_killed_in_turn_ends_with_the_same_weight
     config, run = config_of(**RUN), tmp_path / "run"
     assert holdfast("train", config, "--run", run, "--detach").returncode == 0
     for role in ("trainer", "writer", "nurse"):
-        wait_until(lambda role=role: role in processes_of(run))
-        assert kill(processes_of(run)[role])
+        wait_until(lambda role=role: kill(processes_of(run).get(role)))  # a writer that was seen may be on its way out
         wait_until(lambda: len(events(run, "attempt_started")) > 1)
     supervisor = supervisor_of(run)
     assert kill(supervisor)
