@@ -95,6 +95,23 @@ def test_a_trainer_script_that_dies_goes_on_from_its_newest_whole_checkpoint(
     assert (tmp_path / "out/checkpoint-8/trainer_state.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "went_on_from", "last"),
+    [
+        (("--epoch_steps", "3"), "out/checkpoint-6", 8),
+        (("--epoch_steps", "4"), "out/checkpoint-8", 8),  # an epoch's last step: there is no epoch left
+        (("--epoch_steps", "3", "--save_steps", "8"), "out/checkpoint-8", 9),  # there is no other
+    ],
+)
+def test_a_trainer_that_died_after_its_last_step_computes_none_too_many(
+    tmp_path: Path, more: tuple[str, ...], went_on_from: str, last: int
+) -> None:
+    summary = run(tmp_path, words=trainer("kill:8:1", *more))
+    assert resumed(tmp_path) == [None, went_on_from]
+    assert summary["status"] == "finished" and summary["steps"] == last
+    assert ("computes one more" in summary["told"]) == ("--epoch_steps 3" in " ".join(more))
+
+
 def test_a_trainer_in_a_shells_text_goes_on_where_it_saves(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     text = f"cd code; {sys.executable} {TRAINER} --output_dir out --faults kill:5:1 > log; exit $?"

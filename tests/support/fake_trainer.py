@@ -19,6 +19,7 @@ if "--no_resume" not in sys.argv:
     parser.add_argument("--resume_from_checkpoint")
 parser.add_argument("--max_steps", type=int, default=8)
 parser.add_argument("--save_steps", type=int, default=2)
+parser.add_argument("--epoch_steps", type=int, default=8)
 parser.add_argument("--per_device_train_batch_size", type=int, default=8)
 parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
 parser.add_argument("--step_s", type=float, default=0.03)
@@ -40,7 +41,8 @@ def save(step: int, value: float) -> None:
     folder = out / f"checkpoint-{step}"
     folder.mkdir(parents=True, exist_ok=True)
     tensors(folder / "adapter_model.safetensors", value)
-    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": given.max_steps}))
+    state = {"global_step": step, "max_steps": given.max_steps, "epoch": step / given.epoch_steps}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
 
 
 def happen(kind: str, step: int) -> None:
@@ -76,7 +78,8 @@ def happen(kind: str, step: int) -> None:
 begin = 0
 if getattr(given, "resume_from_checkpoint", None):
     begin = json.loads((Path(given.resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
-for step in range(begin + 1, given.max_steps + 1):
+beyond = begin >= given.max_steps and begin % given.epoch_steps  # it asks only after a step whether that was the last
+for step in range(begin + 1, given.max_steps + 1 + bool(beyond)):
     time.sleep(given.step_s)
     share = 100 * step // given.max_steps
     print(f"\r {share:3d}%|###   | {step}/{given.max_steps} [00:01<00:02,  3.20it/s]", end="", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from holdfast.core.run.command import Command, write_command
 from holdfast.core.run.folder import RunFolder
 from holdfast.ui.words import short
 from holdfast.world.checkpoints.kept import make_checkpoint, snapshot_of
-from holdfast.world.checkpoints.newest import Found, candidates, doubt, newest_whole
+from holdfast.world.checkpoints.newest import Found, candidates, doubt, marks, newest_whole, one_too_many
 from holdfast.world.process import Attempt
 
 
@@ -48,19 +48,34 @@ class States:
 
     def to_go_on_from(self) -> State | None:
         """The newest whole checkpoint. Those that are not whole are set aside, with an event."""
-        found, named = self._newest(), self.command.checkpoints
+        state = self._named(self._newest())
+        if state is None:
+            return None
+        if not self._best and state.path.name in self.command.there:
+            self.tell(f"{state.path.name} was there before the first start; it is used because no step was seen since")
+        if self.whole == "trainer" and not self.command.callback and one_too_many(state.path):
+            elder = self._named(self._newest(state.path))
+            what = f"{elder.path.name} is used" if elder else "it is used because there is no other (with --callback it would compute none)"
+            self.tell(f"{state.path.name} is of the last step, and a Trainer that goes on from it computes one more; {what}")
+            return elder or state
+        return state
+
+    def _named(self, found: Found | None) -> State | None:
         if found is None or found.path is None:
             return None
-        if not self._best and found.path.name in self.command.there:
-            self.tell(f"{found.path.name} was there before the first start; it is used because no step was seen since")
-        return State(f"{(named or '').rstrip('/')}/{found.path.name}", found.step, found.path)
+        return State(f"{(self.command.checkpoints or '').rstrip('/')}/{found.path.name}", found.step, found.path)
 
-    def _newest(self) -> Found | None:
-        """The newest whole checkpoint. Those from before the first start count while no step was seen: none speaks against them."""
+    def _newest(self, last: Path | None = None) -> Found | None:
+        """The newest whole checkpoint, or the newest before `last`. Those from before the first start count while no step was seen.
+
+        None speaks against them then.
+        """
         place = self.command.place
         if place is None:
             return None
-        found = newest_whole(place, self.whole, self.command.there if self._best else {})
+        there = self.command.there if self._best else {}
+        passed_over = {name: at for name, at in marks(place, self.whole).items() if last is not None and name == last.name}
+        found = newest_whole(place, self.whole, there | passed_over)
         for path, why in found.aside:
             moved = path.name.startswith("set-aside-")
             self.run.event("checkpoint_set_aside", now=str(path), reason=why)

@@ -69,6 +69,18 @@ def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
     return Found(None, None, tuple(aside))
 
 
+def one_too_many(entry: Path) -> bool:
+    """Whether a Trainer that goes on from this checkpoint computes a step more than it was asked for.
+
+    It asks whether its last step is done after a step, and it has epochs left where that step was not an epoch's last one
+    (`_run_epoch` and `_inner_training_loop` of transformers' Trainer).
+    """
+    state = read_python_json(entry / "trainer_state.json") or {}
+    step, most, epoch = (state.get(name) for name in ("global_step", "max_steps", "epoch"))
+    at_its_end = isinstance(step, int) and isinstance(most, int) and 0 < most <= step
+    return at_its_end and isinstance(epoch, int | float) and epoch % 1 != 0
+
+
 def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
     """Why the newest checkpoint that is not one of `there` is not whole; empty where it is, or there is none. Renames nothing."""
     own = [entry for _, entry in candidates(place, whole) if there.get(entry.name) != _changed(entry)]
