@@ -19,7 +19,7 @@ if "--no_resume" not in sys.argv:
     parser.add_argument("--resume_from_checkpoint")
 parser.add_argument("--max_steps", type=int, default=8)
 parser.add_argument("--save_steps", type=int, default=2)
-parser.add_argument("--epoch_steps", type=int, default=8)
+parser.add_argument("--epoch_steps", type=int)  # all of them without it
 parser.add_argument("--per_device_train_batch_size", type=int, default=8)
 parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
 parser.add_argument("--step_s", type=float, default=0.03)
@@ -28,6 +28,7 @@ parser.add_argument("--no_resume", action="store_true")
 with open("calls.txt", "a") as calls:
     calls.write(" ".join(sys.argv[1:]) + "\n")
 given = parser.parse_args()
+epoch_steps = given.epoch_steps or given.max_steps
 call = len(Path("calls.txt").read_text().splitlines())
 out = Path(given.output_dir)
 
@@ -41,7 +42,7 @@ def save(step: int, value: float) -> None:
     folder = out / f"checkpoint-{step}"
     folder.mkdir(parents=True, exist_ok=True)
     tensors(folder / "adapter_model.safetensors", value)
-    state = {"global_step": step, "max_steps": given.max_steps, "epoch": step / given.epoch_steps}
+    state = {"global_step": step, "max_steps": given.max_steps, "epoch": step / epoch_steps}
     (folder / "trainer_state.json").write_text(json.dumps(state))
 
 
@@ -78,7 +79,7 @@ def happen(kind: str, step: int) -> None:
 begin = 0
 if getattr(given, "resume_from_checkpoint", None):
     begin = json.loads((Path(given.resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
-beyond = begin >= given.max_steps and begin % given.epoch_steps  # it asks only after a step whether that was the last
+beyond = begin >= given.max_steps and begin % epoch_steps  # it asks only after a step whether that was the last
 for step in range(begin + 1, given.max_steps + 1 + bool(beyond)):
     time.sleep(given.step_s)
     share = 100 * step // given.max_steps
