@@ -20,7 +20,7 @@ from holdfast.core.files import Json
 from holdfast.rows.judge.layouts import parse_example
 from holdfast.rows.judge.turns import BadRow
 from holdfast.rows.tokens.token_set import TokenSet, sequences
-from support.stand import Stand, model_folder
+from support.stand import Stand, announced_and_asked, model_folder
 
 ASKED = {"role": "user", "content": "two and two?"}
 FOUR, FIVE = {"role": "assistant", "content": "four"}, {"role": "assistant", "content": "five"}
@@ -233,6 +233,7 @@ def test_a_run_of_pairs_survives_a_kill_to_the_bit_and_tells_margins(config_of: 
     last = lines(tmp_path / "killed/steps.jsonl")[-1]
     assert last["pair_accuracy"] > 0.5 and last["margin"] > 0 and last["token_accuracy"] is None
     assert summaries[0]["loss"]["eval_base"] == pytest.approx(math.log(2), rel=1e-4) and summaries[0]["loss"]["eval_tuned"] < math.log(2)
+    assert announced_and_asked(tmp_path / "quiet") == (6, 6), "three held-out rows of two models, and none of those for the divergence"
 
 
 def test_rows_of_the_other_kind_are_refused_with_the_setting_that_takes_them(

@@ -106,6 +106,13 @@ def test_fields_that_are_not_used_are_told_and_those_that_change_a_rows_meaning_
     assert (sorted(unused.telling), sorted(unused.others)) == (telling, others)
 
 
+def test_fields_are_told_in_the_rows_own_order_in_every_process() -> None:
+    names = ["zone", "alpha", "page", "shelf", "box", "room", "city", "floor"]
+    unused = Unused()
+    unused.add([(dict.fromkeys([*names, "instruction", "output"], "x"), "alpaca")], {})
+    assert list(unused.as_json()["others"]) == names
+
+
 def test_a_field_that_is_mapped_is_used() -> None:
     unused = Unused()
     unused.add([({"frage": "q", "Antwort": "a", "stars": 5}, "question-answer")], {"question": "frage", "answer": "antwort"})

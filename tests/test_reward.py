@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification
 from conftest import holdfast, lines, write_rows
 from holdfast.core.config.config import Config
 from holdfast.rows.tokens.token_set import sequences
-from support.stand import Stand, model_folder
+from support.stand import Stand, announced_and_asked, model_folder
 from test_objectives import pairs_of
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -98,5 +98,6 @@ def test_a_run_that_is_killed_ends_with_a_head_that_orders_held_out_pairs_and_is
     assert summary["loss"]["eval_base"] is None and summary["loss"]["eval_tuned"] < 0.6
     assert summary["evaluations"]["last_loss"] == pytest.approx(summary["loss"]["eval_tuned"], rel=1e-3)
     assert lines(tmp_path / "run/steps.jsonl")[-1]["pair_accuracy"] == 1.0
+    assert announced_and_asked(tmp_path / "run") == (8, 8)
     refused = holdfast("export", tmp_path / "run", "--to", "merged", "--out", tmp_path / "out")
     assert refused.returncode == 1 and "scores answers" in refused.stderr

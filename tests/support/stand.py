@@ -11,13 +11,17 @@ import transformers
 
 from holdfast.core.config.config import Config
 from holdfast.core.config.settings import Settings
+from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import Snapshot
+from holdfast.core.run.timeline import read_timeline, settings_of_process
 from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.supervisor.finish import rows_asked
 from holdfast.trainer.images import TensorImage
 from holdfast.trainer.loss_scale import LossScale
 from holdfast.trainer.optimizers import optimizer_of
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients
+from holdfast.trainer.tasks import task_of
 from holdfast.trainer.tasks.sft.task import Sft
 from support.architectures import ARCHITECTURES, tokens_of
 
@@ -89,3 +93,11 @@ class Stand:
 
     def restore(self, saved: tuple[bytes, bytes]) -> None:
         self.bench.restore(Snapshot(0, 0, {}, *saved))
+
+
+def announced_and_asked(folder: Path) -> tuple[int, int]:
+    """(rows that the terminal says an evaluation of a finished run will ask for, rows it asks for)."""
+    run, asked = RunFolder(folder), []
+    config = run.config()
+    task_of(config).evaluate(run, config, settings_of_process(read_timeline(run.timeline_file)), asked.append)
+    return rows_asked(config, run.plan().rows.held_out), sum(asked)

@@ -29,7 +29,7 @@ def limits(config: Config) -> list[str]:
     if rank > _VLLM_MOST:
         found.append(f"vLLM serves adapters up to rank {_VLLM_MOST}; this one will have {rank}")
     elif rank > _VLLM_RANK:
-        found.append(f"vLLM serves adapters of rank {_VLLM_RANK}, of this rank with --max-lora-rank {_power(rank)}")
+        found.append(f"vLLM serves adapters up to rank {_VLLM_RANK}; this one has {rank}: start it with --max-lora-rank {_power(rank)}")
     if adapter.modules_to_save:
         names = ", ".join(adapter.modules_to_save)
         found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); merged into the model it runs everywhere")

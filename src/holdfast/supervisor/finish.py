@@ -157,8 +157,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
 
 def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Callable[[], bool]) -> int | str:
     """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
-    rows = run.plan().rows.held_out
-    asked = rows if config.task == "tabular" else 2 * (rows + min(rows, config.evaluate.generate))
+    asked = rows_asked(config, run.plan().rows.held_out)
     silence = Silence(config.run.hang_s)
     with open_log(log, anew=True) as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
         child = _start_evaluation(run, output, tell)
@@ -176,6 +175,13 @@ def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Ca
         finally:
             _end(run, child)
     return code
+
+
+def rows_asked(config: Config, held_out: int) -> int:
+    """How many rows an evaluation asks for, of both models together: a network on tables and a scalar head have no base to ask."""
+    if config.task == "tabular" or config.train.objective == "reward":
+        return held_out
+    return 2 * (held_out + min(held_out, config.evaluate.generate))
 
 
 def _interrupted(run: RunFolder) -> KeyboardInterrupt:

@@ -148,8 +148,15 @@ def what_is_trained(adapter: Adapter) -> str:
     if adapter.type == "prompt":
         return f"{adapter.virtual_tokens} learned prompt tokens"
     if adapter.type == "layers":
-        return f"the last {adapter.layers} layers" if isinstance(adapter.layers, int) else "the weights of adapter.layers"
+        return _layers(adapter.layers)
     return "IA3" if adapter.type == "ia3" else "all weights"
+
+
+def _layers(layers: int | str | list[str] | None) -> str:
+    """What adapter.layers names."""
+    if isinstance(layers, int):
+        return "the last layer" if layers == 1 else f"the last {layers} layers"
+    return f"weights that match {layers}" if isinstance(layers, str) else f"weights of {', '.join(layers or [])}"
 
 
 def between(time: Seconds) -> str:

@@ -40,7 +40,7 @@ class Unused:
             names = (layout, *value) if isinstance(value, dict) else ()
             if names not in plain:
                 used = fields_read(value, layout, fields) | {name for name in value if in_our_case(name) in beside} if names else set()
-                plain[names] = tuple(set(names[1:]) - used)
+                plain[names] = tuple(name for name in names[1:] if name not in used)
             found = {name: value[name] for name in plain[names]}
             if layout == "chat":
                 found |= dict(_of_turns(value))
