@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +18,12 @@ import yaml
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
-from conftest import events, holdfast, make_rows, write_rows
+from conftest import events, holdfast, lines, make_rows, start, wait_until, write_rows
 from holdfast.core.config.config import Config
 from holdfast.core.config.train import Train
 from holdfast.core.run.memory_file import Snapshot
 from holdfast.core.run.pieces import join, piece_name, piece_of
+from holdfast.core.run.timeline import read_timeline
 from holdfast.trainer.images import TensorImage
 from holdfast.trainer.model.trained import cut as cut_module
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
@@ -30,6 +33,7 @@ from holdfast.trainer.piece_image import PieceImage
 from holdfast.trainer.rank import ALONE
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.state.together import prove
+from holdfast.world.process import Attempt
 from test_ranks import fault, same, trained, with_one_killed
 from test_sharded import small
 
@@ -51,9 +55,9 @@ def alone(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> 
         "run": {"standby": False},
     }
 
-    def write(name: str, **train: Any) -> Path:
+    def write(name: str, adapter: dict[str, Any] | None = None, **train: Any) -> Path:
         file = folder / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(tree | {"train": tree["train"] | train}))
+        file.write_text(yaml.safe_dump(tree | {"train": tree["train"] | train, "adapter": adapter or tree["adapter"]}))
         return file
 
     return SimpleNamespace(write=write, summary=trained(write("alone")), run=folder / "alone")
@@ -98,6 +102,111 @@ def test_a_checkpoint_of_two_ranks_is_the_file_of_one_and_others_go_on_from_it(a
     assert summary["status"] == "finished"
     same("durable", alone)
     assert events(run, "restored")[-1]["state"] == "the checkpoint of step 4"
+
+
+HANGS = [
+    pytest.param("full", "forward", "the weights of layer 0", marks=pytest.mark.long),
+    ("full", "backward", "the gradients of layer 1"),
+    pytest.param("lora", "forward", "the weights of layer 0", marks=pytest.mark.long),
+    ("lora", "backward", "the weights of layer 1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "phase", "awaited"), HANGS)
+def test_a_rank_that_hangs_in_a_pass_is_named_and_what_the_others_wait_for(
+    alone: SimpleNamespace, kind: str, phase: str, awaited: str
+) -> None:
+    """Each pass is one of all ranks, so the others are in the middle of it."""
+    config = alone.write(f"hang-{kind}-{phase}", {"r": 4} if kind == "lora" else None, ranks=2)
+    faults, run = config.with_suffix(".faults"), config.with_suffix("")
+    faults.write_text(fault("hang", rank=1, step=4, phase=phase, attempt=1))
+    summary = trained(config, "--faults", faults, "run.hang_s=2")
+    hang = json.loads((run / "attempts/001/hang.json").read_text())
+    assert hang["rank"] == 1 and hang["step"] == 4
+    assert hang["ranks"] == {"0": f"waits for the others: {awaited}", "1": "step"}
+    assert f"rank 1 of 2 hangs, the others wait for {awaited}" in hang["reason"]
+    log = (run / "attempts/001/output.log").read_text()
+    first, second = (log.index(f"holdfast: stacks of rank {rank}") for rank in (0, 1))
+    assert "distributed_c10d" in log[first:second] and "announce" in log[second:], "whose stack is whose"
+    assert summary["attempts"] == 2 and sum(incident["lost_steps"] for incident in summary["incidents"]) == 0
+    if kind == "full":
+        same(run.name, alone)
+
+
+@pytest.mark.parametrize("phase", ["forward", pytest.param("backward", marks=pytest.mark.long)])
+def test_memory_that_runs_out_in_a_pass_of_one_rank_costs_an_attempt_and_no_step(alone: SimpleNamespace, phase: str) -> None:
+    """The others wait in that pass, and cannot be told: all begin the step again, with smaller micro-batches."""
+    config = alone.write(f"full-{phase}", ranks=2)
+    faults, run = config.with_suffix(".faults"), config.with_suffix("")
+    faults.write_text(fault("oom", rank=1, step=3, attempt=1, phase=phase, tokens=[41, 10_000]))
+    summary = trained(config, "--faults", faults)
+    (incident,) = summary["incidents"]
+    assert (summary["attempts"], incident["lost_steps"]) == (2, 0)
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 7))
+    (entry,) = [one for one in read_timeline(run / "timeline.jsonl") if one.from_step == 3]
+    assert entry.settings["micro_batch_tokens"] < TRAIN["micro_batch_tokens"] and "out of memory at step 3" in entry.reason
+    other = alone.write(f"full-{phase}-alone")
+    other.with_suffix(".faults").write_text(fault("oom", step=3, phase=phase, tokens=[41, 10_000]))
+    assert trained(other, "--faults", other.with_suffix(".faults"))["status"] == "finished"
+    log = (run / "attempts/001/output.log").read_text()
+    assert "Traceback" not in log
+
+
+@pytest.mark.long
+def test_a_sample_that_does_not_fit_on_one_rank_is_an_end_that_names_it(alone: SimpleNamespace) -> None:
+    config = alone.write("too-long", ranks=2, steps=3)
+    faults = config.with_suffix(".faults")
+    faults.write_text(fault("oom", rank=1, step=2))
+    done = holdfast("train", config, "--run", config.with_suffix(""), "--json", "--faults", faults)
+    summary = json.loads(done.stdout)
+    assert (done.returncode, summary["status"], summary["steps"]) == (3, "gave_up", 1)
+    assert "one sample of" in done.stderr and "rows.jsonl:" in done.stderr and "rank 1: holdfast: out of memory at step 2" in done.stderr
+    assert "the state after step 1 is kept" in done.stderr and all(not incident["lost_steps"] for incident in summary["incidents"])
+
+
+def test_a_rank_killed_while_it_gathers_a_layer_costs_no_step(alone: SimpleNamespace) -> None:
+    """The first rank is held up in front of its pass, so the second one is in the gathering of weights, for certain."""
+    config = alone.write("gather", ranks=2)
+    faults, run = config.with_suffix(".faults"), config.with_suffix("")
+    faults.write_text(json.dumps({"faults": [{"effect": "slow", "seconds": 600, "when": {"rank": 0, "step": 4, "attempt": 1}}]}))
+    child = start("train", config, "--run", run, "--faults", faults)
+    attempt = Attempt(1, run / "attempts/001", nurse=None)
+    wait_until(lambda: "weights of layer" in str((attempt.pulse(1) or {}).get("waits")))
+    os.kill(json.loads((run / "attempts/001/rank1.json").read_text())["identity"]["pid"], signal.SIGKILL)
+    child.communicate()
+    assert child.returncode == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["attempts"] == 2 and sum(incident["lost_steps"] for incident in summary["incidents"]) == 0
+    assert json.loads((run / "attempts/001/wreck.json").read_text())["words"] == "rank 1 killed by SIGKILL"
+    same("gather", alone)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), pytest.param((4, 2), marks=pytest.mark.long)], ids=str)
+def test_a_run_goes_on_with_the_ranks_that_are_left_and_takes_those_that_are_back(alone: SimpleNamespace, sizes: tuple[int, int]) -> None:
+    """What the first number of ranks left in memory is made a checkpoint of, which the second reads; and the other way."""
+    many, few = sizes
+    config = alone.write(f"lost-{many}", ranks=many)
+    faults, run = config.with_suffix(".faults"), config.with_suffix("")
+    gone = {"effect": "device_gone", "when": {"rank": 0, "step": 3, "attempt": 1}, "message": "torch finds no GPU"}
+    faults.write_text(json.dumps({"faults": [gone, {"effect": "kill", "when": {"rank": 0, "step": 5, "attempt": 2}}]}))
+    summary = trained(config, "--faults", faults)
+    assert summary["attempts"] == 3 and sum(incident["lost_steps"] for incident in summary["incidents"]) == 0
+    launches = [json.loads((run / f"attempts/{number:03d}/launch.json").read_text())["devices"] for number in (1, 2, 3)]
+    assert [len(devices) for devices in launches] == [many, few, many] and 0 not in launches[1]
+    assert [event["step"] for event in events(run, "restored")][:2] == [0, 2]
+    same(run.name, alone)
+
+
+@pytest.mark.long
+def test_fewer_ranks_than_ranks_min_wait_for_their_devices(alone: SimpleNamespace) -> None:
+    config = alone.write("least", ranks=2, ranks_min=2)
+    faults, run = config.with_suffix(".faults"), config.with_suffix("")
+    gone = {"effect": "device_gone", "when": {"rank": 0, "step": 3, "attempt": 1}, "message": "torch finds no GPU"}
+    faults.write_text(json.dumps({"faults": [gone]}))
+    summary = trained(config, "--faults", faults, "run.device_s=3")
+    launches = [json.loads((run / f"attempts/{number:03d}/launch.json").read_text())["devices"] for number in (1, 2)]
+    assert summary["attempts"] == 2 and launches == [[0, 1], [0, 1]]
+    same("least", alone)
 
 
 @pytest.mark.long

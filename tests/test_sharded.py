@@ -132,6 +132,22 @@ def test_the_rank_that_runs_out_of_memory_in_a_pass_writes_down_what_helps_and_e
     assert [(one.from_step, one.settings) for one in read_timeline(run.timeline_file)] == [(3, {"micro_batch_tokens": 50})]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_what_others_wait_in_is_not_done_once_more_on_one_rank_alone(together: bool) -> None:
+    """A pass along with the others, a proof at the start: they are in its collectives, so a second try would meet them there."""
+    rank, tries = Rank(), []
+    rank.together = together
+
+    def work() -> None:
+        tries.append(1)
+        raise OutOfMemory(None, "no room", "a pass for the other ranks")
+
+    with pytest.raises(pressure.BeginAgain if together else OutOfMemory, match="no room") as ended:
+        pressure.once_more("step 3", work, rank)
+    assert len(tries) == (1 if together else 2)
+    assert not together or "a pass for the other ranks does not fit into memory" in str(ended.value)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_plan_counts_a_piece_of_each_layer_and_two_layers(ranks: int) -> None:
     config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"precision": "fp32"}})

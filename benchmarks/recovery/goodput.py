@@ -2,6 +2,7 @@
 
     python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --mtbf 60 --window 240 [--only holdfast loop torchrun]
     python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --ranks 4 --every 30 --window 150 --only holdfast torchrun
+    python benchmarks/recovery/goodput.py ... --only holdfast torchft --torchft VENV/bin/python
     python benchmarks/recovery/goodput.py --model FOLDER --rows ROWS.jsonl --mtbf 60 --window 600 --wait 1 --at-once \\
         --only loop run callback
 
@@ -12,6 +13,10 @@ that other work on the machine does not count); goodput is the rest of the windo
 does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop, by
 torchrun --max-restarts, or by `holdfast run`, without (run) and with the callback (callback). `--wait` seconds of each of their steps are
 spent asleep, so that several fit on a small machine `--at-once`: then all meet the same kills at the same load.
+
+With torchft the others go on without a rank until it is back, with fewer samples a step: `torchft` is an interpreter that has
+torchft-nightly (`pip install --no-deps --pre torchft-nightly`), and the last column is the share of samples of all steps reached that
+were trained on; with the others that is all of them.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -36,9 +42,11 @@ from typing import Any
 import yaml
 
 PEER = Path(__file__).with_name("peer_trainer.py")
+TORCHFT = Path(__file__).with_name("torchft_trainer.py")
 _FIRST_STEP_S = 300
-RUNS = {"holdfast": "run", "run": "held", "callback": "held"}  # their run folders
-COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "s lost a kill")
+OURS = ("holdfast", "unsharded")  # the latter with train.shards off: a rank's samples are one micro-batch, as the peers' are
+RUNS = {**dict.fromkeys(OURS, "run"), "run": "held", "callback": "held"}  # their run folders
+COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "s lost a kill", "samples")
 
 
 def main() -> None:
@@ -57,6 +65,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["holdfast", "loop", "torchrun"])
     parser.add_argument("--wait", type=float, default=0.0, help="seconds each step of the peers' sleeps")
     parser.add_argument("--at-once", action="store_true")
+    parser.add_argument("--torchft", default=sys.executable, metavar="PYTHON")
     arguments = parser.parse_args()
     chance, moments = random.Random(arguments.seed), []
     while (moments[-1] if moments else 0.0) < arguments.window:
@@ -77,7 +86,7 @@ def in_a_folder(name: str, arguments: argparse.Namespace, kills: list[tuple[floa
 
 def contender(name: str, arguments: argparse.Namespace, kills: list[tuple[float, int]], folder: Path) -> str:
     """A row of the table. `kills`: seconds from the first step, and which rank."""
-    steps_file = (folder / "run" if name == "holdfast" else folder) / "steps.jsonl"
+    steps_file = (folder / "run" if name in OURS else folder) / "steps.jsonl"
     child = started(name, arguments, folder)
     asked = time.time()
     while not steps_file.exists():
@@ -98,11 +107,18 @@ def contender(name: str, arguments: argparse.Namespace, kills: list[tuple[float,
     times = new_steps([row for row in rows if row["time"] <= began + arguments.window])
     lost = [lost_s(times, gap, began + arguments.window) for gap in {bisect.bisect(times, at) for at in killed}]
     reached = max(row["step"] for row in rows)
-    twice = len(rows) - reached if name != "holdfast" else computed_twice(folder / "run")
+    twice = len(rows) - reached if name not in OURS else computed_twice(folder / "run")
     step_s = statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
     each = statistics.median(lost) if lost else 0.0
-    cells = (name, len(killed), reached, f"{step_s:.3f}", f"{1 - sum(lost) / arguments.window:.1%}", twice, f"{each:.1f}")
+    good, share = 1 - sum(lost) / arguments.window, trained_share(rows, arguments.ranks)
+    cells = (name, len(killed), reached, f"{step_s:.3f}", f"{good:.1%}", twice, f"{each:.1f}", f"{share:.1%}")
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def trained_share(rows: list[dict[str, float]], ranks: int) -> float:
+    """Of the samples that the steps would have had with all ranks there."""
+    there = {row["step"]: row.get("ranks", ranks) for row in rows}
+    return sum(there.values()) / (ranks * len(there))
 
 
 def new_steps(rows: list[dict[str, float]]) -> list[float]:
@@ -149,7 +165,7 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
         "train": {"steps": 100_000, "effective_batch": arguments.batch, "max_tokens": 256, "threads": arguments.threads},
     }
     if arguments.ranks > 1:
-        config["train"] |= {"ranks": arguments.ranks}
+        config["train"] |= {"ranks": arguments.ranks} | ({"shards": "off"} if name == "unsharded" else {})
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     peer = f"{sys.executable} {PEER} {folder}/orders.json"
     torchrun = shutil.which("torchrun") or str(Path(sys.executable).with_name("torchrun"))
@@ -157,16 +173,28 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
     command = {
         "run": f"{held} -- {peer}",
         "callback": f"{held} --callback -- {peer}",
-        "holdfast": f"exec {sys.executable} -m holdfast train {folder}/c.yaml --run {folder}/run",
+        **dict.fromkeys(OURS, f"exec {sys.executable} -m holdfast train {folder}/c.yaml --run {folder}/run"),
         "loop": f"until {peer}; do :; done",
+        "torchft": of_torchft(arguments, folder) if name == "torchft" else "",
         "torchrun": f"exec {torchrun} --standalone --nproc-per-node {arguments.ranks} --max-restarts 1000 {PEER} {folder}/orders.json",
     }[name]
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, start_new_session=True)
 
 
+def of_torchft(arguments: argparse.Namespace, folder: Path) -> str:
+    """A lighthouse, and for each rank a torchrun that starts it again."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    lighthouse = f"{Path(arguments.torchft).with_name('torchft_lighthouse')} --bind 0.0.0.0:{port} --min_replicas 1 --join_timeout_ms 10000"
+    told = f"TORCHFT_LIGHTHOUSE=http://127.0.0.1:{port} NUM_REPLICA_GROUPS={arguments.ranks}"
+    torchrun = f"{arguments.torchft} -m torch.distributed.run --standalone --nproc-per-node 1 --max-restarts 1000"
+    ranks = [f"REPLICA_GROUP_ID={rank} {told} {torchrun} {TORCHFT} {folder}/orders.json &" for rank in range(arguments.ranks)]
+    return "\n".join([f"{lighthouse} &", *ranks, "wait"])
+
+
 def training_pid(name: str, folder: Path, rank: int) -> int | None:
-    if name != "holdfast":
+    if name not in OURS:
         pid = int((folder / f"pid{rank}").read_text())
     else:
         newest = sorted(folder.glob(f"run/attempts/*/rank{rank}.json"))[-1]

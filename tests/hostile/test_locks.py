@@ -21,6 +21,7 @@ from holdfast.core.identity import alive, identify, myself
 from holdfast.core.locks import hold, holds
 from holdfast.core.run.folder import RunFolder
 from holdfast.world import process
+from holdfast.world.hanging import end_hanging
 from holdfast.world.holder import signal_holder
 from holdfast.world.patience import Overdue
 
@@ -77,7 +78,7 @@ def test_stop_ends_no_process_that_a_lock_file_merely_names(foreign_run: Path, b
 def test_adoption_signals_no_process_that_rank0_merely_names(foreign_run: Path, bystander: subprocess.Popen[bytes]) -> None:
     run = RunFolder(foreign_run)
     attempt = process.Attempt(1, run.attempt(1), nurse=None)
-    why = process._end_hanging(attempt, run, Overdue("step", 100.0, 5.0))
+    why = end_hanging(attempt, process._trainers(attempt), run.trainer_lock, Overdue("step", 100.0, 5.0))
     assert why is not None and "does not hold trainer.lock" in why
     process.ask_newest_to_stop(run)
     time.sleep(0.2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from holdfast.core.errors import told
 from holdfast.core.files import Json
-from holdfast.core.run.memory_file import MemoryFile
 from holdfast.trainer.exhausted import OutOfMemory
 from holdfast.trainer.rank import PeerLost, Rank, Result, heard_of, no_facts, told_of
+from holdfast.trainer.waiting import WAITING
 
 _FOR_EVER = timedelta(days=7)  # who hangs is found by what it published, and named; a watchdog here would only guess
 _LINE_BYTES = 4096  # of most exchanges
@@ -32,7 +32,6 @@ class Group(Rank):
     def __init__(self, number: int, size: int, store: Any, stop: Callable[[], bool], together: bool = False) -> None:
         self.number, self.size, self.stop, self.together = number, size, stop, together
         self.stopping = False
-        self.memory: MemoryFile | None = None  # where this rank's pulse is, once it has one
         self._scratch: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with peers():
@@ -40,7 +39,7 @@ class Group(Rank):
 
     def exchange(self, facts: Json) -> list[Json]:
         line = orjson.dumps(facts | {"stop": self.stop()})
-        with self._waiting(), peers():
+        with WAITING.during(True), peers():
             every = _gathered(line, self.size, _LINE_BYTES)
             longest = max(int.from_bytes(one[:8], "little") for one in every)
             if longest > _LINE_BYTES:
@@ -71,7 +70,7 @@ class Group(Rank):
         return result, every
 
     def sum_(self, tensors: Sequence[Tensor], in_tree: bool) -> None:
-        with self._waiting(), peers():
+        with WAITING.during("the sum of the gradients"), peers():
             for tensor in tensors:
                 if in_tree:
                     self._add_in_tree(tensor.view(-1))
@@ -79,13 +78,14 @@ class Group(Rank):
                     dist.all_reduce(tensor)
 
     def share(self, tensors: Sequence[Tensor]) -> None:
-        with self._waiting(), peers():
+        with WAITING.during("the first rank's state"), peers():
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)
 
     def settle(self) -> None:
         if torch.cuda.is_available():
-            torch.cuda.synchronize()
+            with WAITING.during("a pass of all ranks") if self.together else nullcontext():  # its collectives are kernels of the card
+                torch.cuda.synchronize()
 
     def _add_in_tree(self, block: Tensor) -> None:
         """Add the blocks of all ranks, a power of two of them: first those of neighbours, then of neighbouring pairs, and so on.
@@ -113,17 +113,6 @@ class Group(Rank):
         if key not in self._scratch or self._scratch[key].numel() < size:
             self._scratch[key] = torch.empty(size, dtype=block.dtype, device=block.device)
         return self._scratch[key][:size]
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Inside, the pulse says that this rank waits for others: who hangs is another."""
-        pulse = self.memory.pulse() if self.memory else None
-        if self.memory is None or pulse is None:
-            yield
-            return
-        self.memory.beat(pulse | {"waits": True})
-        yield
-        self.memory.beat(pulse)
 
 
 @contextmanager

@@ -50,6 +50,7 @@ from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.start import Damaged, NoState, restored, state_of
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
+from holdfast.trainer.waiting import WAITING
 
 
 def train(job: Job, ready: Bench | None = None) -> int:
@@ -70,17 +71,16 @@ def train(job: Job, ready: Bench | None = None) -> int:
         if ready is not None and ready.settings == settings and not (job.config.cuts_trained and rank.size > 1):
             bench = replace(ready, job=job)
         else:
-            bench = once_more("the model", lambda: build(job, settings))
+            bench = once_more("the model", lambda: build(job, settings), rank)
             refuse_broken_weights(bench.task.model, job.config.model)
         while found.snapshot is None and not _proven(bench, rank):
             del bench  # before there is another
-            bench = once_more("the model", lambda: build(job, job.settings(1)))
+            bench = once_more("the model", lambda: build(job, job.settings(1)), rank)
         bench.rank = rank
         for kind, facts in bench.task.remarks(fresh=found.snapshot is None):
             job.event(kind, **facts)
         snapshots, found = restored(bench, places, found)
-        if isinstance(rank, Group):
-            rank.memory = snapshots.memory
+        WAITING.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
             return _run(bench, snapshots, found)
     except Refusal as refusal:
@@ -133,7 +133,7 @@ def _settle(job: Job, rank: Rank) -> None:
 
 def _proven(bench: Bench, rank: Rank) -> bool:
     """Whether the bench computes what its settings ask for. Where not, the timeline has the change, for another bench."""
-    changes, reason = once_more("the trial of the model's layout", bench.task.prove)
+    changes, reason = once_more("the trial of the model's layout", bench.task.prove, rank)
     told = rank.exchange({"changes": changes, "reason": reason})
     decided = next((one for one in told if one["changes"]), told[0])
     _change(bench.job, decided["changes"], decided["reason"])

@@ -17,7 +17,7 @@ from holdfast.core.facts.host_memory import host_memory
 from holdfast.core.run.timeline import Entry
 from holdfast.trainer.device import own_gpu, release
 from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
-from holdfast.trainer.rank import parts_of
+from holdfast.trainer.rank import ALONE, Rank, parts_of
 from holdfast.trainer.setup import Bench
 from holdfast.trainer.step import Announce, Gradients
 
@@ -32,7 +32,7 @@ _HOST_SIDE_BYTES = 512 << 20  # of a trainer beside its device: libraries and in
 
 
 class BeginAgain(Exception):
-    """Memory ran out in a pass that others wait in. What helps is on the timeline; another attempt has it. The message: what happened."""
+    """Memory ran out in what others wait in. What helps, if known, is on the timeline for the next attempt. The message says all."""
 
 
 def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
@@ -52,7 +52,7 @@ def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result
     """
     while True:
         try:
-            return once_more(f"step {step}", work)
+            return once_more(f"step {step}", work, bench.rank)
         except OutOfMemory as error:
             if error.batch is None:
                 raise
@@ -65,10 +65,11 @@ def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result
             raise BeginAgain(f"{bench.job.timeline[-1].reason}; the other ranks are in the middle of a pass, so all begin again")
 
 
-def once_more(what: str, work: Callable[[], Result]) -> Result:
+def once_more(what: str, work: Callable[[], Result], rank: Rank = ALONE) -> Result:
     """Do `work`, which may be begun anew; if memory runs out, once more after all that is kept for later was given back.
 
-    A micro-batch that does not fit is passed on at once: it wants to be smaller. Raises OutOfMemory, which says `what` did not fit.
+    A micro-batch that does not fit is passed on at once: it wants to be smaller. Raises OutOfMemory, which says `what` did not fit, and
+    BeginAgain where other ranks may be in the middle of it.
     """
     try:
         with tag_out_of_memory(None, what):
@@ -77,6 +78,8 @@ def once_more(what: str, work: Callable[[], Result]) -> Result:
         if error.batch is not None:
             raise
         error.with_traceback(None).__context__ = None  # what they hold is in the way
+        if rank.together:
+            raise BeginAgain(f"{error.what} does not fit into memory: {error}; the other ranks wait for it, so all begin again") from None
     release()
     with tag_out_of_memory(None, what):
         return work()

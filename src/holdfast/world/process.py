@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.core.files import Json, read_json, write_json
 from holdfast.core.identity import Identity, alive
 from holdfast.core.locks import hold
-from holdfast.core.run.attempt import is_closed, orders_of, write_orders
+from holdfast.core.run.attempt import is_closed, write_orders
 from holdfast.core.run.evaluations import is_over
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.memory_file import MemoryFile
@@ -21,15 +21,15 @@ from holdfast.core.safe_open import open_log
 from holdfast.core.types import EXIT_DISK_FULL, EXIT_PEER_LOST, Ending, EndingKind, Launch
 from holdfast.core.wait import wait_for_end
 from holdfast.world.child import module_command
-from holdfast.world.ending import STUCK_S, stuck
+from holdfast.world.ending import STUCK_S
+from holdfast.world.hanging import end_hanging
 from holdfast.world.holder import signal_holder
 from holdfast.world.kernel import oom_kills
-from holdfast.world.patience import Overdue, Patience
+from holdfast.world.patience import Patience
 from holdfast.world.place import Place
 from holdfast.world.standby import Standby
 
 LOOK_EVERY_S = 0.2
-STACKS_S = 1.0  # for the stacks to reach the log
 TOLD_S = 3.0  # for another rank's end to be written down
 Tick = Callable[["Attempt"], bool]
 
@@ -115,45 +115,9 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
         if tick(attempt) and not asked:
             asked = _ask_to_stop(attempt, run)
         overdue = patience.overdue(attempt.pulse())
-        if overdue is not None and (why := _end_hanging(attempt, run, overdue)):
+        if overdue is not None and (why := end_hanging(attempt, _trainers(attempt), run.trainer_lock, overdue)):
             return Ending("stuck", facts={"reason": why})
         wait_for_end(watched(attempt), LOOK_EVERY_S)
-
-
-def _end_hanging(attempt: Attempt, run: RunFolder, overdue: Overdue) -> str | None:
-    """Have the stacks of silent trainers written into their log, then kill them; why they cannot be ended, where they cannot."""
-    trainers = [trainer for trainer in _trainers(attempt).values() if alive(trainer)]
-    if not trainers:
-        return None
-    text = f"no sign of life for {overdue.seconds:.0f} s in the section {overdue.section!r} (limit {overdue.limit_s:.0f} s)"
-    write_json(attempt.folder / "hang.json", _hanging(attempt, text) | {"section": overdue.section})
-    ours = [trainer for trainer in trainers if signal_holder(trainer, run.trainer_lock, signal.SIGUSR1)]  # their stacks, by faulthandler
-    if not ours and any(map(alive, trainers)):
-        return f"process {trainers[0]['pid']}, which rank0.json names, does not hold trainer.lock; it is sent no signal"
-    wait_for_end([trainer["pid"] for trainer in ours], STACKS_S)
-    for trainer in ours:
-        signal_holder(trainer, run.trainer_lock, signal.SIGKILL)
-    deadline = time.monotonic() + STUCK_S
-    while (left := [trainer["pid"] for trainer in ours if alive(trainer)]) and time.monotonic() < deadline:
-        wait_for_end(left, STUCK_S)
-    return stuck("the trainer") if left else None
-
-
-def _hanging(attempt: Attempt, text: str) -> Json:
-    """Which step hangs, and where there are several ranks, in which of them: the others wait for it."""
-    orders = orders_of(attempt.folder)
-    size = orders.facts.get("ranks", 1) if orders else 1
-    pulses = {rank: pulse for rank in range(size) if (pulse := attempt.pulse(rank))}
-    guilty = [rank for rank, pulse in pulses.items() if not pulse.get("waits")]
-    pulse = pulses.get(guilty[0] if guilty else 0, {})
-    facts = {"reason": text, "step": pulse.get("step"), "samples": pulse.get("samples", [])}
-    if size == 1:
-        return facts
-    where = {str(rank): "waits for the others" if one.get("waits") else one["phase"] for rank, one in pulses.items()}
-    named = f"; rank {', '.join(map(str, guilty))} of {size} hangs, the others wait" if 0 < len(guilty) < size else ""
-    if len(pulses) == size and not guilty:
-        named = f"; all {size} ranks wait for each other, so it is the connection between them"
-    return facts | {"reason": text + named, "ranks": where, "rank": guilty[0] if len(guilty) == 1 else None}
 
 
 def watched(attempt: Attempt) -> list[int]:

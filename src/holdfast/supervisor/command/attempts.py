@@ -22,9 +22,10 @@ from holdfast.core.wait import wait_for_end
 from holdfast.mind.pace import Pace
 from holdfast.supervisor.command.signs import Seen, Signs
 from holdfast.world.ending import STUCK_S, stuck
+from holdfast.world.hanging import STACKS_S
 from holdfast.world.kernel import oom_kills
 from holdfast.world.place import Place
-from holdfast.world.process import LOOK_EVERY_S, STACKS_S, Attempt, end_seen, lived_s, living_pids, start_nurse, watched
+from holdfast.world.process import LOOK_EVERY_S, Attempt, end_seen, lived_s, living_pids, start_nurse, watched
 from holdfast.world.tree import bearing, below, waits_in
 
 ATTEMPT = "HOLDFAST_ATTEMPT"  # in a command's environment: the folder of the attempt that it belongs to

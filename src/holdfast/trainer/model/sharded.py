@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from holdfast.core.config.config import Config
 from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
 from holdfast.trainer.refuse import Refusal, own_piece
+from holdfast.trainer.waiting import WAITING
 
 
 def mesh_of(config: Config, device: torch.device) -> DeviceMesh | None:
@@ -42,10 +44,22 @@ def shard_layers(base: Any, trained: Iterable[Tensor], mesh: DeviceMesh, device:
     bring(base, {parameter for layer in layers for parameter in layer.parameters()} - own, device)
     for number, layer in enumerate(layers):
         wanted = [checksum(piece) for piece in frozen(layer)]
+        what = f"the weights of layer {number}"
+        layer.register_forward_hook(partial(_back, partial(WAITING.begin, what)))
         cut_off(layer, mesh=mesh, ignored_params=own)
+        layer.register_forward_pre_hook(lambda *_, what=what: WAITING.begin(what), prepend=True)  # before it is gathered
+        layer.register_forward_pre_hook(lambda *_: WAITING.end())
+        layer.register_forward_hook(partial(_back, WAITING.end))
         _refuse_lost(layer, wanted, number)
     cut_off(decoder, mesh=mesh, ignored_params=set(decoder.parameters()) - {one for layer in layers for one in frozen(layer)})
     return sum(own_piece(one).numel() * one.dtype.itemsize for one in base.parameters() if not one.requires_grad)
+
+
+def _back(tell: Callable[[], None], _module: object, _given: object, out: Any) -> None:
+    """Have the backward pass of a layer begin with `tell`; torch gathers the layer by such a hook of its own, between the two of ours."""
+    for tensor in out if isinstance(out, tuple) else (out,):
+        if isinstance(tensor, Tensor) and tensor.requires_grad:
+            tensor.register_hook(lambda _: tell())  # type: ignore[no-untyped-call]
 
 
 def _fully_shard() -> Any:

@@ -26,6 +26,7 @@ from holdfast.trainer.model.trained.pieces import Pieces, Unit
 from holdfast.trainer.optimizer import Block
 from holdfast.trainer.piece_image import PieceImage
 from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.waiting import WAITING
 
 CHECKSUMS = 1 << 64  # they are told modulo this, as large as a number of JSON may be here
 
@@ -48,7 +49,8 @@ class CutPieces(Pieces):
         self._counts = True
         self.pieces: dict[str, Tensor] = {}
         self.whole = {name: tensor.shape for name, tensor in self.tensors.items()}
-        self._held = [_Held(unit, self, device) for unit in units]
+        names = [f"layer {number}" for number in range(len(layers))] + ["what is outside of the layers"]
+        self._held = [_Held(name, unit, self, device) for name, unit in zip(names, units, strict=True)]
         *self._layers, self._rest = self._held
         decoder, _ = decoder_layers(base, "train.fsdp")
         decoder.register_forward_pre_hook(self._begin)
@@ -132,8 +134,8 @@ class CutPieces(Pieces):
 class _Held:
     """A unit's weights: this rank's pieces, always; all of them, for a while."""
 
-    def __init__(self, unit: Unit, pieces: Pieces, device: torch.device) -> None:
-        self.unit, self.size = unit, pieces.size
+    def __init__(self, name: str, unit: Unit, pieces: Pieces, device: torch.device) -> None:
+        self.name, self.unit, self.size = name, unit, pieces.size
         self.start, self.end = pieces.own(unit)
         self.length, self.share = self.end - self.start, unit.piece * pieces.each
         self.weights = self.gradient = torch.empty(0, device=device)  # parts of the optimizer's block, once there is one
@@ -174,7 +176,7 @@ class _Held:
         if len(own) < self.share:
             own = own.new_zeros(self.share)
             own[: self.length] = self.weights
-        with peers(), torch.no_grad():
+        with WAITING.during(f"the weights of {self.name}"), peers(), torch.no_grad():
             _gather(self._whole, own)
         self._there = True
 
@@ -213,7 +215,7 @@ class _Held:
         gradients = self._gradients if counts else self._gradients.zero_()
         self.drop()
         every = torch.empty_like(gradients)
-        with peers():
+        with WAITING.during(f"the gradients of {self.name}"), peers():
             dist.all_to_all_single(every, gradients)
         rows = every.view(self.size, self.share)
         while len(rows) > 1:
