@@ -31,7 +31,7 @@ from holdfast.core.types import (
 from holdfast.core.units import figure
 from holdfast.trainer.alike import refuse_unlike
 from holdfast.trainer.announce import Announcer
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
 from holdfast.trainer.group import Group
 from holdfast.trainer.held_out import HeldOut
@@ -74,7 +74,9 @@ def train(job: Job, ready: Bench | None = None) -> int:
             bench = once_more("the model", lambda: build(job, settings), rank)
             refuse_broken_weights(bench.task.model, job.config.model)
         while found.snapshot is None and not _proven(bench, rank):
-            del bench  # before there is another
+            del bench  # before there is another; a model's parts hold each other, so a device keeps it until it is looked for
+            ready = None
+            release()
             bench = once_more("the model", lambda: build(job, job.settings(1)), rank)
         bench.rank = rank
         for kind, facts in bench.task.remarks(fresh=found.snapshot is None):
