@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from holdfast.core.config.config import Config
-from holdfast.mind.plan import settings_of
+from holdfast.core.facts.model_folder import ModelFacts
+from holdfast.mind.plan import make_plan, settings_of
 from holdfast.trainer.hashed import mix
 from holdfast.trainer.model import kernels
 from holdfast.trainer.model.dropout import StatelessDropout, StepContext
@@ -307,6 +308,19 @@ def test_a_gpu_with_triton_begins_with_them() -> None:
     cards = [bare | {"packages": {name: "3.5.1"}} for name in ("triton", "triton-rocm", "pytorch-triton-rocm")]
     machines = [{"packages": {"triton": "3.5.1"}}, bare, *cards]
     assert [settings_of(config, plan, machine, 1, 1, 1).fused for machine in machines] == [False, False, True, True, True]
+    others = [{"frozen": "nf4"}, {"fsdp": True, "ranks": 2}]
+    odd = [Config.model_validate({"model": "tiny", "data": {"files": "rows.jsonl"}, "train": train}) for train in others]
+    assert not any(settings_of(one, plan, cards[0], 1, 1, 1).fused for one in odd)
+    assert not settings_of(config, a_plan(precision="fp16"), cards[0], 1, 1, 1).fused
+
+
+def test_a_plan_counts_masks_where_no_kernels_draw_them() -> None:
+    config = Config.model_validate({"model": "m", "data": {"files": "f"}, "adapter": {"dropout": 0.05}, "train": {"precision": "bf16"}})
+    facts = ModelFacts(Path("m"), {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100}, {}, 0)
+    bare = {"gpus": [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 2**37}]}
+    lengths = {"max": 100, "mean": 50.0, "rows": 1000, "step": 3000}
+    without, kernels = (make_plan(config, facts, bare | {"packages": found}, lengths) for found in ({}, {"triton": "3.5.1"}))
+    assert without.bytes.activations - kernels.bytes.activations == 2 * without.micro_batch_tokens * (6 * 64 + 128)
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")

@@ -126,10 +126,7 @@ def trace(
     model_facts = read_model(str(folder))
     need = footprint(config, model_facts, settings.dtype, length, _attends(about, settings), fused=settings.fused)
     largest = max(settings.micro_batch_tokens, length)
-    plan = need.fixed | {
-        "activations": need.activations(largest, settings.checkpointed_layers),
-        "logits": need.logits(largest),
-    }
+    plan = need.fixed | need.step(largest, settings.checkpointed_layers)
     return Traced(watch, need.layers, tokens, phases.count("forward"), fixed, watch.peak, plan)
 
 

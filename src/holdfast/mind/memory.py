@@ -69,8 +69,9 @@ _HIDDEN_KEPT, _MIDDLE_KEPT = {"fp32": 48, "bf16": 40, "fp16": 40}, {"fp32": 16, 
 class Footprint:
     """What a run needs. `fixed`: by kind. Per token: `kept` of one layer, for backward; `carried` of a layer that is computed again.
 
-    `passing`: a token, once: what lies there for a moment while a layer goes backward. `logit`: bytes an element of a chunk of logits,
-    where there is one chunk and where there are more; `chunk`: its elements; `widened`: bytes of the output layer beside them.
+    What lies there for a moment: while a layer goes backward, `passing` a token and `scores` of the longest sample; before that, beside
+    logits, `labelled` a token. `logit`: bytes an element of a chunk of logits, where there is one chunk and where there are more;
+    `widened`: bytes of the output layer beside them.
     """
 
     fixed: dict[str, int]
@@ -79,18 +80,40 @@ class Footprint:
     kept: int
     carried: int
     vocabulary: int
+    on_card: bool = False
     passing: int = 0
+    scores: int = 0
+    labelled: int = 0
     logit: tuple[int, int] = (8, 8)
-    chunk: int = LOGITS_AT_ONCE
     widened: int = 0
 
-    def activations(self, tokens: int, checkpointed: int) -> int:
+    def step(self, tokens: int, checkpointed: int) -> dict[str, int]:
+        """{activations, logits} of a micro-batch where they are the most: at its logits, or while a layer goes backward.
+
+        On a CPU, whose heap keeps holes, they are counted together.
+        """
+        kept, again = self._kept(checkpointed)
+        forward = {"activations": tokens * (kept + self.labelled), "logits": self.logits(tokens)}
+        backward = {"activations": tokens * (kept + again + self.passing) + self.scores, "logits": 0}
+        if not self.on_card:
+            return {"activations": backward["activations"], "logits": forward["logits"]}
+        return max(forward, backward, key=lambda one: sum(one.values()))
+
+    def tokens(self, room: float, most: int, checkpointed: int) -> int:
+        """How many tokens, `most` at the most, fit into so many bytes beside what is fixed."""
+        kept, again = self._kept(checkpointed)
+        beside = self.logits(most)
+        backward = (room - (self.scores if self.on_card else beside)) / max(1, kept + again + self.passing)
+        return int(min(backward, (room - beside) / max(1, kept + self.labelled)) if self.on_card else backward)
+
+    def _kept(self, checkpointed: int) -> tuple[int, int]:
+        """Bytes a token of all layers, and of the one that is computed again just then."""
         again = min(checkpointed, self.layers)
-        return tokens * ((self.layers - again + (again > 0)) * self.kept + again * self.carried + self.passing)
+        return (self.layers - again) * self.kept + again * self.carried, (again > 0) * self.kept
 
     def logits(self, tokens: int) -> int:
         """Of the largest chunk of logits: values, what is made of them, and what is left of the chunk before."""
-        rows = max(1, self.chunk // self.vocabulary)
+        rows = max(1, LOGITS_AT_ONCE // self.vocabulary)
         return self.logit[tokens > rows] * self.vocabulary * min(tokens, rows) + self.widened
 
 
@@ -99,8 +122,7 @@ def footprint(
 ) -> Footprint:
     """The footprint of a LoRA run; `longest`: tokens of its longest row, which matters where attention matrices exist.
 
-    on_card: how samples attend on a GPU; None on a CPU. fused: kernels draw dropout's masks anew, which else lie there until backward, and
-    turn logits into their gradient where they are.
+    on_card: how samples attend on a GPU; None on a CPU. fused: kernels draw dropout's masks anew, which else lie there until backward.
     """
     hidden, middle, heads = _sizes(model)
     halves, mixed = model.stored in ("BF16", "F16"), precision != "fp32"
@@ -116,8 +138,7 @@ def footprint(
         weights = total * 4
     if config.adapter.type in OWN_WEIGHTS:  # what is trained is counted as the adapter
         weights = (total - trainable) * (2 if halves else 4)
-    capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")
-    scores = 3 if capped or config.train.attention == "eager" else 1 if on_card == "plainly" else 0
+    scores, moving = _scores(config, model, mixed, on_card)
     own = trained_bytes(config, trainable, on_card is not None)
     need = Footprint(
         fixed={
@@ -129,36 +150,46 @@ def footprint(
         },
         loading=total * (2 if halves and mixed else 4) + (weights if width is not None else 0),  # what is quantised lies beside its origin
         layers=_layers(model),
-        kept=masks + scores * heads * longest * 4 + _kept_by_dora(config, model, mixed),
+        kept=masks + scores * heads * longest + _kept_by_dora(config, model, mixed),
         carried=hidden * 4,
         vocabulary=model.number("vocab_size", default=32000),
     )
     if on_card is None:
         return replace(need, kept=need.kept + _HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle)
-    logit, chunk = _logits_on_a_card(config, model, precision, fused)
     return replace(
         need,
         fixed=need.fixed
         | {"adapter": own.weights + (trainable * 2 if mixed and config.adapter.type not in OWN_WEIGHTS else 0)},  # products take a copy
         kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
+        on_card=True,
         passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it
-        logit=logit,
-        chunk=chunk,
+        scores=moving * heads * longest * longest,
+        labelled=(8 if mixed else 12) * hidden,  # the last norm's output, that of labels, and their gradient
+        logit=_logit_on_a_card(config, model, mixed),
         widened=0 if mixed or not halves else 4 * hidden * WIDENED_ROWS,
     )
 
 
-def _logits_on_a_card(config: Config, model: ModelFacts, precision: str, fused: bool) -> tuple[tuple[int, int], int]:
-    """Bytes of a logit, in the only chunk and in one of several; and a chunk's logits. A plain frozen layer's become gradients in place."""
-    train, mixed = config.train, precision != "fp32"
+def _scores(config: Config, model: ModelFacts, mixed: bool, on_card: Attends | None) -> tuple[int, int]:
+    """Bytes of a score of a token with another: what is kept of it for backward, and what lies there while a sample's go backward."""
+    capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")
+    if not (capped or config.train.attention == "eager"):
+        return (4 if on_card == "plainly" else 0), 0
+    if on_card is None:
+        return 12, 0
+    width = 2 if mixed else 4
+    kept = 1 + (6 if mixed else 4) + (width if capped else 0)  # who sees whom, the softmax and what it is rounded to, the capped score
+    return kept, 8 + width
+
+
+def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[int, int]:
+    """Bytes of a logit, in the only chunk and in one of several, by torch's operations: a start may leave the loss's kernel out, which
+    needs at most as much."""
     if model.config.get("final_logit_softcapping"):
-        return (14, 16), LOGITS_AT_ONCE
-    plain = train.frozen not in _WIDTHS and not train.fsdp and config.adapter.type not in OWN_WEIGHTS
-    own_type = precision == "bf16" or (not mixed and model.stored not in ("BF16", "F16"))
-    if not (fused and plain and own_type):
-        return ((6, 10) if mixed else (4, 8)), LOGITS_AT_ONCE
-    size = 2 if mixed else 4
-    return (size, size), 8 * LOGITS_AT_ONCE // size
+        return 14, 16
+    if config.adapter.type in OWN_WEIGHTS:  # a trained layer's are made again in backward
+        return 12, 12
+    return (6, 10) if mixed else (4, 8)
 
 
 def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:

@@ -19,7 +19,6 @@ from holdfast.mind.trained_size import trainable_parameters
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
 USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
-_FEWER_BITS = ("nf4", "fp4", "int8")  # which the fused LoRA kernels do not read
 _LIMIT_SHARE = 0.95
 _LIMIT_SHARE_OF_A_CARD = 0.9  # where a full card hangs the machine; others refuse by themselves
 _LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step gains nothing and costs memory
@@ -37,7 +36,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     """
     precision, why = choose_precision(config, model, machine)
     attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
-    need = footprint(config, model, precision, int(lengths["max"]), attends, fused=attends is not None)
+    need = footprint(config, model, precision, int(lengths["max"]), attends, begins_fused(config, precision, machine))
     pieces = attends or config.cuts_trained  # frozen layers that are cut save nothing on a CPU
     if pieces and config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
         need = (in_pieces if config.cuts_trained else cut_between)(need, model, ranks)
@@ -53,7 +52,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     budget, checkpointed = _micro_batch(config, need, capacity, lengths, machine)
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
     beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
-    step = {"activations": need.activations(largest, checkpointed), "logits": need.logits(largest), "context": beside}
+    step = need.step(largest, checkpointed) | {"context": beside}
     spent = need.fixed | step
     loading = 0 if training_devices(machine) else need.loading + PROCESS_BYTES
     peak = max(sum(spent.values()), loading)
@@ -90,6 +89,11 @@ def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, f
     return "at once" if at_once else "apart"
 
 
+def begins_fused(config: Config, precision: str, machine: Json) -> bool:
+    """Whether a run begins with the kernels of LoRA layers; its start proves them, or leaves them out."""
+    return bool(training_devices(machine) and read(machine).tritons()) and config.fusable(precision)
+
+
 def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:
     """Tokens of a micro-batch where memory is no question: as the config says, else a step's, as far as more of them gain anything."""
     largest = _LARGEST_MICRO_BATCH["gpu" if training_devices(machine) else "cpu"]
@@ -107,9 +111,8 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
     room = capacity * USABLE_SHARE - sum(need.fixed.values()) - beside
     choices = range(need.layers + 1) if asked is None else [asked]
     floor = max(fixed or 0, longest)
-    layers = next((n for n in choices if need.activations(floor, n) + need.logits(floor) <= room), choices[-1])
-    fitting = int((room - need.logits(wanted)) / max(1, need.activations(1, layers)))
-    return fixed or max(longest, min(wanted, fitting)), layers
+    layers = next((n for n in choices if sum(need.step(floor, n).values()) <= room), choices[-1])
+    return fixed or max(longest, min(wanted, need.tokens(room, wanted, layers))), layers
 
 
 def _snapshots(config: Config, machine: Json, trainable: int) -> int:
@@ -203,7 +206,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         frozen=config.train.frozen,
         double_quant=config.train.double_quant,
         liger=on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
-        fused=on_gpu and bool(read(machine).tritons()) and config.train.frozen not in _FEWER_BITS,
+        fused=begins_fused(config, plan.precision, machine),
         packing=config.train.packing and config.adapter.type != "prompt",  # learned embeddings stand before each row
         varlen=on_gpu,
         own_head=False,

@@ -138,6 +138,7 @@ class Run(Section):
 _OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
 _OF_TEXT = ("model", "adapter")
 CUT_FROZEN = ("lora", "rslora")  # adapters that train.fsdp cuts the frozen layers beside
+_FEWER_BITS = ("nf4", "fp4", "int8")
 IN_PIECES = ("adamw", "lion", "sgd")  # optimizers that move each weight by its own gradient and moments alone, and by fp32 numbers
 
 
@@ -190,6 +191,10 @@ class Config(Section):
         if wanted != "sft" and self.data.train_on != "assistant":
             raise ValueError(f"data.train_on {self.data.train_on} is for train.objective sft; {wanted} looks at the last answer")
         return self
+
+    def fusable(self, precision: str) -> bool:
+        """Whether a GPU's kernels of LoRA layers read what is computed with: plain frozen matrices that are whole on it."""
+        return self.train.frozen not in _FEWER_BITS and precision != "fp16" and not self.train.fsdp
 
     @property
     def cuts_trained(self) -> bool:

@@ -63,6 +63,8 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
         ) as ledger,
     ):
         task = Sft(config, settings, rows, device)
+        if task.losses.head:
+            task.losses.head.fused = False  # its kernel needs less, and a start may leave it out
         optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
         _leave_out_alike(optimizer)
         inside.names = {id(module): name for name, module in task.model.named_modules()}

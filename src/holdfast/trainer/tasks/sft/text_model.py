@@ -66,7 +66,7 @@ class TextModel:
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
         half = HALF_TYPES.get(settings.dtype)
-        able = on_card(device) and settings.dtype != "fp16" and not config.train.fsdp  # a remedy may have brought a card's run to the CPU
+        able = on_card(device) and config.fusable(settings.dtype)  # a remedy may have brought a card's run to the CPU
         self.fused = Fused(self.model, self.context, half is not None, near) if settings.fused and able else None
         if self.fused is None:
             use_lean_lora(self.model, half, cut=mesh is not None, near=near)

@@ -1,0 +1,45 @@
+"""What a run takes of the simulated card beside the trace of its own step: never more than a hundredth beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conftest import events, holdfast, lines
+from holdfast.core.config.settings import Settings
+from holdfast.core.facts.model_folder import read_description
+from holdfast.core.run.folder import RunFolder
+from holdfast.mind.demand import Demand
+from holdfast.rows.tokens.token_set import load_tokens
+from holdfast.supervisor.tracing import tracer
+from simulated import card
+
+pytestmark = card.needed
+
+TRAIN = {"steps": 3, "attention": "eager", "precision": "bf16", "effective_batch": 16, "micro_batch_tokens": 8192}
+HOW = {"layers": None, "curve": False, "plain_attention": False}
+
+
+def test_a_run_whose_kernels_are_left_out_takes_what_its_step_was_traced_to(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = holdfast("train", config_of(train=TRAIN, adapter={"r": 4, "dropout": 0.1}), "--run", folder, env=card.environment())
+    assert done.returncode == 0, done.stderr
+    run, rows, chosen = RunFolder(folder), load_tokens(RunFolder(folder).data_file), {}
+    for entry in lines(run.timeline_file):
+        chosen |= entry["settings"]
+    assert not chosen["fused"], "the simulated card has no driver to compile for"
+
+    with tracer() as child:
+
+        def traced(samples: list[int], **changed: Any) -> Demand:
+            given = [rows.row(number) for number in samples]
+            labels = sum(int((learned[1:] & 1).sum()) for _, learned in given)
+            settings = Settings.model_validate(chosen | changed)
+            return child.demand(run.config(), read_description(run.config().model), settings, [len(ids) for ids, _ in given], labels, HOW)
+
+        steps = [traced(step["samples"]) for step in run.steps()]
+        hoped = traced(run.steps()[0]["samples"], fused=True)
+    measured = events(folder, "memory_compared")[-1]["measured_bytes"]
+    assert 0.99 * measured <= max(step.peak for step in steps) <= 1.01 * measured
+    assert hoped.bytes["logits"] == steps[0].bytes["logits"] > 0, "a start may leave the loss's kernel out"
