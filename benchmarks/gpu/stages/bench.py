@@ -127,7 +127,7 @@ def measured(place: Place, size: str, tokens: int = 8192, times: int = 6, **how:
         "built": built,
         "allocated": torch.cuda.max_memory_allocated() if on_card else 0,
         "reserved": torch.cuda.max_memory_reserved() if on_card else 0,
-        "planned": stand.plan.peak_bytes,
+        "planned": stand.plan.peak_bytes - stand.plan.bytes.context,
         "settings": {name: getattr(stand.settings, name) for name in ("varlen", "liger", "fused", "deterministic", "checkpointed_layers")},
         "notes": stand.notes,
     }

@@ -85,11 +85,15 @@ class Place:
         found = {name: value for name, value in os.environ.items() if name != "SIMULATED_CARD"}
         return found | (simulated(**options) if self.smoke else {})
 
+    def without_card(self) -> dict[str, str]:
+        """For a command that is to see no simulated card, and keeps what it found of the machine from those that do."""
+        return {"SIMULATED_CARD": "", "HOLDFAST_CACHE": str(self.out / "cache-without")} if self.smoke else {}
+
     def holdfast(self, *arguments: object, timeout_s: float = 300, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command of holdfast, which is asked to stop after `timeout_s`; what it says goes to the stage's log, too."""
         command = [sys.executable, "-m", "holdfast", *map(str, arguments)]
         given = self.environment() | (env or {})
-        given = {name: value for name, value in given.items() if (name, value) != ("SIMULATED_CARD", "null")}
+        given = {name: value for name, value in given.items() if value or name != "SIMULATED_CARD"}
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=given)
         try:
             out, told = child.communicate(timeout=timeout_s * (5 if self.smoke else 1))
@@ -120,6 +124,8 @@ class Place:
             summary: Json = json.loads(done.stdout.strip().splitlines()[-1])
         except (json.JSONDecodeError, IndexError):
             summary = {"status": f"exit code {done.returncode}", "reason": done.stderr[-500:]}
+        if settings_of({"folder": folder}).get("device") == "cpu" and (not self.smoke or simulated()):
+            raise SystemExit(f"{name} was planned for the CPU, and not for the card: what it says is of no use here")
         return summary | {"folder": str(folder), "code": done.returncode}
 
 

@@ -16,7 +16,7 @@ def run(place: Place) -> None:
     card = torch.cuda.get_device_properties(0) if on_card else None
     place.answer("card", f"{card.name}, {card.total_memory / 2**30:.1f} GiB" if card else None, f"torch {torch.__version__}")
     print(_output(["nvidia-smi"]), _output(["nvidia-smi", "-q", "-d", "CLOCK,POWER,ECC"]))
-    plain = {"SIMULATED_CARD": "null"} if place.smoke else {}  # probes are for real devices: on the simulated one they take minutes
+    plain = place.without_card()  # probes are for real devices: on the simulated one they take minutes
     found = place.holdfast("doctor", "--json", timeout_s=300, env=plain)
     place.kept("doctor.json").write_text(found.stdout)
     answer = json.loads(found.stdout)

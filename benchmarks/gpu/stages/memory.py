@@ -22,5 +22,7 @@ def run(place: Place, size: str = "qwen0.5b", shapes: tuple[str, ...] = tuple(SH
         most, least = max(most, share), min(least, share)
         sizes = ", ".join(f"{kind} {found[kind] / 1e9:.2f}" for kind in ("built", "allocated", "reserved", "planned"))
         told.append(f"{name}: {sizes} GB")
-    place.answer("under-plan", round(most, 3), "; ".join(told))
-    place.answer("over-plan", round(least, 3), "the shape the plan exaggerates most")
+    if place.smoke:
+        told.insert(0, "not judged: the simulated card has not the attention that a card's plan counts on")
+    place.answer("under-plan", None if place.smoke else round(most, 3), "; ".join(told))
+    place.answer("over-plan", None if place.smoke else round(least, 3), "the shape the plan exaggerates most")
