@@ -30,6 +30,6 @@ def run(place: Place) -> None:
     peaks = {name: max((row["peak_bytes"] for row in steps_of(one)), default=0) for name, one in found.items()}
     place.answer("peaks", {name: round(peak / 2**30, 2) for name, peak in peaks.items()}, "GiB")
     share = peaks["both"] / peaks["fp32"] if peaks["fp32"] and not place.smoke else None
-    place.answer("both-peak", share, "not judged: a rehearsal's model is smaller than what an update needs beside it" if place.smoke else "")
+    place.answer("both-peak", share, "not judged: the model is smaller than what an update needs beside it" if place.smoke else "")
     seconds = {name: [row["seconds"] for row in steps_of(one)[3:]] for name, one in found.items()}
     place.answer("seconds", {name: round(median(of), 3) if of else None for name, of in seconds.items()}, "a step, median")
