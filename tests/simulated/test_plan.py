@@ -38,8 +38,9 @@ def test_a_run_whose_kernels_are_left_out_takes_what_its_step_was_traced_to(conf
             settings = Settings.model_validate(chosen | changed)
             return child.demand(run.config(), read_description(run.config().model), settings, [len(ids) for ids, _ in given], labels, HOW)
 
-        steps = [traced(step["samples"]) for step in run.steps()]
-        hoped = traced(run.steps()[0]["samples"], fused=True)
+        samples = [step["samples"] for step in run.steps()]
+        steps = [traced(one) for one in samples]
+        hoped = traced(samples[0], fused=True)
     measured = events(folder, "memory_compared")[-1]["measured_bytes"]
     assert 0.99 * measured <= max(step.peak for step in steps) <= 1.01 * measured
     assert hoped.bytes["logits"] == steps[0].bytes["logits"] > 0, "a start may leave the loss's kernel out"
