@@ -49,6 +49,14 @@ def test_a_card_that_stays_away_ends_the_run_and_its_return_brings_it_on(config_
     assert {row["attempt"] for row in lines(run / "steps.jsonl")} == {1, 3}
 
 
+def test_a_card_that_only_a_kept_answer_knows_ends_the_run_before_its_first_step(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = holdfast("train", config(config_of, "run", run={"device_s": 0}), "--run", run, env=card.environment(gone_after=0))
+    assert done.returncode == 3 and "torch finds no GPU" in done.stderr
+    assert events(run, "device_gone") and not (run / "steps.jsonl").exists(), "the CPU computes nothing in its place"
+    assert lines(run / "timeline.jsonl")[0]["settings"]["device"] == "cuda"
+
+
 def test_memory_that_comes_back_late_is_waited_for(tmp_path: Path) -> None:
     done = card.run(Path(__file__).parent / "memory_on_card.py", total=1 << 30, ledger=tmp_path / "ledger", release_s=0.5)
     assert done.returncode == 0 and "all of it" in done.stdout, done.stderr[-4000:]
