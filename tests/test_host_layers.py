@@ -78,7 +78,7 @@ def test_a_sweep_keeps_two_layers_of_those_that_are_away() -> None:
     sweep, shape = Sweep(demand, 10), Shape(4, 1, "bf16")
     whole, away = sweep(shape), sweep(replace(shape, away=True))
     assert (whole.bytes["weights"], away.bytes["weights"]) == (170, 114)
-    assert whole.peak - away.peak == 56 and away.allocator == whole.allocator == 3
+    assert whole.peak - away.peak == 56 and away.allocator() == whole.allocator() == 3
     assert away_bytes(away, sweep.layer(shape)) == 70
 
 

@@ -63,7 +63,7 @@ def test_lighter_ways_are_offered_where_a_run_does_not_fit_alone_or_together(a_w
 def test_moments_leave_but_the_stretches_that_are_under_way() -> None:
     whole = demand(Shape(8, 1, "bf16"))
     away = moments_away(whole)
-    assert whole.peak - away.peak == 8 * COUNT - 3 * 8 * STRETCH and away.allocator == whole.allocator == 3
+    assert whole.peak - away.peak == 8 * COUNT - 3 * 8 * STRETCH and away.allocator() == whole.allocator() == 3
 
 
 @pytest.mark.long
@@ -95,7 +95,7 @@ def pieces(shape: Shape) -> Demand:
 def test_a_rank_holds_its_pieces_two_layers_and_the_sums_of_finished_branches(cards: int, weights: int) -> None:
     cut = with_branches(cut_between(pieces(Shape(8, 1, "bf16")), 100, cards), 3)
     assert (cut.bytes["weights"], cut.bytes["gradients"], cut.building) == (weights, 32, weights)
-    assert cut.allocator == pieces(Shape(8, 1, "bf16")).allocator, "gaps stay"
+    assert cut.allocator() == pieces(Shape(8, 1, "bf16")).allocator(), "gaps stay"
     assert cut.curve and cut.curve["bytes"] == [[weights, 32], [weights, 24]], "the picture shows what the table says"
     sweep = Sweep(pieces, 10)
     assert sweep(Shape(8, 1, "bf16", cut=cards, branches=3)).bytes == cut.bytes, "the closed form, too"

@@ -99,7 +99,7 @@ def traced(draw: dict[str, Any]) -> dict[str, Any]:
 
     case = {name: draw[name] for name in ("settings", "lengths", "labels")}
     answer: dict[str, Any] = told(_config(draw), ModelFacts(Path("m"), draw["model"], {}, 0, draw["stored"]), case)
-    return {name: answer.get(name) for name in ("peak", "bytes", "held", "params", "phase", "flops", "seconds", "failed")}
+    return {name: answer.get(name) for name in ("peak", "bytes", "held", "mapped", "params", "phase", "flops", "seconds", "failed")}
 
 
 def measured(draw: dict[str, Any]) -> dict[str, Any]:
@@ -199,23 +199,24 @@ def rules(draw: dict[str, Any]) -> dict[str, float]:
         "weights + 16 bytes a trained parameter": states,
         "the same + activations by Korthikanti et al. (34 s b h + 5 b s^2 a) a layer": states + korthikanti,
         "DeepSpeed estimate_zero2_model_states_mem_needs, one GPU (20 bytes a parameter)": 20 * total,
-        "LLMem (Kim et al., IJCAI 2024), one GPU, all weights trained": llmem(model, base, draw["lengths"], width),
+        "LLMem (Kim et al., IJCAI 2024), one GPU, all weights trained": llmem(model, base, draw["lengths"]),
     } | _peers(draw)
 
 
-def llmem(model: dict[str, Any], parameters: int, lengths: list[int], width: int) -> float:
+def llmem(model: dict[str, Any], parameters: int, lengths: list[int]) -> float:
     """LLMem's peak on one GPU: weights and optimizer, each layer's output (all are computed again), the output layer's three logits.
 
-    What it adds for CUDA's context, and what it rounds up to chunks and pages, is left out. It is of mixed precision with every weight
-    trained, the only kind it knows.
+    As size_estimator.py of its repository has it, whose weights are measured once they are on the card: 6 bytes each, in 16 bits and in 32.
+    The output layer has no moments there, and its logits have 16 bits. CUDA's context, and rounding up to 2 MiB, are left out. It is of
+    mixed precision with every weight trained, the only kind it knows.
     """
     hidden, layers, words = (model[name] for name in ("hidden_size", "num_hidden_layers", "vocab_size"))
     rows, longest = len(lengths), max(lengths)
-    head = 0 if model.get("tie_word_embeddings") else words * hidden
-    weights, optimizer = (parameters - head) * (2 + 4), parameters * (4 + 4)
-    outputs = (1 + layers) * rows * longest * hidden * 2
-    logits = rows * words * (longest + 2 * (longest - 1)) * width
-    return weights + optimizer + outputs + logits + head * width
+    head = words * hidden
+    with_moments = parameters - (0 if model.get("tie_word_embeddings") else head)
+    outputs = (2 + layers) * rows * longest * hidden * 2
+    logits = rows * words * (longest + 2 * (longest - 1)) * 2
+    return 6 * parameters + 8 * with_moments + outputs + logits + 2 * head
 
 
 def _peers(draw: dict[str, Any]) -> dict[str, float]:

@@ -4,9 +4,9 @@
 
 Each run is forked twice. Each fork does the step once without a limit, as `holdfast train` tries the largest micro-batch before its first
 step: from then on libraries, threads and compiled products have what they keep. It does the step again where all data of the process is
-limited to what is in use, less the tensors, and 1.02 or 0.9 times what the plan says that the allocator holds at the most. In use is what
-is mapped, less what lies free in the heap. Until then each block is mapped by itself and leaves no gaps; those of the limited step come
-from glibc's heap, which gives none back and keeps no small blocks at hand, as in `holdfast train`.
+limited to what is in use, less the tensors, and 1.02 or 0.9 times what the plan says that the allocator holds at the most. In use is
+what is mapped, less what lies free in the heap. Memory is taken as in `holdfast train` where it is tight: large blocks are mappings of
+their own. --heap: as where there is room to spare, from a heap that keeps what is freed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from typing import Any
 import draws as drawing
 from accuracy import loaded, stepped, traced, write_model
 
+from holdfast.core.heap import heap_environment
+
 ENOUGH, TOO_LITTLE = 1.02, 0.9
 _LEAST = 250 << 20  # bytes of a step: the 3 to 4 MB that products take for a moment are then below the 2 %
 _OF_MEMORY = ("memory", "bad_alloc", "create a primitive")
 
 
-_TRIM_FROM, _MAP_FROM, _MOST_MAPPED = -1, -3, -4  # of mallopt, in malloc.h
 _FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 
 
@@ -52,9 +53,11 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, required=True)
     arguments.add_argument("--draws", type=int, default=30)
     arguments.add_argument("--most", type=float, default=drawing.MOST_OPERATIONS, help="operations of a step")
+    arguments.add_argument("--heap", action="store_true", help="as where memory is not tight")
     asked = arguments.parse_args()
-    if "GLIBC_TUNABLES" not in os.environ:  # which glibc reads when a process begins
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"})
+    wanted = heap_environment(tight=not asked.heap)
+    if not wanted.items() <= os.environ.items():  # which glibc reads when a process begins
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
     warnings.simplefilter("ignore")
     for name in ("torch", "transformers", "peft", "holdfast.trainer.tasks.sft.task", "holdfast.trainer.jobs.account"):
         importlib.import_module(name)  # once, for all forks
@@ -63,7 +66,7 @@ def main() -> None:
         if count == asked.draws:
             break
         about = f"{draw['number']} {draw['model']['model_type']} {draw['adapter'].get('type', 'lora')} {draw['settings']['dtype']}"
-        held = _forked(partial(_held, draw))
+        held = _forked(partial(_held, draw, asked.heap))
         if not held:
             print(f"{about} cannot be traced", flush=True)
         if not held or held < _LEAST:
@@ -77,16 +80,15 @@ def main() -> None:
     print(f"{right} of {count} as planned")
 
 
-def _held(draw: dict[str, Any]) -> int:
-    return int(traced(draw)["held"] or 0)
+def _held(draw: dict[str, Any], heap: bool) -> int:
+    return int(traced(draw)["held" if heap else "mapped"] or 0)
 
 
 def _under(draw: dict[str, Any], folder: str, size: int) -> int:
     """Do the step where all tensors may take `size` bytes: 1 where it is done, 0 where that is not enough."""
-    _mapped_apart()
     with loaded(draw, folder) as (task, optimizer, tensors):
         stepped(task, optimizer, draw)
-        _in_heap()
+        gc.collect()
         limit = _in_use() + size - tensors
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         try:
@@ -96,18 +98,6 @@ def _under(draw: dict[str, Any], folder: str, size: int) -> int:
                 raise
             return 0
     return 1
-
-
-def _mapped_apart() -> None:
-    """From here on all but small blocks are mappings of their own."""
-    _LIBC.mallopt(_MAP_FROM, 1 << 16)
-
-
-def _in_heap() -> None:
-    """From here on no block is, and what was given back is not in the heap any more."""
-    gc.collect()
-    _LIBC.mallopt(_MOST_MAPPED, 0)
-    _LIBC.mallopt(_TRIM_FROM, (1 << 31) - 1)
 
 
 def _in_use() -> int:

@@ -17,9 +17,9 @@ _KINDS = (*FIXED, "activations", "logits", "workspace")
 class Demand(BaseModel):
     """Bytes at the peak of a step by kind; phase: what the step does then; building: the most while the model is made.
 
-    held: by the allocator, at the most; layers: of the model; flops: of matrix products in a step; process: interpreter and libraries, as
-    they were in the process that traced it; largest: [bytes, kind, operation and module] of the largest blocks at the peak; curve: bytes by
-    kind over the step, where asked.
+    held: by the allocator, at the most; mapped: the same in main memory where large blocks are mappings of their own; layers: of the
+    model; flops: of matrix products in a step; process: interpreter and libraries, as they were in the process that traced it; largest:
+    [bytes, kind, operation and module] of the largest blocks at the peak; curve: bytes by kind over the step, where asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -28,6 +28,7 @@ class Demand(BaseModel):
     phase: str
     building: float
     held: float
+    mapped: float | None = None
     params: Params
     layers: int
     flops: float
@@ -39,10 +40,10 @@ class Demand(BaseModel):
     def peak(self) -> float:
         return sum(self.bytes.values())
 
-    @property
-    def allocator(self) -> float:
-        """What the allocator holds beyond the blocks at their most."""
-        return max(0.0, self.held - self.peak)
+    def allocator(self, tight: bool = False) -> float:
+        """What the allocator holds beyond the blocks at their most. tight: large blocks are mappings of their own."""
+        held = self.mapped if tight and self.mapped is not None else self.held
+        return max(0.0, held - self.peak)
 
 
 def between(low: Demand, high: Demand, share: float) -> Demand:
@@ -56,6 +57,7 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
         phase=high.phase,
         building=max(0.0, at(low.building, high.building)),
         held=max(0.0, at(low.held, high.held)),
+        mapped=None if low.mapped is None or high.mapped is None else max(0.0, at(low.mapped, high.mapped)),
         params=Params(
             total=max(0, round(at(low.params.total, high.params.total))),
             trainable=max(0, round(at(low.params.trainable, high.params.trainable))),
@@ -95,7 +97,13 @@ def _with_more(whole: Demand, kind: str, more: float) -> Demand:
         at = curve["kinds"].index(kind)
         moments = [[max(0, int(size + more)) if place == at else size for place, size in enumerate(row)] for row in curve["bytes"]]
         curve = curve | {"bytes": moments}
-    return whole.model_copy(update={"bytes": told, "held": max(0.0, whole.held + more), "curve": curve})
+    return whole.model_copy(update={"bytes": told, "curve": curve} | _held(whole, more))
+
+
+def _held(whole: Demand, more: float) -> dict[str, float]:
+    """What an allocator holds of a step that holds so much more all the time."""
+    known = {"held": whole.held} | ({} if whole.mapped is None else {"mapped": whole.mapped})
+    return {name: max(0.0, size + more) for name, size in known.items()}
 
 
 def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
@@ -105,7 +113,7 @@ def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
     told = whole.bytes | own | more
     gone = whole.peak - sum(told.values())
     building = own["adapter"] + own["gradients"] + own["optimizer"] + gathered
-    return whole.model_copy(update={"bytes": told, "building": building, "held": max(0.0, whole.held - gone)})
+    return whole.model_copy(update={"bytes": told, "building": building} | _held(whole, -gone))
 
 
 def moments_away(whole: Demand) -> Demand:
@@ -113,8 +121,8 @@ def moments_away(whole: Demand) -> Demand:
     gone = whole.bytes["optimizer"]
     beside = visiting_bytes(whole.params.trainable, gone)
     told = whole.bytes | {"optimizer": 0.0, "workspace": whole.bytes["workspace"] + beside}
-    held, building = (max(0.0, size - gone + beside) for size in (whole.held, whole.building))
-    return whole.model_copy(update={"bytes": told, "building": building, "held": held})
+    building = max(0.0, whole.building - gone + beside)
+    return whole.model_copy(update={"bytes": told, "building": building} | _held(whole, beside - gone))
 
 
 def away_bytes(whole: Demand, layer: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.core.config.settings import Dtype
+from holdfast.core.heap import is_tight
 from holdfast.core.run.plan import Alternative
 from holdfast.mind.demand import Demand, between, cut_between, kept_away, moments_away, with_branches, with_some_again
 
@@ -49,9 +50,17 @@ class Room:
     beside: int
     loads_here: bool  # whether the weights pass through this memory while the model is made
 
+    def tight(self, demand: Demand) -> bool:
+        """Whether a trainer gives back what it frees, because a heap's gaps may not fit."""
+        return self.loads_here and is_tight(demand.peak + self.beside, self.capacity)
+
+    def allocator(self, demand: Demand) -> float:
+        """What an allocator holds beyond the step's blocks."""
+        return demand.allocator(self.tight(demand))
+
     def peak(self, demand: Demand) -> int:
         """The most there is of it at any time."""
-        step = demand.peak + demand.allocator
+        step = demand.peak + self.allocator(demand)
         return int(max(step, demand.building) if self.loads_here else step) + self.beside
 
     def fits(self, demand: Demand) -> bool:

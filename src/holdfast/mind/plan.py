@@ -165,6 +165,9 @@ def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
     return [told]
 
 
+MAPPED = "memory is tight, so what is freed goes back to the system at once: no gaps, at the price of slower steps"
+
+
 def about_pieces(ranks: int) -> list[str]:
     """What a plan of one of `ranks` counts, where they cut frozen layers between them."""
     return [f"train.fsdp: this is one of {ranks} ranks: its piece of each frozen layer and two layers whole"] if ranks > 1 else []

@@ -12,8 +12,10 @@ from holdfast.core.config.settings import Settings
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.machine_file import read
 from holdfast.core.files import Json, read_json
+from holdfast.core.heap import heap_environment, is_tight
 from holdfast.core.run.attempt import orders_of
 from holdfast.core.run.folder import RunFolder
+from holdfast.core.run.plan import read_plan
 from holdfast.core.run.timeline import settings_in
 from holdfast.core.seat import seat_of
 from holdfast.core.types import Launch
@@ -39,10 +41,8 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads make a step several times slower beside other work: benchmarks/wait_policy.py
     if not any(name.startswith("MALLOC_") or name == "LD_PRELOAD" for name in os.environ):
-        # glibc gives big freed blocks back and pays for each page again: up to half of a step (benchmarks/allocator.py)
-        env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-        # small freed blocks that glibc keeps at hand lie between big ones, which then do not join: a heap of three times what is needed
-        env |= {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+        wanted = heap_environment(_tight(run, settings))
+        env |= {name: value for name, value in wanted.items() if name not in os.environ}
     if "ONEDNN_PRIMITIVE_CACHE_CAPACITY" not in os.environ:
         env["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "64"  # the CPU's compiled bf16 products, 0.6 MB each; a micro-batch has some 20 of them
     # without it torch before 2.10 refuses deterministic products on CUDA, which `holdfast trial` asks for
@@ -54,6 +54,15 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
         return Launch(tuple(trainer_command("train")), env | seat.environment(), settings, seat.size)
     devices = devices_for(config.train, _machine_of(run, settings), _known_devices(run)) if config else (0,)
     return Launch(tuple(trainer_command("train")), env, settings, len(devices), devices)
+
+
+def _tight(run: RunFolder, settings: Settings) -> bool:
+    """Whether what was planned is most of the main memory that this run may use. What a plan counts of gaps depends on the answer."""
+    plan = read_plan(run.plan_file)
+    if plan is None or settings.device != "cpu":
+        return False
+    most = [size for size in (plan.capacity_bytes, settings.memory_limit_bytes) if size is not None]
+    return is_tight(plan.peak_bytes - plan.bytes.allocator, min(most, default=None))
 
 
 def _known_devices(run: RunFolder) -> list[int] | None:

@@ -25,6 +25,7 @@ from holdfast.mind.held import as_it_comes
 from holdfast.mind.memory import TrainedBytes, gathered_bytes, layers_bytes, trained_bytes
 from holdfast.mind.plan import (
     CARD_CONTEXT,
+    MAPPED,
     PROCESS_BYTES,
     USABLE_SHARE,
     about_layers_away,
@@ -262,9 +263,9 @@ class Planner:
 
     def _plan(self, choice: Choice, room: Room) -> Plan:
         shape, demand = choice.shape, choice.demand
-        loading = room.loads_here and demand.building > demand.peak + demand.allocator
+        loading = room.loads_here and demand.building > demand.peak + room.allocator(demand)
         snapshot = 0 if self.gpu else room.beside - self._process(demand)
-        found = {"weights": demand.building} if loading else demand.bytes | {"allocator": demand.allocator}
+        found = {"weights": demand.building} if loading else demand.bytes | {"allocator": room.allocator(demand)}
         kinds = Bytes(
             **{kind: int(size) for kind, size in found.items()},
             context=room.beside - snapshot,
@@ -291,6 +292,7 @@ class Planner:
             disk_bytes=(save.keep + 2) * (own.weights + own.state) + own.weights,
             reasons=(
                 *self._reasons(choice, loading),
+                *([MAPPED] if room.tight(demand) else []),
                 *about_layers_away(self.config, self.machine, away),
                 *about_moments_away(self.config, self.machine, own.away),
             ),

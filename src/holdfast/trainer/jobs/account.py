@@ -20,7 +20,7 @@ from holdfast.core.files import Json
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
-from holdfast.trainer.traced.replay import held
+from holdfast.trainer.traced.replay import Card, Heap, Mapped, held
 from holdfast.trainer.traced.step import trace
 
 _CARD_UNIT = 512  # bytes; what torch's allocator rounds up to
@@ -65,14 +65,15 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
     except _OTHERS as error:
         return _failed(error)
     card = settings.device == "cuda"
-    peak = peak_of(traced, _CARD_UNIT if card else 1)
+    peak, begin = peak_of(traced, _CARD_UNIT if card else 1), start_of(traced.log)
     return {
         "bytes": peak.bytes,
         "peak": peak.total,
         "phase": peak.phase,
         "largest": peak.largest,
         "building": peak.building,
-        "held": held(traced.log, start_of(traced.log), card),
+        "held": held(traced.log, begin, Card() if card else Heap()),
+        "mapped": None if card else held(traced.log, begin, Mapped()),
         "params": {"total": traced.total, "trainable": traced.trainable},
         "layers": traced.layers,
         "flops": 2 * traced.log.multiplications,

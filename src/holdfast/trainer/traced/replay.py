@@ -4,7 +4,8 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.5 to 2.13, def
 1 MiB they come out of segments of 2 MiB, below 10 MiB out of segments of 20 MiB, beyond of segments rounded up to 2 MiB; the smallest
 free block that is large enough is taken, and split where what is left is worth it. Of glibc (malloc.c, _int_memalign of 2.36): one heap
 that grows at its end, the smallest free block that is large enough, neighbours joined; torch asks for blocks at multiples of 64 bytes, and
-glibc then looks for one that is larger by that, so that a block which was just freed does not serve the next one of its size.
+glibc then looks for one that is larger by that, so that a block which was just freed does not serve the next one of its size. A block that
+is a mapping of its own takes whole pages.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.core.heap import MAPPED_FROM
 from holdfast.trainer.traced.ledger import Log
 
 _MIB = 1 << 20
@@ -136,9 +138,40 @@ class Heap:
         return block
 
 
-def held(log: Log, begin: int, on_card: bool) -> int:
+class Mapped:
+    """glibc where large blocks are mappings of their own, and all others in a heap. most: bytes of both."""
+
+    _PAGE, _HEADER, _BESIDE = 4096, 8, 64 + 32  # what a block at a multiple of 64 is made larger by
+
+    def __init__(self) -> None:
+        self.most = self._mapped = 0
+        self._heap = Heap()
+
+    def take(self, size: int) -> _Block | int:
+        taken: _Block | int
+        asked = _chunk(_chunk(size) + self._BESIDE)
+        if asked < MAPPED_FROM:
+            taken = self._heap.take(size)
+        else:
+            taken = -(-(asked + self._HEADER) // self._PAGE) * self._PAGE
+            self._mapped += taken
+        self.most = max(self.most, self._mapped + self._heap.most)
+        return taken
+
+    def give(self, taken: _Block | int) -> None:
+        if isinstance(taken, int):
+            self._mapped -= taken
+        else:
+            self._heap.give(taken)
+
+
+def _chunk(size: int) -> int:
+    """glibc's request2size."""
+    return (size + 8 + 15) // 16 * 16
+
+
+def held(log: Log, begin: int, allocator: Card | Heap | Mapped) -> int:
     """The most bytes an allocator holds for a log. begin: moves before the step, of which what is left counts as laid down in order."""
-    allocator: Card | Heap = Card() if on_card else Heap()
     blocks: dict[int, Any] = {}
     there: dict[int, None] = {}
     for number in log.moves[:begin]:
