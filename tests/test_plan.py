@@ -76,6 +76,7 @@ def test_a_model_without_weights_is_planned_to_the_byte(bare: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--memory", "32 GB", "--card", "RTX 4090"], "--memory 32 GB is more than RTX 4090 has: 24 GiB"),
         (["--memory", "32"], "did you mean --memory 32GiB?"),
         (["--memory", "0"], "--memory 0 is 0 bytes"),
         (["--memory=-1"], "--memory -1 is not a size"),
@@ -104,6 +105,7 @@ def test_what_cannot_be_planned_for_is_refused_in_a_sentence(bare: Path, argumen
     [
         ({"hidden_size": None}, "hidden_size = None is not a model size"),
         ({"hidden_size": 10**12}, "hidden_size = 1000000000000 is not a model size"),
+        ({"hidden_size": 65536, "num_hidden_layers": 1000}, "1,000 layers of 65,536 are more than 25 trillion parameters"),
         ({"num_hidden_layers": -4}, "num_hidden_layers = -4 is not a model size"),
         ({"vocab_size": "many"}, "vocab_size = 'many' is not a model size"),
         ({"model_type": "warbler"}, "model_type 'warbler' is no causal language model of the installed transformers"),
@@ -197,6 +199,17 @@ def test_a_model_is_cut_down_to_no_fewer_layers_than_the_run_names() -> None:
     asked: list[int | None] = []
     sweep = Sweep(lambda shape: asked.append(shape.layers) or _asked(shape), 10, least=3)  # type: ignore[func-returns-value]
     assert sweep(Shape(64, 5, "fp32")).peak == pytest.approx(_asked(Shape(64, 5, "fp32")).peak) and asked == [3, 4]
+
+
+@pytest.mark.long
+def test_a_very_deep_model_is_planned_by_the_closed_form(bare: Path) -> None:
+    (bare.parent / "model" / "config.json").write_text(json.dumps(LLAMA | {"num_hidden_layers": 1000}))
+    done = holdfast("plan", bare, "--memory", "8GiB", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    layer = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 160 * 64 + 2 * 64
+    assert plan["params"]["total"] - plan["params"]["trainable"] == 1000 * layer + 64 + 2 * 512 * 64
+    assert any("by the closed form, from traces of a few layers" in reason for reason in plan["reasons"])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import ModelFacts
+from holdfast.core.files import Json
 from holdfast.world.model_types import causal_types
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -15,6 +16,7 @@ _SIZES = {  # of config.json: what a model's size follows from, and what it can 
     ("num_attention_heads", "n_head", "num_heads"): (1, 4096),
     ("vocab_size",): (2, 1 << 24),
 }
+_MOST_PARAMETERS = 10**13  # of all layers' attention and MLP, as such sizes come to at the least
 _MAY_BE_LEFT_OUT = dict.fromkeys(("intermediate_size", "num_key_value_heads", "head_dim"), (1, 1 << 20))
 
 
@@ -31,9 +33,18 @@ def refuse_nonsense(model: ModelFacts) -> None:
             raise Stop(BLOCKED, text, "take config.json from the model's own download")
         for name, value in given.items():
             _refuse_size(file, name, value, bounds)
+    _refuse_together(file, model.config)
     for name, bounds in _MAY_BE_LEFT_OUT.items():
         if (value := model.config.get(name)) is not None and not isinstance(value, list):  # some say it layer by layer
             _refuse_size(file, name, value, bounds)
+
+
+def _refuse_together(file: Path, config: Json) -> None:
+    """Sizes that are possible one by one, and not together."""
+    hidden, layers = (next(config[name] for name in names if name in config) for names in list(_SIZES)[:2])
+    if (least := 6 * hidden * hidden * layers) > _MOST_PARAMETERS:
+        text = f"{file}: {layers:,} layers of {hidden:,} are more than {least // 10**12:,} trillion parameters: that is no model of today"
+        raise Stop(BLOCKED, text, "take config.json from the model's own download")
 
 
 def _refuse_size(file: Path, name: str, value: object, bounds: tuple[int, int]) -> None:

@@ -44,6 +44,7 @@ from holdfast.supervisor.workload import workload
 from holdfast.world.system import usable_threads
 
 CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
+_TRACED_WHOLE = 200  # layers; a trace takes some 0.1 s for each, and no model of today has as many
 
 
 @dataclass(frozen=True)
@@ -237,8 +238,15 @@ class Planner:
         """Ranks that have pieces of what is trained."""
         return ranks_of(self.config.train, self.machine) if self.config.cuts_trained else 1
 
+    @property
+    def _too_deep(self) -> bool:
+        """Whether the model has too many layers for a trace of all of them; layers that a run names one by one are traced nevertheless."""
+        return self.sweep.layers > _TRACED_WHOLE and _least(self.config.adapter, self.sweep.layers) < self.sweep.layers
+
     def ask(self, shape: Shape, curve: bool = False) -> Demand:
-        """What a step needs, traced."""
+        """What a step needs, traced; of a model of very many layers by the closed form."""
+        if shape.layers is None and self._too_deep:
+            return self.sweep(shape)
         settings = self._settings(shape)
         how = self._how(shape.layers, curve)
         config = self._in_halves if shape.in_halves else self.config
@@ -306,7 +314,8 @@ class Planner:
     def _reasons(self, choice: Choice, loading: bool) -> list[str]:
         shape, demand = choice.shape, choice.demand
         rows = f"{shape.rows} rows of {shape.row} tokens" if shape.rows > 1 else f"one row of {shape.row} tokens"
-        told = f"traced: {rows} at once, as long as the longest one, all of their tokens learned"
+        how = "by the closed form, from traces of a few layers, because there are so many" if self._too_deep else "traced"
+        told = f"{how}: {rows} at once, as long as the longest one, all of their tokens learned"
         reasons = [f"{told}; the most is needed in {_where(demand, loading)}"]
         if shape.again:
             asked = "as the config says" if self.config.train.checkpointed_layers is not None else "because keeping them all would not fit"
