@@ -143,12 +143,14 @@ def test_answers_that_lose_their_end_are_told_as_a_loss(
 ) -> None:
     rows = make_rows(20)
     rows[7]["output"] = " ".join(["amber birch cedar delta"] * 30)
+    rows[8]["instruction"] = " ".join(["amber birch cedar delta"] * 40)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     config = load_config(config_of(data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))]}))
     check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=True))
     said = capsys.readouterr().out
-    assert "! 1 answer cut off at 96 tokens, the model learns to stop there: a higher limit, or data.too_long" in said
+    assert "! 1 answer cut off at 96 tokens: how they end, and that they do, is not learned; a higher limit, or data.too_long" in said
+    assert "! 1 row rejected, because nothing that is learned lies within 96 tokens: a higher limit takes them" in said
 
 
 def test_the_doctor_tells_of_fields_that_are_not_used(config_of: Callable[..., Path], tmp_path: Path) -> None:

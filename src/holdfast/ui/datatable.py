@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from holdfast.core.files import Json
 from holdfast.core.units import counted
-from holdfast.ui.words import cut_answers, row_weights, unused_fields
+from holdfast.ui.words import beyond, row_weights, unused_fields
 
 _EXAMPLES = 2
 _LANGUAGES = 12  # in one line
@@ -52,8 +52,8 @@ def facts(answer: Json) -> list[str]:
         lines.append(f"! {visible(file)} {why}: train refuses it")
     if answer["mixed_files"]:
         lines.append(f"! rows of different layouts in one file: {', '.join(answer['mixed_files'][:3])}")
-    if answer["max_tokens"] and (told := cut_answers(answer["by_reason"], f"{answer['max_tokens']:,} tokens")):
-        lines.append(f"! {told}")
+    if answer["max_tokens"]:
+        lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
     lines += map(visible, unused_fields(answer["unused_fields"]))
     if told := row_weights(answer["weights"], answer["kept"] + answer["mended"]):
         lines.append(told)

@@ -84,14 +84,17 @@ def row_weights(found: Json, rows: int) -> str:
     )
 
 
-def cut_answers(by_reason: Json, limit: str) -> str:
-    """What to say where answers lose their end in training: they are learned as if they were whole. Empty where none does."""
-    count = by_reason.get("answer_cut", 0)
-    if not count:
-        return ""
-    return (
-        f"{counted(count, 'answer')} cut off at {limit}, the model learns to stop there: a higher limit, or data.too_long: reject or split"
-    )
+def beyond(by_reason: Json, limit: str) -> list[str]:
+    """What to say where a limit on tokens cuts answers off, whose ends are then not learned, or leaves nothing of a row to learn."""
+    told = []
+    if cut := by_reason.get("answer_cut", 0):
+        told.append(
+            f"{counted(cut, 'answer')} cut off at {limit}: how they end, and that they do, is not learned; "
+            "a higher limit, or data.too_long: reject or split"
+        )
+    if lost := by_reason.get("all_labels_masked", 0):
+        told.append(f"{counted(lost, 'row')} rejected, because nothing that is learned lies within {limit}: a higher limit takes them")
+    return told
 
 
 def early_end(summary: Json) -> str:

@@ -34,7 +34,7 @@ from holdfast.supervisor.tasks import Planned, Preparation
 from holdfast.supervisor.workload import checked_tokens
 from holdfast.ui.datatable import visible
 from holdfast.ui.terminal import Terminal
-from holdfast.ui.words import cut_answers, row_weights, shown, unused_fields
+from holdfast.ui.words import beyond, row_weights, shown, unused_fields
 from holdfast.world.probes import kept_probes
 from holdfast.world.system import usable_threads
 
@@ -144,7 +144,7 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
     """Say what is noted of rows that are trained on as they are, and which of their fields are not used."""
     for line in map(visible, unused_fields(summary["unused_fields"])):
         (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
-    if told := cut_answers(summary["by_reason"], f"{summary['max_tokens']:,} tokens"):
+    for told in beyond(summary["by_reason"], f"{summary['max_tokens']:,} tokens"):
         terminal.tell(told)
     if told := row_weights(summary["weights"], summary["kept"] + summary["mended"]):
         terminal.say(told)
