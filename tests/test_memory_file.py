@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from holdfast.core.run.memory_places import memory_places, sweep
 
 def take(memory: MemoryFile, step: int, pin: bool = False) -> int:
     slot = memory.free_slot()
+    assert slot is not None
     memory.begin(slot)
     artifact, state = memory.payload_offsets(slot)
     memory.memory[artifact : artifact + 100] = bytes([step]) * 100
@@ -36,6 +39,7 @@ def test_the_newest_snapshot_survives_while_the_next_is_written(memory: MemoryFi
         assert newest is not None
         assert (newest.step, newest.artifact, newest.state) == (step, bytes([step]) * 100, bytes([step]) * 5000)
         half = memory.free_slot()
+        assert half is not None
         memory.begin(half)
         assert memory.newest() == newest
 
@@ -59,6 +63,53 @@ def test_a_pinned_snapshot_is_kept_until_it_is_written(memory: MemoryFile) -> No
     take(memory, 9)
     take(memory, 10)
     assert all(header.step != 1 for index in range(3) if (header := memory.header(index)))
+
+
+def test_the_third_slot_takes_room_when_a_pinned_one_makes_it_needed(tmp_path: Path) -> None:
+    size = 1 << 20
+    file = MemoryFile.create(tmp_path / "lean", tmp_path, 100, size, spare=False)
+    whole = MemoryFile.create(tmp_path / "whole", tmp_path, 100, size)
+
+    def taken() -> float:
+        return file.path.stat().st_blocks * 512 / size
+
+    assert file.path.stat().st_size == whole.path.stat().st_size and taken() < 3 < whole.path.stat().st_blocks * 512 / size
+    assert {take(file, step) for step in range(1, 9)} == {0, 1} and taken() < 3
+    pinned = take(file, 9, pin=True)
+    take(file, 10)
+    assert take(file, 11) == 2 and taken() > 3
+    file.renew(tmp_path)
+    again = MemoryFile.open(file.path)
+    assert again is not None and again.newest() == file.newest() and taken() > 3 and again.pinned(pinned)
+    file.unpin(pinned)
+    assert {take(file, step) for step in range(12, 20)} == {0, 1}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system in memory, of 3 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_without_room_for_a_third_slot_none_is_given_and_nobody_meets_what_has_no_memory(small: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        MemoryFile.create(small / "whole", small, 100, 1 << 20)
+    assert not list(small.iterdir())
+    file = MemoryFile.create(small / "lean", small, 100, 1 << 20, spare=False)
+    take(file, 1, pin=True)
+    take(file, 2)
+    assert file.free_slot() is None and file.newest_header() is not None
+    file.unpin(0)
+    assert take(file, 3) == 0
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
+    file.pin(0)
+    take(file, 4)
+    assert file.free_slot() == 2
 
 
 def test_an_existing_file_keeps_its_snapshots_and_another_layout_replaces_it(memory: MemoryFile) -> None:

@@ -94,8 +94,8 @@ def _is_sane(part: Tensor) -> bool:
     if part.dtype == torch.bfloat16:  # which numpy has not: of its bits, whose largest magnitudes stand last among either sign's
         words = part.view(torch.int16).numpy()
         return max(int(words.max()) & _MAGNITUDE, int(words.view(np.uint16).max()) & _MAGNITUDE) <= _ABSURD_WORD
-    with np.errstate(invalid="ignore"):
-        total = np.add.reduce(part.numpy(), dtype=np.float64)  # of fp32: it cannot overflow in fp64
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.add.reduce(part.numpy(), dtype=np.float64 if part.dtype == torch.float16 else None)  # fp32 overflows where it is absurd
         return bool(abs(total) <= len(part) * ABSURD)
 
 

@@ -2,7 +2,8 @@
 
 Layout: a header page, a pulse page, then slots. A slot is a header page, an area for JSON, and two safetensors images (the
 artifact's weights and the optimizer's state). There are three slots, so that the newest snapshot and one that is being made
-durable stay untouched while the next is written. A slot counts when its header and its payload match their checksums.
+durable stay untouched while the next is written; the third may get its room when it is first needed. A slot counts when its
+header and its payload match their checksums.
 """
 
 from __future__ import annotations
@@ -65,16 +66,18 @@ class MemoryFile(PulsePage):
 
     def __init__(self, path: Path, memory: mmap.mmap, artifact_bytes: int, state_bytes: int) -> None:
         self.path = path
+        self._room_for_all = False  # as far as this process knows
         self.memory = memory
         self.artifact_bytes = artifact_bytes
         self.state_bytes = state_bytes
         self._slot_bytes = slot_bytes(artifact_bytes, state_bytes)
 
     @classmethod
-    def create(cls, path: Path, owner: Path, artifact_bytes: int, state_bytes: int) -> MemoryFile:
-        """Open `path` when it has exactly this layout (its snapshots stay), else make it anew for the run `owner`, fully allocated.
+    def create(cls, path: Path, owner: Path, artifact_bytes: int, state_bytes: int, spare: bool = True) -> MemoryFile:
+        """Open `path` when it has exactly this layout (its snapshots stay), else make it anew for the run `owner`, allocated.
 
-        Raises OSError (ENOSPC) when the file system has not `file_bytes(...)` left: better now than a SIGBUS later.
+        Raises OSError (ENOSPC) when the file system has not the room left: better now than a SIGBUS later. spare: room for the third slot
+        is taken now, too, not when it is needed.
         """
         existing = cls.open(path)
         if existing and (existing.artifact_bytes, existing.state_bytes) == (artifact_bytes, state_bytes):
@@ -83,7 +86,9 @@ class MemoryFile(PulsePage):
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            _allocate(descriptor, file_bytes(artifact_bytes, state_bytes))
+            size, slot = file_bytes(artifact_bytes, state_bytes), slot_bytes(artifact_bytes, state_bytes)
+            os.ftruncate(descriptor, size)
+            _allocate(descriptor, 0, size if spare else size - slot + PAGE)  # its header is read at any time
             os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + os.fsencode(owner)[:_OWNER_BYTES], 0)
             os.pwrite(descriptor, _surroundings(), MADE_AT)
             temporary.replace(path)
@@ -123,18 +128,32 @@ class MemoryFile(PulsePage):
 
     def renew(self, owner: Path) -> None:
         """Make the file again, with all it held, after its name was taken away. Raises OSError where there is no room any more."""
-        made = MemoryFile.create(self.path, owner, self.artifact_bytes, self.state_bytes)
-        made.memory[:] = self.memory[:]
-        self.memory = made.memory
+        last = self._at(SLOTS - 1)
+        spare = self.header(SLOTS - 1) is not None
+        made = MemoryFile.create(self.path, owner, self.artifact_bytes, self.state_bytes, spare)
+        end = len(self.memory) if spare else last
+        made.memory[:end] = self.memory[:end]
+        self.memory, self._room_for_all = made.memory, spare
 
     # -- snapshots: writing
 
-    def free_slot(self) -> int:
-        """The slot to write next: never a pinned one, never the newest."""
+    def free_slot(self) -> int | None:
+        """The slot to write next: never a pinned one, never the newest, the third where there is no other. None where that has no room."""
         newest = self.newest_header()
         taken = {newest.index} if newest else set()
-        choices = [index for index in range(SLOTS) if index not in taken and not self.pinned(index)]
-        return min(choices, key=lambda index: header.generation if (header := self.header(index)) else -1)
+        slot = min(index for index in range(SLOTS) if index not in taken and not self.pinned(index))
+        return slot if slot < SLOTS - 1 or self._has_room_for_all() else None
+
+    def _has_room_for_all(self) -> bool:
+        """Take the third slot's room, unless it has that."""
+        if not self._room_for_all:
+            try:
+                with os.fdopen(open_own(self.path, os.O_RDWR), "rb+") as handle:
+                    _allocate(handle.fileno(), self._at(SLOTS - 1), self._slot_bytes)
+            except OSError:  # no room, or the file's name was taken away, and the next commit makes it again
+                return False
+            self._room_for_all = True
+        return True
 
     def begin(self, index: int) -> None:
         """Mark a slot as being written; until `seal` no reader takes it."""
@@ -270,12 +289,10 @@ class MemoryFile(PulsePage):
             return zlib.crc32(view[state_at : state_at + self.state_bytes], checksum)
 
 
-def _allocate(descriptor: int, size: int) -> None:
-    """Reserve every byte of the file now; where the system cannot (macOS), only its length is set."""
+def _allocate(descriptor: int, start: int, size: int) -> None:
+    """Reserve every byte of a part of the file now, where the system can (macOS cannot)."""
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:
-        os.ftruncate(descriptor, size)
+        os.posix_fallocate(descriptor, start, size)
 
 
 def slot_bytes(artifact_bytes: int, state_bytes: int) -> int:

@@ -28,6 +28,8 @@ from holdfast.trainer.setup import Bench
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without
 _MEASURED = 16  # snapshots whose cost the interval goes by
+_FIRST = 4  # of a large state, which costs from the first on; two of them touch memory that is new
+_LARGE = 32 << 20  # bytes of a state that takes tens of milliseconds to copy and to seal
 
 
 class Snapshots:
@@ -53,7 +55,10 @@ class Snapshots:
         self._waited_s = 0.0  # for the newest snapshot, wherever it was waited for
         self._pinned: Pinned | None = None
         self._unwritten: list[Json] = []
+        self._large = bench.artifact.bytes + bench.state.bytes >= _LARGE
+        self._measured = _FIRST if self._large else _MEASURED
         self._costs: deque[float] = deque(maxlen=_MEASURED)
+        self._sealing_s = 0.0  # of a large state, on cores that compute steps meanwhile
         self._last: int | None = None
         self._newest_is_pinned = False
         self._gave_up_on: int | None = None
@@ -81,7 +86,9 @@ class Snapshots:
         try:
             if not last:
                 _refuse_much_memory(place, self.bench)
-            return MemoryFile.create(place, self.bench.job.run.path, self.bench.artifact.bytes, self.bench.state.bytes)
+            # main memory is taken when it is needed; a disk may be full then, and a driver pins all of the file
+            spare = place.parent != SHARED_MEMORY or self.bench.device.type != "cpu"
+            return MemoryFile.create(place, self.bench.job.run.path, self.bench.artifact.bytes, self.bench.state.bytes, spare)
         except OSError as error:
             return error
 
@@ -122,7 +129,7 @@ class Snapshots:
         while len(self.memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
             self._save_without_writer()
             time.sleep(0.002)
-        slot = self.memory.free_slot()
+        slot = self._free_slot()
         self.memory.begin(slot)
         extremes: list[Tensor] = []
         if self._side is None:
@@ -134,7 +141,17 @@ class Snapshots:
         self._last = step
         self._sealing = self._thread.submit(self._seal, slot, step, row, durable, extremes)
         waited, self._waited_s = self._waited_s, 0.0
-        self._pace(waited + time.thread_time() - busy, row["seconds"])
+        self._pace(waited + time.thread_time() - busy + self._sealing_s, row["seconds"])
+
+    def _free_slot(self) -> int:
+        """The slot to write next; where there is no room for a third one, the writer is waited for. Raises OSError (ENOSPC) at length."""
+        deadline = time.monotonic() + SECURE_PATIENCE_S
+        while (slot := self.memory.free_slot()) is None:
+            if time.monotonic() > deadline:
+                raise OSError(errno.ENOSPC, f"no room for another snapshot in {self.memory.path.parent}, and the writer writes none")
+            self._save_without_writer()
+            time.sleep(0.002)
+        return slot
 
     def let_go(self) -> None:
         """Wait until the snapshot that is being taken has left the device: before that nothing it holds may change."""
@@ -191,7 +208,7 @@ class Snapshots:
 
     def _seal(self, slot: int, step: int, row: Json, durable: bool, extremes: list[Tensor]) -> None:
         """In the thread: make the written slot the newest snapshot, then journal its step."""
-        job, memory = self.bench.job, self.memory
+        job, memory, began = self.bench.job, self.memory, time.thread_time()
         artifact_at, state_at = memory.payload_offsets(slot)
         sound = self._side is None or self._copied_from_device(slot, step, extremes)
         if not (sound and self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)):
@@ -201,6 +218,8 @@ class Snapshots:
         memory.seal(slot, step, self.generation, self._meta(step, row), pin=durable)
         if job.config.save.flush_snapshots:
             memory.flush(slot)
+        if self._large and self._side is None:
+            self._sealing_s = time.thread_time() - began
         job.point("commit", step)
         self._journal(row)
 
@@ -230,10 +249,11 @@ class Snapshots:
     def _pace(self, cost_s: float, step_s: float) -> None:
         """Take snapshots further apart, or closer again, as their cost asks for. One slow copy among many counts little."""
         self._costs.append(cost_s)
-        if len(self._costs) < _MEASURED:
+        if len(self._costs) < self._measured:
             return
-        cost = statistics.median(self._costs)
+        cost = statistics.median_low(self._costs)
         self._costs.clear()
+        self._measured = _MEASURED
         every = self._interval(cost, step_s)
         if every > self.every or every <= self.every // 2:
             self.every = every
