@@ -77,11 +77,13 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "ranks and alphas by pattern": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.*o_proj": 32}},
     "the output layer": {"target_modules": ["lm_head", "q_proj"]},
     "the embedding": {"target_modules": ["embed_tokens", "q_proj"]},
+    "adalora": {"kind": "adalora"},
+    "ia3": {"kind": "ia3", "target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]},
     "a whole module": {"target_modules": ["q_proj"], "modules_to_save": ["input_layernorm"]},
 }
 
 
-OFTEN = ("dora", "ranks and alphas by pattern", "the output layer")
+OFTEN = ("dora", "adalora", "ia3", "ranks and alphas by pattern", "the output layer")
 
 
 @pytest.mark.parametrize("kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.long) for kind in ADAPTERS])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,28 +84,17 @@ def test_the_third_slot_takes_room_when_a_pinned_one_makes_it_needed(tmp_path: P
     assert {take(file, step) for step in range(12, 20)} == {0, 1}
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system in memory, of 3 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def test_without_room_for_a_third_slot_none_is_given_and_nobody_meets_what_has_no_memory(small: Path) -> None:
+def test_without_room_for_a_third_slot_none_is_given_and_nobody_meets_what_has_no_memory(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
-        MemoryFile.create(small / "whole", small, 100, 1 << 20)
-    assert not list(small.iterdir())
-    file = MemoryFile.create(small / "lean", small, 100, 1 << 20, spare=False)
+        MemoryFile.create(small_disk / "whole", small_disk, 100, 1 << 20)
+    assert not list(small_disk.iterdir())
+    file = MemoryFile.create(small_disk / "lean", small_disk, 100, 1 << 20, spare=False)
     take(file, 1, pin=True)
     take(file, 2)
     assert file.free_slot() is None and file.newest_header() is not None
     file.unpin(0)
     assert take(file, 3) == 0
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     file.pin(0)
     take(file, 4)
     assert file.free_slot() == 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import AdaLoraConfig, IA3Config, LoraConfig, PeftConfig, PeftModel, get_peft_model
 from torch import nn
 
 from holdfast.ship import child
@@ -59,14 +59,24 @@ def make_adapter(base: Path, out: Path, size: float = 0.1, **changes: Any) -> Pa
     torch.manual_seed(2)
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     model.name_or_path = str(base)
-    lora = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | changes)
-    wrapped: PeftModel = get_peft_model(model, lora)
+    wrapped: PeftModel = get_peft_model(model, _adapter_config(**changes))
     for name, parameter in wrapped.named_parameters():
         if "lora_" in name and "magnitude" not in name:
             nn.init.normal_(parameter, std=size)
+        elif "ia3_" in name:
+            nn.init.normal_(parameter, 1.0, 2 * size)
     wrapped.peft_config["default"].base_model_name_or_path = str(base)
     wrapped.save_pretrained(out)
     return out
+
+
+def _adapter_config(kind: str = "lora", **changes: Any) -> PeftConfig:
+    if kind == "ia3":
+        return IA3Config(task_type="CAUSAL_LM", **changes)
+    common = {"lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    if kind == "adalora":
+        return AdaLoraConfig(**common | {"init_r": 4, "total_step": 10} | changes)
+    return LoraConfig(**common | {"r": 4} | changes)
 
 
 def measure_here(folder: Path, samples: Any, parts: list[Any], env: Mapping[str, str]) -> dict[str, child.Found]:

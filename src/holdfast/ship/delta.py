@@ -1,4 +1,4 @@
-"""What an adapter makes of each tensor of its base model: LoRA, rank-stabilised LoRA, DoRA, embeddings, whole modules.
+"""What an adapter makes of each tensor of its base model: LoRA, rank-stabilised LoRA, DoRA, AdaLoRA, IA3, embeddings, whole modules.
 
 After PEFT's own `merge_and_unload`, computed in fp32 and a stretch of rows at a time. Reads no base weights but those it is given.
 """
@@ -21,7 +21,8 @@ from holdfast.core.units import listed
 from holdfast.ship.tensors import Floats, Held, tensors_of_file
 
 _PREFIX = "base_model.model."
-_PART = re.compile(r"^(.+)\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)(?:\.weight)?$")
+_PART = re.compile(r"^(.+)\.(lora_A|lora_B|lora_E|lora_embedding_A|lora_embedding_B|lora_magnitude_vector|ia3_l)(?:\.weight)?$")
+_KINDS = ("LORA", "ADALORA", "IA3")
 _OTHER = (  # what changes more than weights, or weights in a way that is not computed here
     *("lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters", "trainable_token_indices"),
     *("alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config", "kasa_config"),
@@ -35,6 +36,7 @@ class Change:
     """What is done to one tensor. down [r, in], up [out, r]; flipped: the tensor is stored [in, out].
 
     whole: what the adapter has in place of the base's tensor; PEFT keeps embeddings beside their adapters, too.
+    factor: what rows [out, 1] or columns [1, in], or the values of a bias, are multiplied by.
     """
 
     scale: float = 0.0
@@ -43,11 +45,19 @@ class Change:
     magnitude: Floats | None = None
     flipped: bool = False
     whole: Held | None = None
+    factor: Floats | None = None
+
+    @property
+    def beyond_lora(self) -> bool:
+        """Whether it is more than a product added to a linear layer's weight."""
+        return any(one is not None for one in (self.magnitude, self.whole, self.factor)) or self.flipped
 
     def applied(self, base: Floats, first: int, last: int) -> Floats:
         """Rows first to last of the changed tensor, from those of the base's."""
         if self.whole is not None:
             base = self.whole.rows(first, last)
+        if self.factor is not None:
+            return base * (self.factor if len(self.factor) == 1 else self.factor[first:last])
         if self.down is None or self.up is None:
             return base
         if self.flipped:
@@ -90,8 +100,15 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
         place = _place(f"{module}.weight", names, places, tied)
         if place is None:
             lost.append(module)
-        else:
-            changes[place] = _change(module, found, config, base[tied if tied and place == HEAD and HEAD not in base else place])
+            continue
+        shape = base[tied if tied and place == HEAD and HEAD not in base else place]
+        if "ia3_l" not in found:
+            changes[place] = _change(module, found, config, shape)
+            continue
+        changes[place] = _factor(module, found["ia3_l"], config, shape)
+        bias = place.removesuffix("weight") + "bias"
+        if bias in base and found["ia3_l"].stored.shape[1] == 1:  # what scales an output scales its bias, too
+            changes[bias] = Change(factor=found["ia3_l"].rows().reshape(-1))
     for name, held in whole.items():
         place = _place(name, names, places, tied)
         if place is None:
@@ -109,8 +126,8 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
 def _refuse_other(file: Path, config: Json) -> None:
     kind = config.get("peft_type")
     beyond = [name for name in _OTHER if config.get(name) not in (None, False, {}, [])]
-    if kind != "LORA" or beyond:
-        what = ", ".join(beyond) if kind == "LORA" else f"peft_type {kind}"
+    if kind not in _KINDS or beyond:
+        what = ", ".join(beyond) if kind in _KINDS else f"peft_type {kind}"
         raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", "export it --to adapter")
 
 
@@ -138,10 +155,24 @@ def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int,
     flipped = embedding or shape != made_for or (made_for[0] == made_for[1] and bool(config.get("fan_in_fan_out")))
     alpha = _alpha(module, config, len(down))
     scale = alpha / (math.sqrt(len(down)) if config.get("use_rslora") else len(down))
+    if "lora_E" in found:
+        down, scale = down * found["lora_E"].rows(), alpha / (len(down) + 1e-5)
     magnitude = found["lora_magnitude_vector"].rows().reshape(-1) if "lora_magnitude_vector" in found else None
     if flipped and magnitude is not None:
         raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored transposed is not merged here", "export it --to adapter")
     return Change(scale, down, up, magnitude, flipped)
+
+
+def _factor(module: str, held: Held, config: Json, shape: tuple[int, ...]) -> Change:
+    """IA3 at a weight of such a shape. Raises Stop(1)."""
+    factor = held.rows()
+    if not np.isfinite(factor).all():
+        raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
+    if config.get("fan_in_fan_out"):
+        factor = factor.T
+    if len(shape) != 2 or factor.shape not in ((shape[0], 1), (1, shape[1])):
+        raise _misfit(module, factor.shape, shape)
+    return Change(factor=factor)
 
 
 def _alpha(module: str, config: Json, otherwise: int) -> float:

@@ -142,7 +142,7 @@ def write_gguf_adapter(subject: Subject, file: Path) -> None:
     gguf = need_gguf()
     family = family_of(subject.model)
     delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied_embedding(subject))
-    beyond = [name for name, change in delta.changes.items() if change.magnitude is not None or change.whole is not None or change.flipped]
+    beyond = [name for name, change in delta.changes.items() if change.beyond_lora]
     if beyond:
         text = f"llama.cpp's adapters are plain LoRA on linear layers; this one has more ({beyond[0]})"
         raise Stop(BLOCKED, text, "export it --to gguf: merged, it is a model like any other")

@@ -55,7 +55,8 @@ class Snapshots:
         self._waited_s = 0.0  # for the newest snapshot, wherever it was waited for
         self._pinned: Pinned | None = None
         self._unwritten: list[Json] = []
-        self._large = bench.artifact.bytes + bench.state.bytes >= _LARGE
+        # parts of a state that is cut are of different sizes, and all ranks decide alike
+        self._large = not bench.job.config.cuts_trained and bench.artifact.bytes + bench.state.bytes >= _LARGE
         self._measured = _FIRST if self._large else _MEASURED
         self._costs: deque[float] = deque(maxlen=_MEASURED)
         self._sealing_s = 0.0  # of a large state, on cores that compute steps meanwhile
@@ -118,7 +119,7 @@ class Snapshots:
         self.settle()
         self._waited_s += time.perf_counter() - began
         busy = time.thread_time()
-        if not (durable or needed) and self._last is not None and step - self._last < self.every:
+        if not (durable or needed) and self._last is not None and (step - self._last < self.every or self._waits_for_writer()):
             self._journal(row)
             return
         if not self.memory.path.exists():  # a login's end takes a user's files in /dev/shm away where systemd's RemoveIPC is on
@@ -152,6 +153,10 @@ class Snapshots:
             self._save_without_writer()
             time.sleep(0.002)
         return slot
+
+    def _waits_for_writer(self) -> bool:
+        """Whether a large state is better taken once the writer has the one before: a third slot would hold it for that while alone."""
+        return self._large and bool(self.memory.pinned_headers())
 
     def let_go(self) -> None:
         """Wait until the snapshot that is being taken has left the device: before that nothing it holds may change."""
