@@ -18,8 +18,10 @@ from transformers import AutoModelForCausalLM
 
 from conftest import SHARED, holdfast
 from holdfast.cli import main
+from holdfast.core.config.config import Config
 from holdfast.core.errors import Stop
 from holdfast.core.facts.model_folder import EMBEDDED, read_model
+from holdfast.mind.serving import limits
 from holdfast.ship import ask
 from holdfast.ship import export as exporting
 from holdfast.ship.delta import read_delta
@@ -101,6 +103,29 @@ def test_every_kind_of_lora_is_merged_as_peft_computes_it(kind: str, made: Any, 
     theirs = PeftModel.from_pretrained(wide, adapter).merge_and_unload().state_dict()
     for name, tensor in theirs.items():
         np.testing.assert_allclose(ours[name], tensor, rtol=2**-8, atol=1e-4, err_msg=name)
+
+
+PROMISED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"type": kind}, {"peft_type": name}) for kind, name in (("dora", "LORA"), ("adalora", "ADALORA"), ("ia3", "IA3"))),
+    ({"type": "prompt"}, {"peft_type": "PROMPT_TUNING"}),
+    ({"modules_to_save": ["lm_head"]}, {"peft_type": "LORA", "modules_to_save": ["lm_head"]}),
+    ({"trainable_token_indices": [3]}, {"peft_type": "LORA", "trainable_token_indices": [3]}),
+    ({"target_parameters": ["mlp.experts.down_proj"]}, {"peft_type": "LORA", "target_parameters": ["mlp.experts.down_proj"]}),
+]
+
+
+@pytest.mark.parametrize(("adapter", "config"), PROMISED)
+def test_what_is_called_mergeable_before_it_is_trained_is_merged_and_nothing_else(
+    adapter: dict[str, Any], config: dict[str, Any], made: Any
+) -> None:
+    (told,) = limits(Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": adapter}))
+    weights, shapes = made("qwen2").adapter / "adapter_model.safetensors", read_model(str(made("qwen2").base)).shapes
+    try:
+        read_delta(weights, config, shapes, "model.embed_tokens.weight")
+    except Stop as refused:
+        assert "cannot be merged" in str(refused) and "runs everywhere" not in told
+    else:
+        assert "merged into the model it runs everywhere" in told
 
 
 def test_numbers_are_rounded_as_torch_rounds_them() -> None:

@@ -11,6 +11,8 @@ from holdfast.core.config.config import Config
 
 _VLLM_RANK = 16  # of --max-lora-rank, where it is not given
 _VLLM_MOST = 512
+_MERGED = "merged into the model it runs everywhere"  # by `holdfast export --to merged`
+_BY_PEFT = "holdfast export does not merge it, PEFT's merge_and_unload does"
 _NAMES = {"dora": "DoRA", "adalora": "AdaLoRA", "prompt": "prompt tuning", "ia3": "IA3"}
 
 
@@ -23,7 +25,7 @@ def limits(config: Config) -> list[str]:
         return []
     if adapter.type in _NAMES:
         told = f"vLLM, llama.cpp and Ollama serve no {_NAMES[adapter.type]} adapter"
-        return [told + ("; merged into the model it runs everywhere" if adapter.type in ("dora", "adalora", "ia3") else "")]
+        return [told + (f"; {_MERGED}" if adapter.type in ("dora", "adalora", "ia3") else "")]
     found = []
     rank = adapter.r * (2 if adapter.init in ("pissa", "olora") else 1)
     if rank > _VLLM_MOST:
@@ -32,13 +34,11 @@ def limits(config: Config) -> list[str]:
         found.append(f"vLLM serves adapters up to rank {_VLLM_RANK}; this one has {rank}: start it with --max-lora-rank {_power(rank)}")
     if adapter.modules_to_save:
         names = ", ".join(adapter.modules_to_save)
-        found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); merged into the model it runs everywhere")
+        found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); {_MERGED}")
     if adapter.trainable_token_indices:
-        found.append(
-            "vLLM, llama.cpp and Ollama take no adapter with trained embeddings of tokens; merged into the model they run everywhere"
-        )
+        found.append(f"vLLM, llama.cpp and Ollama take no adapter with trained embeddings of tokens; {_BY_PEFT}")
     if adapter.target_parameters:
-        found.append("llama.cpp and Ollama take no adapter of target_parameters; merged into the model it runs everywhere")
+        found.append(f"llama.cpp and Ollama take no adapter of target_parameters; {_BY_PEFT}")
     return found
 
 
