@@ -241,6 +241,21 @@ def test_bytes_grow_evenly_between_two_traces() -> None:
     assert with_some_again(none, every, 0) == none and with_some_again(none, every, 10).peak == every.peak
 
 
+def test_another_place_can_have_the_peak_of_a_deeper_model() -> None:
+    """As in a full fine-tune in 16 bits: copies of all weights lie in forward, while few layers take the most in backward."""
+
+    def of(layers: int) -> Demand:
+        one = _asked(Shape(64, 1, "fp32", layers=layers))
+        rest = dict.fromkeys(one.bytes, 0.0)
+        places = {"forward mlp": rest | {"workspace": 30.0 * layers}, "backward mlp": rest | {"workspace": 100.0 + 10 * layers}}
+        return one.model_copy(update={"bytes": places["backward mlp"], "phase": "backward", "places": places, "held": 107.0 + 10 * layers})
+
+    low, high = of(1), of(2)
+    assert (between(low, high, 1).peak, between(low, high, 1).phase) == (120, "backward")
+    deep = between(low, high, 9)
+    assert (deep.peak, deep.phase, deep.allocator()) == (300, "forward", 7)
+
+
 # -- real configs, where they are at hand
 
 

@@ -15,7 +15,8 @@ _KINDS = (*FIXED, "activations", "logits", "workspace")
 
 
 class Demand(BaseModel):
-    """Bytes at the peak of a step by kind; phase: what the step does then; building: the most while the model is made.
+    """Bytes at the peak of a step by kind; phase: what the step does then; places: bytes by kind at the most of each
+    phase and module, layers told apart by nothing; building: the most while the model is made.
 
     held: by the allocator, at the most; mapped: the same in main memory where large blocks are mappings of their own; layers: of the
     model; flops: of matrix products in a step; process: interpreter and libraries, as they were in the process that traced it; largest:
@@ -26,6 +27,7 @@ class Demand(BaseModel):
 
     bytes: dict[str, float]
     phase: str
+    places: dict[str, dict[str, float]] = {}
     building: float
     held: float
     mapped: float | None = None
@@ -47,17 +49,29 @@ class Demand(BaseModel):
 
 
 def between(low: Demand, high: Demand, share: float) -> Demand:
-    """What lies `share` of the way from `low` to `high`, or beyond: what grows evenly between them goes on doing so."""
+    """What lies `share` of the way from `low` to `high`, or beyond: what grows evenly between them goes on doing so.
+
+    Each phase and module grows at its own rate, so another one can have the peak.
+    """
 
     def at(a: float, b: float) -> float:
         return a + share * (b - a)
 
+    def grown(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+        return {kind: max(0.0, at(a[kind], b[kind])) for kind in _KINDS}
+
+    both = [name for name in high.places if name in low.places]
+    places = {name: grown(low.places[name], high.places[name]) for name in both} or {high.phase: grown(low.bytes, high.bytes)}
+    where = max(places, key=lambda name: sum(places[name].values()))
+    peak = sum(places[where].values())
+    mapped = None if low.mapped is None or high.mapped is None else peak + max(0.0, at(low.mapped - low.peak, high.mapped - high.peak))
     return Demand(
-        bytes={kind: max(0.0, at(low.bytes[kind], high.bytes[kind])) for kind in _KINDS},
-        phase=high.phase,
+        bytes=places[where],
+        phase=where.partition(" ")[0],
+        places=places if both else {},
         building=max(0.0, at(low.building, high.building)),
-        held=max(0.0, at(low.held, high.held)),
-        mapped=None if low.mapped is None or high.mapped is None else max(0.0, at(low.mapped, high.mapped)),
+        held=peak + max(0.0, at(low.held - low.peak, high.held - high.peak)),
+        mapped=mapped,
         params=Params(
             total=max(0, round(at(low.params.total, high.params.total))),
             trainable=max(0, round(at(low.params.trainable, high.params.trainable))),
@@ -97,7 +111,7 @@ def _with_more(whole: Demand, kind: str, more: float) -> Demand:
         at = curve["kinds"].index(kind)
         moments = [[max(0, int(size + more)) if place == at else size for place, size in enumerate(row)] for row in curve["bytes"]]
         curve = curve | {"bytes": moments}
-    return whole.model_copy(update={"bytes": told, "curve": curve} | _held(whole, more))
+    return whole.model_copy(update={"bytes": told, "places": {}, "curve": curve} | _held(whole, more))
 
 
 def _held(whole: Demand, more: float) -> dict[str, float]:
@@ -113,7 +127,7 @@ def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
     told = whole.bytes | own | more
     gone = whole.peak - sum(told.values())
     building = own["adapter"] + own["gradients"] + own["optimizer"] + gathered
-    return whole.model_copy(update={"bytes": told, "building": building} | _held(whole, -gone))
+    return whole.model_copy(update={"bytes": told, "places": {}, "building": building} | _held(whole, -gone))
 
 
 def moments_away(whole: Demand) -> Demand:
@@ -122,7 +136,7 @@ def moments_away(whole: Demand) -> Demand:
     beside = visiting_bytes(whole.params.trainable, gone)
     told = whole.bytes | {"optimizer": 0.0, "workspace": whole.bytes["workspace"] + beside}
     building = max(0.0, whole.building - gone + beside)
-    return whole.model_copy(update={"bytes": told, "building": building} | _held(whole, beside - gone))
+    return whole.model_copy(update={"bytes": told, "places": {}, "building": building} | _held(whole, beside - gone))
 
 
 def away_bytes(whole: Demand, layer: float) -> float:

@@ -165,7 +165,7 @@ def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
     return [told]
 
 
-MAPPED = "memory is tight, so what is freed goes back to the system at once: no gaps, at the price of slower steps"
+MAPPED = "memory is tight, so what is freed goes back to the system at once: no gaps, and steps that take about half as long again"
 
 
 def about_pieces(ranks: int) -> list[str]:

@@ -70,6 +70,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
         "bytes": peak.bytes,
         "peak": peak.total,
         "phase": peak.phase,
+        "places": peak.places,
         "largest": peak.largest,
         "building": peak.building,
         "held": held(traced.log, begin, Card() if card else Heap()),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from bisect import bisect_right
-from collections import Counter
 from dataclasses import dataclass
 
 from holdfast.trainer.traced.ledger import Log
 from holdfast.trainer.traced.step import HEAD, Traced
 
 KINDS = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "workspace")
+_NUMBER = re.compile(r"\d+")
 _PHASES = ("step", "forward", "backward", "gate", "update", "end")
 
 
@@ -17,13 +19,15 @@ _PHASES = ("step", "forward", "backward", "gate", "update", "end")
 class Peak:
     """bytes: of the blocks that are there at the most, by kind; phase: what the step does then; largest: the blocks, largest first.
 
-    building: the most that was there before the step, while the model was made.
+    building: the most that was there before the step, while the model was made; places: bytes by kind at the most of each
+    phase and module, layers told apart by nothing.
     """
 
     bytes: dict[str, int]
     phase: str
     largest: list[tuple[int, str, str]]
     building: int
+    places: dict[str, dict[str, int]]
 
     @property
     def total(self) -> int:
@@ -36,18 +40,31 @@ def peak_of(traced: Traced, unit: int = 1) -> Peak:
     begin = start_of(log)
     sizes = [-(-size // unit) * unit for size in log.sizes]
     now = most = building = at = 0
+    by_kind, highest = dict.fromkeys(KINDS, 0), dict[str, int]()
+    places: dict[str, dict[str, int]] = {}
+    ends = iter([*(mark for mark in log.marks if mark[1] in _PHASES), (len(log.moves) + 1, "")])
+    phase, (until, following) = "", next(ends)
     for place, number in enumerate(log.moves):
-        now += sizes[number] if number > 0 else -sizes[-number]
+        size = sizes[number] if number > 0 else -sizes[-number]
+        now += size
+        by_kind[kinds[abs(number)]] += size
+        while place >= until:
+            phase, (until, following) = following, next(ends)
         if place < begin:
             building = max(building, now)
-        elif now > most:
-            most, at = now, place
+        elif number > 0 and now > highest.get(where := f"{phase} {_module(log.made_by[number])}", 0):
+            highest[where], places[where] = now, dict(by_kind)
+            if now > most:
+                most, at = now, place
     there = alive(log, at + 1)
-    found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-    for number in there:
-        found[kinds[number]] += sizes[number]
     largest = sorted(((sizes[number], kinds[number], log.made_by[number]) for number in there if number not in traced.kinds), reverse=True)
-    return Peak(dict(found), phase_at(log, at), largest[:12], building)
+    return Peak(places[max(highest, key=highest.__getitem__)], phase_at(log, at), largest[:12], building, places)
+
+
+@functools.cache
+def _module(made_by: str) -> str:
+    """The module of an operation, the same in each layer."""
+    return _NUMBER.sub("*", made_by.partition(" ")[2])
 
 
 def start_of(log: Log) -> int:
