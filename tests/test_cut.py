@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,9 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 from conftest import events, holdfast, lines, make_rows, start, wait_until, write_rows
 from holdfast.core.config.config import Config
 from holdfast.core.config.train import Train
-from holdfast.core.run.memory_file import Snapshot
+from holdfast.core.run.memory_file import MemoryFile, Snapshot
+from holdfast.core.run.memory_places import of_rank
+from holdfast.core.run.piece_files import facts_of, newest_of
 from holdfast.core.run.pieces import join, piece_name, piece_of
 from holdfast.core.run.timeline import read_timeline
 from holdfast.trainer.images import TensorImage
@@ -131,6 +134,45 @@ def test_a_rank_that_hangs_in_a_pass_is_named_and_what_the_others_wait_for(
     assert summary["attempts"] == 2 and sum(incident["lost_steps"] for incident in summary["incidents"]) == 0
     if kind == "full":
         same(run.name, alone)
+
+
+def test_a_part_that_is_damaged_on_another_rank_is_passed_over_by_all(alone: SimpleNamespace) -> None:
+    """Each rank looks at its own part, once; the state before is whole on both."""
+    config = alone.write("damaged", ranks=2)
+    run = stopped(config, 5)
+    own = json.loads((run / "run.json").read_text())["id"][:12]
+    (file,) = Path("/dev/shm").glob(f"holdfast-{own}*.rank1")
+    with MemoryFile.open(file) as memory:  # type: ignore[union-attr]
+        newest = memory.newest_header()
+        assert newest is not None and newest.step == 4
+        memory.memory[memory.payload_offsets(newest.index)[1] + 999] ^= 1
+    for checkpoint in run.glob("checkpoints/step-*"):
+        shutil.rmtree(checkpoint)
+    before = len(list(run.glob("attempts/*")))
+    assert trained(config)["status"] == "finished" and len(list(run.glob("attempts/*"))) == before + 1, "no attempt was lost to it"
+    same("damaged", alone)
+    assert events(run, "restored")[-1]["state"] == "the snapshot of step 3"
+
+
+def test_the_first_rank_looks_at_its_own_part_alone_where_the_others_look_at_theirs(tmp_path: Path) -> None:
+    parts = parts_of({"a": torch.randn(4, 4)}, 2)
+    files = []
+    for rank, image in enumerate(parts):
+        memory = MemoryFile.create(of_rank(tmp_path / "m.rank0", rank), tmp_path, len(image), len(image))
+        slot = memory.free_slot()
+        memory.begin(slot)
+        for at in memory.payload_offsets(slot):
+            memory.memory[at : at + len(image)] = image
+        memory.seal(slot, 3, 3, facts_of(2, 1), pin=False)
+        files.append(memory)
+    first, other = files
+    header = first.newest_header()
+    assert header is not None and newest_of(first, header, 2) == newest_of(first, header, 2, each_its_own=True) is not None
+    other.memory[other.payload_offsets(0)[0] + 5] ^= 1
+    assert newest_of(first, header, 2) is None
+    found = newest_of(first, header, 2, each_its_own=True)
+    assert found is not None and found.artifact == parts[0]
+    assert newest_of(first, header, 4, each_its_own=True) is None, "another number of ranks needs all of it"
 
 
 @pytest.mark.parametrize("phase", ["forward", pytest.param("backward", marks=pytest.mark.long)])

@@ -24,11 +24,13 @@ def ranks_in(meta: Json) -> int:
     return int(meta.get("ranks", 1))
 
 
-def newest_of(memory: MemoryFile, header: SlotHeader, ranks: int) -> Snapshot | None:
+def newest_of(memory: MemoryFile, header: SlotHeader, ranks: int, each_its_own: bool = False) -> Snapshot | None:
     """The state of a slot as one of `ranks` ranks reads it, the first: its own part where there are as many, else all of it.
 
-    None where a part is missing or damaged.
+    None where a part is missing or damaged. each_its_own: the others look at theirs themselves.
     """
+    if each_its_own and ranks > 1 and ranks_in(memory.meta(header)) == ranks:
+        return memory.read(header)
     with everybodys(memory, header) as state:
         if state is None:
             return None

@@ -28,15 +28,17 @@ class Found:
         return replace(self, snapshot=self.snapshot and replace(self.snapshot, artifact=b"", state=b""))
 
 
-def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ranks: int = 1) -> Found:
+def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ranks: int = 1, each_its_own: bool = False) -> Found:
     """The newest state that verifies, at step `limit` at the latest. ranks: that are to hold a part of it each, of which this is the first.
+
+    each_its_own: where as many ranks left their parts in memory, only the first one's is looked at; the others do that themselves.
 
     The newest checkpoint is verified even when a snapshot is newer, because a checkpoint that went bad should be known before it
     is needed.
     """
     steps = [step for step in checkpoint_steps(run) if limit is None or step <= limit]
     checkpoint, passed_over = newest_valid(run) if limit is None else next_valid(run, steps)
-    newest = _newest(places, limit, ranks)
+    newest = _newest(places, limit, ranks, each_its_own)
     if newest and (checkpoint is None or newest.step >= checkpoint.step):
         return Found(newest, f"the snapshot of step {newest.step}", passed_over, in_memory=True)
     if checkpoint:
@@ -44,28 +46,28 @@ def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ran
     return Found(None, "the beginning", passed_over)
 
 
-def _newest(places: list[Path], limit: int | None, ranks: int) -> Snapshot | None:
+def _newest(places: list[Path], limit: int | None, ranks: int, each_its_own: bool) -> Snapshot | None:
     """The newest snapshot of all places that is whole. One is read at a time: of a model trained as a whole each has gigabytes."""
     with ExitStack() as opened:
         files = [opened.enter_context(memory) for place in places if (memory := MemoryFile.open(place))]
         held = [(header, memory) for memory in files for index in range(SLOTS) if (header := memory.header(index))]
         for header, memory in sorted(held, key=lambda pair: pair[0].step, reverse=True):
-            if (limit is None or header.step <= limit) and (snapshot := newest_of(memory, header, ranks)):
+            if (limit is None or header.step <= limit) and (snapshot := newest_of(memory, header, ranks, each_its_own)):
                 return snapshot
     return None
 
 
-def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1) -> Found:
-    """The state a run goes on from, after which its journal has exactly one row for each step up to it.
+def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1, limit: int | None = None) -> Found:
+    """The state a run goes on from, after which its journal has exactly one row for each step up to it. limit: its step at most.
 
     The journal may lack the row of the newest snapshot's step (death in between), or those the full disk did not take: the snapshot
     brings them. A snapshot further ahead than that (a journal lost with the power) cannot be used, an older state is.
     """
     cut_torn_line(run.steps_file)
     committed = run.committed()
-    found = find_state(run, places, ranks=ranks)
+    found = find_state(run, places, limit, ranks, each_its_own=True)
     if found.snapshot and found.snapshot.step > committed and found.snapshot.meta["rows"][0]["step"] > committed + 1:
-        found = find_state(run, places, committed + 1, ranks)
+        found = find_state(run, places, committed + 1, ranks, each_its_own=True)
     for row in found.snapshot.meta["rows"] if found.snapshot else ():
         if row["step"] > committed:
             append_line(run.steps_file, row)
@@ -81,7 +83,7 @@ def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found, ra
     reason = problem(folder, run.id())
     if reason is None:
         return found
-    older = find_state(run, places, best["step"], ranks)
+    older = find_state(run, places, best["step"], ranks, each_its_own=True)
     told: Json = {"checkpoint": folder.name, "reason": f"it held the best state, and {reason}"}
     return replace(older, passed_over=[*found.passed_over, told]) if older.snapshot else found
 

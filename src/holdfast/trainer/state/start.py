@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.run.memory_file import Snapshot
@@ -14,7 +15,7 @@ from holdfast.trainer.state.restore import Found, state_for_training
 from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
-from holdfast.trainer.state.together import for_all, prove, sound_for_all
+from holdfast.trainer.state.together import for_all, own_part, prove, sound_for_all, told_of
 
 
 class NoState(Exception):
@@ -30,17 +31,27 @@ class Damaged(Exception):
 
 
 def state_of(job: Job, rank: Rank, places: list[Path]) -> Found:
-    """The state to go on from, which the first rank looks for; the others hear of which step it is. Raises NoState."""
-    found = Found(None, "", [])
-    if rank.first:
-        found = state_for_training(job.run, places, rank.size if job.config.cuts_trained else 1)
-        committed = job.run.committed()
-        if found.snapshot is None and committed:
-            raise NoState(_no_state(committed, found))
-    step = rank.exchange({"step": found.snapshot.step if found.snapshot else None})[0]["step"]
-    if rank.first or step is None:
-        return found
-    return Found(Snapshot(step, 0, {}, b"", b""), "the first rank's state", [])
+    """The state to go on from, which the first rank looks for; the others hear of which step it is, and read their part of one in memory.
+
+    Raises NoState.
+    """
+    limit = None
+    while True:
+        found = Found(None, "", [])
+        if rank.first:
+            found = state_for_training(job.run, places, rank.size if job.config.cuts_trained else 1, limit)
+            committed = job.run.committed()
+            if found.snapshot is None and committed:
+                raise NoState(_no_state(committed, found))
+        told = rank.exchange(told_of(found))[0]
+        if not rank.first and told["step"] is not None:
+            found = Found(Snapshot(told["step"], 0, {}, b"", b""), "the first rank's state", [])
+        if not (job.config.cuts_trained and told["ranks"] == rank.size > 1):
+            return found
+        own = found if rank.first else replace(found, snapshot=own_part(places, rank, told))
+        if all(one["there"] for one in rank.exchange({"there": own.snapshot is not None})):
+            return own
+        limit = told["step"] - 1  # a part of it is damaged, or gone
 
 
 def restored(bench: Bench, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:

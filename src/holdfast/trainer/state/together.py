@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from holdfast.core.files import Json
 from holdfast.core.run.artifact import Artifact
 from holdfast.core.run.checkpoint import next_valid, publish_checkpoint, stage_checkpoint, unverified
 from holdfast.core.run.memory_file import MemoryFile, Snapshot
@@ -39,14 +40,24 @@ def for_all(bench: Bench, places: list[Path], found: Found) -> Found:
         found = _durable(bench.job, found, bench.task.form, rank.size)  # before the files of its parts are made anew for other ranks
         if rank.size == 1:
             return found
-    step = found.snapshot.step if found.snapshot else None
-    meta = found.snapshot.meta if found.snapshot else {}
-    told = rank.exchange({"step": step, "in_memory": found.in_memory, "attempt": meta.get("attempt")})[0]
+    told = rank.exchange(told_of(found))[0]
     if rank.first or told["step"] is None:
         return found
     if not told["in_memory"]:
         return replace(found, snapshot=unverified(bench.job.run, told["step"]).mapped())
-    return replace(found, snapshot=_own_part(places, rank, told["step"], told["attempt"]))
+    if found.snapshot and found.snapshot.artifact:  # read when it was found
+        return found
+    own = own_part(places, rank, told)
+    if own is None:
+        raise PeerLost(f"this rank's part of step {told['step']} is gone")
+    return replace(found, snapshot=own)
+
+
+def told_of(found: Found) -> Json:
+    """What the other ranks need to know of a state, to read their part of it. ranks: whose parts are in memory."""
+    meta = found.snapshot.meta if found.snapshot else {}
+    facts: Json = {"step": found.snapshot.step if found.snapshot else None, "in_memory": found.in_memory, "attempt": meta.get("attempt")}
+    return facts | {"ranks": ranks_in(meta) if found.in_memory else 0}
 
 
 def sound_for_all(bench: Bench, places: list[Path], found: Found) -> tuple[Found, list[str]]:
@@ -117,17 +128,18 @@ def _durable(job: Job, found: Found, form: Artifact, ranks: int) -> Found:
     return replace(found, snapshot=checkpoint.mapped() if ranks > 1 else found.snapshot, in_memory=False)
 
 
-def _own_part(places: list[Path], rank: Rank, step: int, attempt: int) -> Snapshot:
+def own_part(places: list[Path], rank: Rank, told: Json) -> Snapshot | None:
+    """This rank's part of the state that the first one found in memory; None where it is damaged, or gone."""
     for place in places:
         with ExitStack() as opened:
             memory = MemoryFile.open(of_rank(place, rank.number))
-            if memory and (seen := part_of(opened.enter_context(memory), step, attempt)):
+            if memory and (seen := part_of(opened.enter_context(memory), told["step"], told["attempt"])):
                 meta, *images = seen
                 artifact, state = map(bytes, images)
                 for image in images:
                     image.release()
-                return Snapshot(step, 0, meta, artifact, state)
-    raise PeerLost(f"this rank's part of step {step} is gone")
+                return Snapshot(told["step"], 0, meta, artifact, state)
+    return None
 
 
 def _digest(tensor: Tensor) -> str:
