@@ -294,6 +294,23 @@ def test_steps_between_snapshots_are_computed_again_and_count_once(trained: Path
     assert second.bench.artifact.to_bytes() == wanted
 
 
+def test_a_large_state_waits_for_the_writer_but_not_for_ever(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.trainer.state import snapshot
+
+    monkeypatch.setattr(snapshot, "_LARGE", 1)
+    (trained / "steps.jsonl").unlink()
+    for entry in (trained / "checkpoints").iterdir():
+        entry.rename(tmp_path / entry.name)
+    snapshots = committed_in_process(trained, tmp_path / "memory", upto=2, every=1).snapshots
+    snapshots.pin_newest()
+    taken = []
+    for step in range(3, 12):
+        snapshots.commit(step, lines(trained / "steps.jsonl")[-1] | {"step": step}, durable=False)
+        snapshots.settle()
+        taken.append(snapshots.memory.newest_header().step)
+    assert taken == [2] * 7 + [10, 10], "a disk that is full for hours costs eight intervals at a death"
+
+
 def test_a_step_that_may_turn_out_the_best_has_its_snapshot_in_any_case(trained: Path, tmp_path: Path) -> None:
     """Evaluated steps fall between snapshots that are far apart; their state has to be there when it is to be kept."""
     (trained / "steps.jsonl").unlink()

@@ -29,6 +29,7 @@ PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without
 _MEASURED = 16  # snapshots whose cost the interval goes by
 _FIRST = 4  # of a large state, which costs from the first on; two of them touch memory that is new
+_PATIENT = 8  # intervals that a large state waits for the writer; a full disk may keep it for hours
 _LARGE = 32 << 20  # bytes of a state that takes tens of milliseconds to copy and to seal
 
 
@@ -119,7 +120,7 @@ class Snapshots:
         self.settle()
         self._waited_s += time.perf_counter() - began
         busy = time.thread_time()
-        if not (durable or needed) and self._last is not None and (step - self._last < self.every or self._waits_for_writer()):
+        if not (durable or needed or self._is_due(step)):
             self._journal(row)
             return
         if not self.memory.path.exists():  # a login's end takes a user's files in /dev/shm away where systemd's RemoveIPC is on
@@ -154,9 +155,17 @@ class Snapshots:
             time.sleep(0.002)
         return slot
 
-    def _waits_for_writer(self) -> bool:
-        """Whether a large state is better taken once the writer has the one before: a third slot would hold it for that while alone."""
-        return self._large and bool(self.memory.pinned_headers())
+    def _is_due(self, step: int) -> bool:
+        """Whether it is time for a snapshot.
+
+        A large state is better taken once the writer has the one before, since a third slot would hold it for that while alone; but a death
+        costs the steps since the newest one.
+        """
+        if self._last is None:
+            return True
+        since = step - self._last
+        waits = self._large and since < _PATIENT * self.every and bool(self.memory.pinned_headers())
+        return since >= self.every and not waits
 
     def let_go(self) -> None:
         """Wait until the snapshot that is being taken has left the device: before that nothing it holds may change."""
