@@ -33,6 +33,11 @@ from holdfast.verbs.diagnose import _told
         ),
         ({"event": "rolled_back", "step": 3}, "step: 3"),
         (
+            {"event": "snapshot_interval", "step": 1304, "steps": 7, "reason": "one costs a step 9 ms of 149 ms"},
+            "from step 1,304 on after one step in 7 (a death then costs up to 7 steps, computed again): one costs a step 9 ms of 149 ms",
+        ),
+        ({"event": "snapshot_interval", "step": 9, "steps": 1, "reason": "cheap"}, "from step 9 on after every step: cheap"),
+        (
             {"event": "remedy_applied", "remedy": "x", "settings": {"a": 1 / 3, "b": {}}, "rows": []},
             "remedy: x, settings: a=0.33333 b=none, rows: none",
         ),

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -522,15 +523,23 @@ def test_torchrun_starts_a_group_whose_commands_are_killed(alone: SimpleNamespac
     assert json.loads((run / "summary.json").read_text())["artifact_sha256"] == wanted["artifact_sha256"]
 
 
-def of_rank(run: Path, rank: int, module: str) -> int:
-    """The process of a rank that runs a module."""
+def all_of_rank(run: Path, rank: int) -> dict[int, list[str]]:
+    """The processes of a rank, with their command lines."""
+    found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             command = (entry / "cmdline").read_bytes().decode().split("\0")
             own = f"RANK={rank}" in (entry / "environ").read_bytes().decode().split("\0")
-            named = module in command or any(part.endswith(f"/{module}/__main__.py") for part in command)
-            if own and named and str(run) in command:
-                return int(entry.name)
+            if own and any(part == str(run) or part.startswith(f"{run}/") for part in command):
+                found[int(entry.name)] = command
+    return found
+
+
+def of_rank(run: Path, rank: int, module: str) -> int:
+    """The process of a rank that runs a module."""
+    for pid, command in all_of_rank(run, rank).items():
+        if str(run) in command and (module in command or any(part.endswith(f"/{module}/__main__.py") for part in command)):
+            return pid
     raise AssertionError(f"rank {rank} has no {module}")
 
 
@@ -558,21 +567,31 @@ def two_nodes() -> Iterator[Callable[[str], None]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
+def on_both(config: Path, run: Path, *more: str) -> list[subprocess.Popen[bytes]]:
+    """A torchrun on each of two nodes, which share a disk."""
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "5"]
+    begun = []
+    for rank, name in enumerate("ab"):
+        where = ["--node-rank", str(rank), "--local-addr", f"10.77.0.{rank + 1}", "--rdzv-conf", f"is_host={1 - rank}"]
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-id", "nodes"]
+        ours = ["-m", "--", "holdfast", "train", str(config), *more, "--run", str(run)]
+        command = ["ip", "netns", "exec", f"hf{name}", *torchrun, *where, *meeting, *ours]
+        begun.append(subprocess.Popen(command, env=os.environ | {"GLOO_SOCKET_IFNAME": f"v{name}"}))
+    return begun
+
+
+def has_steps(run: Path, count: int) -> bool:
+    return (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) >= count
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("exec_only")
 def test_a_cable_that_is_cut_between_two_nodes_costs_one_start(alone: SimpleNamespace, two_nodes: Callable[[str], None]) -> None:
     """torchrun on two nodes that share a disk; nothing arrives for 12 s, and no error says so."""
     config, run = alone.write("nodes", steps=40), alone.run.with_name("nodes")
     wanted = trained(alone.write("forty-alone", steps=40))
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "5"]
-    begun = []
-    for rank, name in enumerate("ab"):
-        where = ["--node-rank", str(rank), "--local-addr", f"10.77.0.{rank + 1}", "--rdzv-conf", f"is_host={1 - rank}"]
-        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-id", "nodes"]
-        ours = ["-m", "--", "holdfast", "train", str(config), "run.hang_s=5", "--run", str(run)]
-        command = ["ip", "netns", "exec", f"hf{name}", *torchrun, *where, *meeting, *ours]
-        begun.append(subprocess.Popen(command, env=os.environ | {"GLOO_SOCKET_IFNAME": f"v{name}"}))
-    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) >= 5)
+    begun = on_both(config, run, "run.hang_s=5")
+    wait_until(lambda: has_steps(run, 5))
     two_nodes("-n hfb link set vb down")
     time.sleep(12)
     two_nodes("-n hfb link set vb up")
@@ -580,6 +599,54 @@ def test_a_cable_that_is_cut_between_two_nodes_costs_one_start(alone: SimpleName
     summary = json.loads((run / "summary.json").read_text())
     assert summary["artifact_sha256"] == wanted["artifact_sha256"]
     assert any("so it is the connection between them" in incident["evidence"] for incident in summary["incidents"])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("exec_only")
+def test_a_cable_that_loses_packets_costs_time_alone(alone: SimpleNamespace, two_nodes: Callable[[str], None]) -> None:
+    """Three in a hundred that arrive at the second node are thrown away there."""
+    config, run = alone.write("lossy", steps=40), alone.run.with_name("lossy")
+    wanted = trained(alone.write("forty-before", steps=40))
+    for words in ("add table inet loss", "add chain inet loss on { type filter hook input priority 0 ; }"):
+        nft(words)
+    nft("add rule inet loss on iifname vb numgen random mod 100 < 3 counter drop")
+    assert [one.wait(400) for one in on_both(config, run)] == [0, 0]
+    dropped = re.search(r"counter packets (\d+)", nft("list table inet loss"))
+    assert dropped and int(dropped[1]) > 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["artifact_sha256"], summary["attempts"]) == (wanted["artifact_sha256"], 1)
+
+
+def nft(words: str) -> str:
+    """What a rule for the second node's packets answers."""
+    try:
+        return subprocess.run(["ip", "netns", "exec", "hfb", "nft", words], check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("losing packets needs nft and its numgen")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("exec_only")
+def test_a_rank_that_stands_still_with_its_supervisor_is_waited_for(alone: SimpleNamespace) -> None:
+    """All of one rank's processes are stopped for a while, as a machine that swaps or a suspended container is."""
+    config, run = alone.write("still", steps=40), alone.run.with_name("still")
+    wanted = trained(alone.write("forty-moving", steps=40))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    commands = [seated(config, run, rank, 2, port, "run.hang_s=3") for rank in (1, 0)]
+    wait_until(lambda: has_steps(run, 5))
+    still = all_of_rank(run, 1)
+    assert len(still) == 2, "its command and its trainer"
+    for number, pause in ((signal.SIGSTOP, 12.0), (signal.SIGCONT, 0.0)):
+        for pid in still:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(pause)
+    said = [command.communicate(timeout=300)[0] for command in commands]
+    assert [command.returncode for command in commands] == [0, 0], said
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["artifact_sha256"] == wanted["artifact_sha256"]
+    assert any("rank 1 of 2 hangs" in incident["evidence"] for incident in summary["incidents"])
 
 
 @pytest.mark.parametrize(

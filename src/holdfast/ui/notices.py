@@ -19,7 +19,7 @@ _WORDS = {
     "rolled_back": "committed steps were taken back",
     "disk_full_over": "the disk has room again: the steps held in memory are journalled, checkpoints resume",
     "snapshot_file_made_again": "the snapshot file was deleted; recreated",
-    "snapshot_interval": "snapshots are taken further apart, or closer",
+    "snapshot_interval": "the interval of snapshots was changed",
     "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "a setting of the model was changed",
@@ -72,7 +72,17 @@ def _rolled_back(event: Json) -> str:
     return f"{back}{settings}: {event['reason']}"
 
 
-_SENTENCES: dict[str, Callable[[Json], str]] = {"length_bias": _length_bias, "rolled_back": _rolled_back}
+def _snapshot_interval(event: Json) -> str:
+    steps = event["steps"]
+    often = "after every step" if steps == 1 else f"after one step in {steps:,} (a death then costs up to {steps:,} steps, computed again)"
+    return f"from step {event['step']:,} on {often}: {event['reason']}"
+
+
+_SENTENCES: dict[str, Callable[[Json], str]] = {
+    "length_bias": _length_bias,
+    "rolled_back": _rolled_back,
+    "snapshot_interval": _snapshot_interval,
+}
 
 
 def turn(event: Json) -> str | None:
