@@ -25,12 +25,13 @@ from conftest import events, holdfast, kill, lines, make_rows, settings_with, st
 from holdfast.core.config.load import load_config
 from holdfast.core.config.train import Train
 from holdfast.core.errors import Stop
+from holdfast.core.ranks import SEAT_OF
 from holdfast.core.run.folder import RunFolder
 from holdfast.core.run.timeline import Entry
 from holdfast.core.seat import Seat, first_host, seat_of
 from holdfast.mind.ranks import devices_for, shards_of
 from holdfast.supervisor.seated import with_ranks
-from holdfast.trainer import group
+from holdfast.trainer import group, meeting
 from holdfast.trainer.alike import refuse_unlike
 from holdfast.trainer.group import Group
 from holdfast.trainer.rank import Rank, own_parts, parts_of
@@ -504,6 +505,23 @@ def test_ranks_of_another_launcher_start_again_in_place(alone: SimpleNamespace) 
     assert wreck["words"] == "rank 1 killed by SIGKILL"
     late = seated(config, run, 1, 2, port)
     assert late.communicate(timeout=120) and late.returncode == 0, "a run that is finished needs nobody"
+
+
+def test_a_port_that_another_program_has_is_named_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.delenv(SEAT_OF, raising=False)
+        monkeypatch.setattr(meeting, "_TAKEN_S", 0.3)
+        with pytest.raises(Refusal, match=rf"port {port}, where the launcher has the ranks meet .* is taken on this machine") as refused:
+            meeting.store_of(0, 3)
+        assert refused.value.cause == "launch_misconfigured" and f":{port}'" in refused.value.hint
+        monkeypatch.setattr(meeting, "_TAKEN_S", 60.0)
+        threading.Timer(0.3, taken.close).start()
+        meeting.store_of(0, 3)
+        assert meeting.announced(0) == 3
+    meeting._launchers_store.cache_clear()
 
 
 @pytest.mark.long

@@ -13,19 +13,21 @@ import torch.distributed as dist
 from holdfast.core.errors import told
 from holdfast.core.ranks import SEAT_OF, STORE_DESCRIPTOR
 from holdfast.trainer.rank import PeerLost
+from holdfast.trainer.refuse import Refusal
 
 _JOIN = timedelta(minutes=10)
 _LOOK_S = 0.1
+_TAKEN_S = 10.0  # the first rank of an attempt that has just ended may still be letting go of its port
 _ATTEMPT = "holdfast/attempt"
 
 
 def store_of(number: int, attempt: int) -> Any:
-    """The store in which the ranks of `attempt` find each other. Raises PeerLost where they do not."""
+    """The store in which the ranks of `attempt` find each other. Raises PeerLost where they do not, Refusal where they cannot."""
     try:
         if SEAT_OF in os.environ:
             return _own_store(number)
         if number == 0:
-            _launchers_store().set(_ATTEMPT, str(attempt))
+            _listening().set(_ATTEMPT, str(attempt))
         return dist.PrefixStore(f"holdfast/{attempt}", _launchers_store())  # type: ignore[attr-defined]
     except (RuntimeError, OSError) as error:  # dist.DistError is a RuntimeError
         raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {told(error)}") from None
@@ -40,6 +42,23 @@ def announced(at_least: int) -> int:
         return number
     except (RuntimeError, OSError) as error:
         raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {told(error)}") from None
+
+
+def _listening() -> Any:
+    """The launcher's store, for the first rank, which is to listen there. Raises Refusal where another program does, and goes on to."""
+    deadline = time.monotonic() + _TAKEN_S
+    while True:
+        try:
+            return _launchers_store()
+        except RuntimeError as error:
+            if "EADDRINUSE" not in str(error):
+                raise
+        if time.monotonic() > deadline:
+            port = os.environ["MASTER_PORT"]
+            text = f"port {port}, where the launcher has the ranks meet (MASTER_PORT), is taken on this machine by another program"
+            hint = f"start with another port, or end what listens there (ss -ltnp 'sport = :{port}'); the same command goes on with the run"
+            raise Refusal("launch_misconfigured", text, hint)
+        time.sleep(_LOOK_S)
 
 
 @cache
