@@ -13,6 +13,7 @@ import transformers
 from peft import PeftModel
 
 from holdfast.core.config.config import Config
+from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.tasks.sft.divergence import kl_to_reference
 from holdfast.trainer.tasks.sft.packing import grouped_batches
@@ -61,6 +62,9 @@ def test_a_state_is_all_that_later_steps_need_and_peft_loads_what_is_left(models
         labels += batch.labels
     stand.task.model.eval()
     assert stand.compute(6).loss == pytest.approx(total / labels, rel=2e-5)
+    narrow = load_plain(str(models[name]), str(tmp_path), torch.device("cpu"))
+    with torch.no_grad():
+        assert torch.allclose(narrow(input_ids=batch.ids).logits, own(input_ids=batch.ids).logits, atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM, logging
 
 from holdfast.core.facts.model_folder import read_model
 from holdfast.core.facts.packed import packed_as
-from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.frozen import keep_narrow
 from holdfast.trainer.model.load import HALVES, read_widened, widen_constants
+from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.model.unpack import unpack
 
 
@@ -49,7 +48,4 @@ def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
         widen_constants(model)
         keep_narrow(model, halves, torch.float32)
     model = model.to(device).eval()
-    if adapter is None:
-        return model
-    with without_bitsandbytes():
-        return PeftModel.from_pretrained(model, str(Path(adapter).resolve())).eval()
+    return model if adapter is None else with_adapter(model, Path(adapter).resolve())

@@ -23,12 +23,12 @@ from holdfast.rows.tokens.codec import Codec, load_codec
 from holdfast.rows.tokens.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.exhausted import tag_out_of_memory
-from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.decoder import decoder_layers
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.lora import use_lean_lora
 from holdfast.trainer.model.mixed import HALF_TYPES
 from holdfast.trainer.model.streamed import HostLayers, everywhere, streams
+from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.portions import in_portions
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.answer import answers, ignore
@@ -63,8 +63,7 @@ class Sides:
             return
         away = streams(config, self.device)
         base, _ = load_base(config, settings, self.device, mapped=away)
-        with without_bitsandbytes():
-            self.tuned = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+        self.tuned = with_adapter(base, run.adapter)
         layers = HostLayers(self.tuned, base, self.device) if away else None
         if half := HALF_TYPES.get(settings.dtype):
             # what a product rounds away is no part of the adapter's worth

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
 from holdfast.core.config.config import Config
@@ -19,9 +18,9 @@ from holdfast.core.run.base_model import refuse_changed
 from holdfast.core.run.folder import RunFolder
 from holdfast.rows.tokens.token_set import load_tokens, sequences, split
 from holdfast.trainer.device import prepare_torch
-from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.load import read_widened
 from holdfast.trainer.model.streamed import HostLayers, streams
+from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.task import Asked
 
 
@@ -68,8 +67,7 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     )
     if how and exact:
         base = base.float()
-    with without_bitsandbytes():
-        model: Any = PeftModel.from_pretrained(base, str(run.adapter)).eval()
+    model = with_adapter(base, run.adapter)
     if not streams(config, device):
         return model.to(device)
     HostLayers(model, base, device).settle()
