@@ -99,6 +99,7 @@ class MemoryFile(PulsePage):
             os.close(descriptor)
         made = cls.open(path)
         assert made is not None
+        made._room_for_all = spare
         return made
 
     @classmethod
@@ -129,11 +130,11 @@ class MemoryFile(PulsePage):
     def renew(self, owner: Path) -> None:
         """Make the file again, with all it held, after its name was taken away. Raises OSError where there is no room any more."""
         last = self._at(SLOTS - 1)
-        spare = self.header(SLOTS - 1) is not None
+        spare = self._room_for_all or self.header(SLOTS - 1) is not None
         made = MemoryFile.create(self.path, owner, self.artifact_bytes, self.state_bytes, spare)
         end = len(self.memory) if spare else last
         made.memory[:end] = self.memory[:end]
-        self.memory, self._room_for_all = made.memory, spare
+        self.memory, self._room_for_all = made.memory, made._room_for_all
 
     # -- snapshots: writing
 
