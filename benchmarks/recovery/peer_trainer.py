@@ -39,16 +39,7 @@ class Told(TrainerCallback):  # type: ignore[misc]
 def main() -> None:
     orders = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(orders["folder"])
-    (folder / f"pid{os.environ.get('RANK', 0)}").write_text(str(os.getpid()))
-    torch.set_num_threads(orders["threads"])
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(orders["model"])
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(orders["model"], dtype=torch.float32),
-        LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
-    )
-    rows = [json.loads(line) for line in Path(orders["rows"]).read_text().splitlines()[:2000]]
-    data = [encoded(row, tokenizer) for row in rows]
+    model, data, collate = begun(orders, int(os.environ.get("RANK", 0)))
     options = TrainingArguments(
         output_dir=str(folder / "out"),
         max_steps=orders["steps"],
@@ -61,13 +52,26 @@ def main() -> None:
         ddp_backend="gloo" if "RANK" in os.environ else None,
         disable_tqdm=True,
     )
-    collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
     told = Told(folder / "steps.jsonl", orders["wait"])
     trainer = Trainer(model=model, args=options, train_dataset=data, data_collator=collate, callbacks=[told])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(options.output_dir) if Path(options.output_dir).is_dir() else None)
 
 
-def encoded(row: dict[str, str], tokenizer: Any) -> dict[str, list[int]]:
+def begun(orders: dict[str, Any], number: int) -> tuple[Any, list[Any], Any]:
+    """Say which process is rank `number`; (the model with its adapter, the rows as tokens, what makes a batch of them)."""
+    (Path(orders["folder"]) / f"pid{number}").write_text(str(os.getpid()))
+    torch.set_num_threads(orders["threads"])
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(orders["model"])
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(orders["model"], dtype=torch.float32),
+        LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    rows = [json.loads(line) for line in Path(orders["rows"]).read_text().splitlines()[:2000]]
+    return model, [_encoded(row, tokenizer) for row in rows], DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
+
+
+def _encoded(row: dict[str, str], tokenizer: Any) -> dict[str, list[int]]:
     prompt = tokenizer(row["instruction"] + "\n")["input_ids"]
     answer = tokenizer(row["output"])["input_ids"]
     ids = (prompt + answer)[:256]

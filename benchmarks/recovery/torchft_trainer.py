@@ -17,25 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peer_trainer import encoded
-from peft import LoraConfig, get_peft_model
+from peer_trainer import begun
 from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimizer, ProcessGroupGloo
-from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq
 
 
 def main() -> None:
     orders = json.loads(Path(sys.argv[1]).read_text())
     folder, group, groups = Path(orders["folder"]), int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["NUM_REPLICA_GROUPS"])
-    (folder / f"pid{group}").write_text(str(os.getpid()))
-    torch.set_num_threads(orders["threads"])
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(orders["model"])
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(orders["model"], dtype=torch.float32),
-        LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
-    )
-    rows = [json.loads(line) for line in Path(orders["rows"]).read_text().splitlines()[:2000]]
-    data: Any = [encoded(row, tokenizer) for row in rows]
+    model, rows, collate = begun(orders, group)
+    data: Any = rows
     trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
 
     def state() -> dict[str, Any]:
@@ -58,7 +48,6 @@ def main() -> None:
     ours = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, torch.optim.AdamW(trained.values(), lr=5e-5))
     sampler = DistributedSampler(data, group, groups, group_rank=0, num_replicas=1, shuffle=True)
-    collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
     loader = torch.utils.data.DataLoader(data, batch_size=orders["batch"], sampler=sampler, collate_fn=collate)
     while manager.current_step() < orders["steps"]:
         for batch in loader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from holdfast.core.config.config import Config
+from holdfast.core.config.config import QUANTISED, Config
 from holdfast.core.errors import BLOCKED, Stop
 from holdfast.core.facts.model_folder import ModelFacts
 from holdfast.core.facts.packed import packed_as
@@ -17,7 +17,7 @@ def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
     train = config.train
     asking = [
         *([f"{model.folder}, which comes in {packed.kind},"] if (packed := packed_as(model.config)) else []),
-        *([f"train.frozen: {train.frozen}"] if not packed and train.frozen in ("nf4", "fp4", "int8") else []),
+        *([f"train.frozen: {train.frozen}"] if not packed and train.frozen in QUANTISED else []),
         *([f"train.optimizer: {train.optimizer}"] if train.optimizer in ("adamw8bit", "paged") else []),
     ]
     if asking and importlib.util.find_spec("bitsandbytes") is None:

@@ -138,7 +138,7 @@ class Run(Section):
 _OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
 _OF_TEXT = ("model", "adapter")
 CUT_FROZEN = ("lora", "rslora")  # adapters that train.fsdp cuts the frozen layers beside
-_FEWER_BITS = ("nf4", "fp4", "int8")
+QUANTISED = ("nf4", "fp4", "int8")  # of train.frozen, by bitsandbytes
 IN_PIECES = ("adamw", "lion", "sgd")  # optimizers that move each weight by its own gradient and moments alone, and by fp32 numbers
 
 
@@ -160,7 +160,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _objective_fits(self) -> Config:
         wanted, kind = self.train.objective, self.adapter.type
-        if self.train.frozen in ("nf4", "fp4", "int8") and kind in OWN_WEIGHTS:
+        if self.train.frozen in QUANTISED and kind in OWN_WEIGHTS:
             raise ValueError(f"adapter.type {kind} trains the weights themselves, which train.frozen {self.train.frozen} would hold frozen")
         if self.train.fsdp and (reason := self._not_cut()):
             what = "all that is trained" if kind == "full" else "frozen layers in 16 or 32 bits"
@@ -194,7 +194,7 @@ class Config(Section):
 
     def fusable(self, precision: str) -> bool:
         """Whether a GPU's kernels of LoRA layers read what is computed with: plain frozen matrices that are whole on it."""
-        return self.train.frozen not in _FEWER_BITS and precision != "fp16" and not self.train.fsdp
+        return self.train.frozen not in QUANTISED and precision != "fp16" and not self.train.fsdp
 
     @property
     def cuts_trained(self) -> bool:

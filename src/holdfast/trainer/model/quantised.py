@@ -24,7 +24,6 @@ from holdfast.core.files import sha256, write_bytes
 from holdfast.trainer.model.frozen import held_linear, widened
 from holdfast.trainer.quantising import bitsandbytes
 
-QUANTISED = ("nf4", "fp4", "int8")
 _APART = {"nf4": 0.2, "fp4": 0.25, "int8": 0.05}  # of the norm: 0.09, 0.12 and 0.006 are usual for weights
 BLOCK = 64  # numbers that share a scale
 _ROWS = 8  # of the product that is compared

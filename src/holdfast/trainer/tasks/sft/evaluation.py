@@ -122,9 +122,9 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
         ) if prompts else []
 
     tuned, said = of(sides.tuned)
-    apart = (
-        None if objective is None or not sides.is_adapter else _divergence(sides, tokens, held_out, lambda _: asked(0))
-    )  # no row of those that were announced
+    apart = None
+    if objective is not None and sides.is_adapter:
+        apart = _divergence(sides, tokens, held_out, lambda _: asked(0))  # no row of those that were announced
     sides.give_up_tuned()
     with sides.base() as model:
         base, said_before = of(model)
