@@ -2,7 +2,7 @@
 
     python benchmarks/allocator.py --model FOLDER --rows rows.jsonl [--steps 12] [--rounds 2] [--threads 1]
 
-The same run in turn with glibc as it is, with big blocks kept, and with what `supervisor/launch.py` sets: that, and no small blocks at
+The same run in turn with glibc as it is, with big blocks kept, and with what `supervision/launch.py` sets: that, and no small blocks at
 hand. The median step of each, without the first three, and the most memory.
 """
 

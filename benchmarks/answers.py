@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.trainer.greedy import greedy
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.trainer.model.greedy import greedy
 
 
 def main() -> None:

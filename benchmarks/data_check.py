@@ -27,9 +27,9 @@ WORKERS = 2
 
 def texts_of(file: str, tokenizer: str) -> Iterator[list[str]]:
     """The texts that training would tokenise, row by row."""
-    from holdfast.rows.judge.rules import Rules
-    from holdfast.rows.tokens.codec import load_codec
-    from holdfast.rows.tokens.shard import blocks, readable
+    from holdfast.data.judge.rules import Rules
+    from holdfast.data.tokens.codec import load_codec
+    from holdfast.data.tokens.shard import blocks, readable
 
     codec = load_codec(Path(tokenizer))
     for block in blocks(file):
@@ -44,7 +44,7 @@ def cpu_seconds() -> float:
 
 def tokenizer_alone(file: str, tokenizer: str, threads: int = WORKERS, at_once: int = 256) -> dict[str, float]:
     """The tokenizer on texts in memory, in two threads of Python, 256 at a time: the fastest way found. Nothing else is counted."""
-    from holdfast.rows.tokens.codec import load_codec
+    from holdfast.data.tokens.codec import load_codec
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if threads > 1 else "true"
     texts = [text for row in texts_of(file, tokenizer) for text in row]

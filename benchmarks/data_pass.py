@@ -16,13 +16,13 @@ from typing import Any
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.survey.clean import _write
-from holdfast.rows.survey.findings import Findings
-from holdfast.rows.survey.survey import clean_block, read_survey
-from holdfast.rows.tokens.codec import load_codec, plain_codec
-from holdfast.rows.tokens.shard import Block, blocks
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.data.judge.rules import Rules
+from holdfast.data.survey.clean import _write
+from holdfast.data.survey.findings import Findings
+from holdfast.data.survey.survey import clean_block, read_survey
+from holdfast.data.tokens.codec import load_codec, plain_codec
+from holdfast.data.tokens.shard import Block, blocks
 
 
 def timed(make: Callable[[], Any], megabytes: float) -> tuple[Any, float]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.book import cards_of
-from holdfast.core.logtext import Evidence, clean_lines
-from holdfast.core.types import Diagnosis
-from holdfast.mind.diagnose import diagnose
-from holdfast.verbs.diagnose import exit_code
+from holdfast.cli.commands.diagnose import exit_code
+from holdfast.diagnosis.diagnose import diagnose
+from holdfast.diagnosis.logs.text import Evidence, clean_lines
+from holdfast.run.types import Diagnosis
 
 BINS = (0.0, 0.3, 0.5, 0.7, 0.85, 1.01)
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.rows.tokens.codec import load_codec
-from holdfast.ship.merge import write_merged
-from holdfast.ship.subject import read_subject
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.data.tokens.codec import load_codec
+from holdfast.export.merge import write_merged
+from holdfast.export.subject import read_subject
 
 WIDE, INNER, WORDS, RANK = 4096, 11008, 32000, 16
 ATTENTION, MLP = (

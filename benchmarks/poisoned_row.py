@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from holdfast.core.config.config import Config
-from holdfast.core.run.folder import RunFolder
-from holdfast.rows.tokens.token_set import TokenSet, load_tokens, split, step_table
+from holdfast.config.config import Config
+from holdfast.data.tokens.token_set import TokenSet, load_tokens, split, step_table
+from holdfast.run.folder import RunFolder
 
 WITHIN, AFTER = 30, 5  # steps: the row comes by then; the run goes on for so many
 COLUMNS = ("effect", "line", "step", "attempts", "trials", "s until found", "s in all", "only it is lost", "same weights")

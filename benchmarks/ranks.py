@@ -19,8 +19,8 @@ from pathlib import Path
 def rank(millions: float, times: int) -> None:
     import torch
 
-    from holdfast.trainer.group import Group
-    from holdfast.trainer.meeting import store_of
+    from holdfast.trainer.distributed.group import Group
+    from holdfast.trainer.distributed.rendezvous import store_of
 
     torch.set_num_threads(1)
     number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -52,7 +52,7 @@ def main() -> None:
     if "RANK" in os.environ:
         rank(arguments.millions, arguments.times)
         return
-    from holdfast.world.trainers import Trainers
+    from holdfast.processes.trainers import Trainers
 
     own = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:]]
     trainers = Trainers(own, range(arguments.ranks), dict(os.environ), (), stdin=subprocess.DEVNULL)

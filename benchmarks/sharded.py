@@ -20,13 +20,13 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import read_model
-from holdfast.mind.memory import cut_between, footprint
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.planning.memory.arithmetic import cut_between, footprint
+from holdfast.trainer.model.frozen.sharded import mesh_of, shard_layers
+from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.load import load_base
-from holdfast.trainer.model.lora import use_lean_lora
-from holdfast.trainer.model.sharded import mesh_of, shard_layers
 from holdfast.trainer.model.trained.adapters import PeftAdapter
 
 TOKENS, PASSES = 64, 3

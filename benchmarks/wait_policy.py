@@ -22,9 +22,9 @@ def child(run: Path) -> None:
     """Time the gradients of the run's last step; one number per line."""
     import time
 
-    from holdfast.core.run.folder import RunFolder
+    from holdfast.run.folder import RunFolder
     from holdfast.trainer.job import open_job
-    from holdfast.trainer.setup import build
+    from holdfast.trainer.training_state import build
 
     job = open_job(RunFolder(run), 1, run, {})
     bench = build(job, job.settings(1))

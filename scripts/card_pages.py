@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.book import cards_of, shelves
-from holdfast.core.cards.catalog import Card
+from holdfast.book.kinds.catalog import Card
 
 FOLDER = Path(__file__).parent.parent / "docs" / "book"
 

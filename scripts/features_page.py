@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.rows.bars.features import ALL
-from holdfast.rows.bars.profile import ROLLING, VALUE_AREA
+from holdfast.tables.bars.features import ALL
+from holdfast.tables.bars.profile import ROLLING, VALUE_AREA
 
 PAGE = Path(__file__).parent.parent / "docs" / "features.md"
 HEAD = f"""# Features of minute bars

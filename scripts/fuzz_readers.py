@@ -29,27 +29,27 @@ except ModuleNotFoundError:
     sys.exit("this needs atheris: pip install atheris")
 
 with atheris.instrument_imports(include=["holdfast", "yaml", "zipfile", "pickletools"]):
+    from holdfast.base.errors import Stop, reading
+    from holdfast.base_model.folder import read_description, stored_tensors
     from holdfast.book import cards_of
-    from holdfast.book.examine import examine
-    from holdfast.book.profile import profile
-    from holdfast.core.config.load import load_config
-    from holdfast.core.errors import Stop, reading
-    from holdfast.core.facts.model_folder import read_description, stored_tensors
-    from holdfast.core.logtext import Evidence
-    from holdfast.core.run.adapter_folder import read_start
-    from holdfast.core.run.plan import read_plan
-    from holdfast.core.run.timeline import read_timeline
-    from holdfast.mind import word_similarity
-    from holdfast.mind.diagnose import diagnose
-    from holdfast.mind.explain import answer
-    from holdfast.rows.files.read import read_unparsed
-    from holdfast.rows.judge.turns import BadRow, Example, Message
-    from holdfast.rows.tokens.chat_template import load_template, pieces
-    from holdfast.ship.registry import read_registry
-    from holdfast.supervisor.diagnose_run import read_lines_of
-    from holdfast.supervisor.recorded_machine import recorded
-    from holdfast.world.checkpoints.archives import prove_archive
-    from holdfast.world.checkpoints.tensors import NotWhole, prove_tensors
+    from holdfast.config.load import load_config
+    from holdfast.data.files.read import read_unparsed
+    from holdfast.data.judge.turns import BadRow, Example, Message
+    from holdfast.data.tokens.chat_template import load_template, pieces
+    from holdfast.diagnosis import word_similarity
+    from holdfast.diagnosis.diagnose import diagnose
+    from holdfast.diagnosis.explain import answer
+    from holdfast.diagnosis.logs.text import Evidence
+    from holdfast.doctor.environment import profile
+    from holdfast.doctor.examine import examine
+    from holdfast.doctor.recorded_machine import recorded
+    from holdfast.export.registry import read_registry
+    from holdfast.run.adapter_folder import read_start
+    from holdfast.run.plan import read_plan
+    from holdfast.run.timeline import read_timeline
+    from holdfast.supervision.diagnose_run import read_lines_of
+    from holdfast.supervision.foreign_checkpoints.archives import prove_archive
+    from holdfast.supervision.foreign_checkpoints.tensors import NotWhole, prove_tensors
 
 import pyarrow as pa
 import pyarrow.feather as feather

@@ -26,15 +26,15 @@ except ModuleNotFoundError:
     sys.exit("this needs atheris: pip install atheris")
 
 with atheris.instrument_imports(include=["holdfast"]):
-    from holdfast.core.facts.model_folder import EMBEDDED
-    from holdfast.rows.crew.workers import Workers
-    from holdfast.rows.files.form import form_of
-    from holdfast.rows.judge.rules import Rules, checks
-    from holdfast.rows.survey.clean import clean_files
-    from holdfast.rows.survey.findings import Findings
-    from holdfast.rows.survey.survey import clean_block
-    from holdfast.rows.tokens.codec import load_codec, plain_codec
-    from holdfast.rows.tokens.shard import Verdicts, blocks, tokenise
+    from holdfast.base_model.folder import EMBEDDED
+    from holdfast.data.files.form import form_of
+    from holdfast.data.judge.rules import Rules, checks
+    from holdfast.data.survey.clean import clean_files
+    from holdfast.data.survey.findings import Findings
+    from holdfast.data.survey.survey import clean_block
+    from holdfast.data.tokens.codec import load_codec, plain_codec
+    from holdfast.data.tokens.shard import Verdicts, blocks, tokenise
+    from holdfast.data.workers.workers import Workers
 
     checks()  # loads the cards
 

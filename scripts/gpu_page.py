@@ -10,8 +10,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from holdfast.book.examine import examine, verdict  # noqa: E402
-from holdfast.ui.paths import paths  # noqa: E402
+from holdfast.doctor.examine import examine, verdict  # noqa: E402
+from holdfast.report.plan.paths import paths  # noqa: E402
 from support.recorded import CARDS, machine  # noqa: E402
 
 PAGE = ROOT / "docs" / "gpus.md"

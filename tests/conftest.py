@@ -19,11 +19,11 @@ import pytest
 import yaml
 from hypothesis import settings
 
-from holdfast.core.config.load import load_config
-from holdfast.core.config.settings import Settings
-from holdfast.supervisor.hold import held
-from holdfast.supervisor.prepare import open_run
-from holdfast.ui.terminal import Terminal
+from holdfast.config.load import load_config
+from holdfast.config.settings import Settings
+from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.preparation.prepare import open_run
+from holdfast.terminal.run_view import Terminal
 
 settings.register_profile("holdfast", deadline=None)  # a busy machine is no fault
 settings.load_profile("holdfast")
@@ -168,7 +168,7 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def processes_of(run: Path) -> dict[str, int]:
     """Living processes of a run by role, found by their command lines; a standby that took an attempt over is its trainer."""
-    roles = {"holdfast.world.nurse": "nurse", "holdfast.world.writer": "writer", "holdfast.trainer": "trainer"}
+    roles = {"holdfast.processes.shim": "nurse", "holdfast.processes.writer": "writer", "holdfast.trainer": "trainer"}
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -250,7 +250,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     """Run `data ...` with --json; its object. `code` is what it must end with."""
 
     def run(*arguments: object, code: int | None = 0) -> dict[str, Any]:
-        from holdfast.cli import main
+        from holdfast.cli.main import main
 
         ended = main(["data", *map(str, arguments), "--json"])
         out, err = capsys.readouterr()

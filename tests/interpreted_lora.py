@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter
 
-from holdfast.trainer.model.dropout import StatelessDropout, StepContext
-from holdfast.trainer.model.fused import Fused
 from holdfast.trainer.model.kernels import ops
+from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
+from holdfast.trainer.model.layers.fused import Fused
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
 
 KINDS = {"bf16": torch.bfloat16, "fp32": torch.float32}

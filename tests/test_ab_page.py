@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from holdfast import __version__
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.rows.tokens.codec import load_codec
-from holdfast.ship.serve.engines import Wanted
-from holdfast.ship.serve.gateway import State, open_gateway
-from holdfast.ship.serve.preferences import Blind
-from holdfast.ui.pages import page_template
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.data.tokens.codec import load_codec
+from holdfast.report.pages import page_template
+from holdfast.serve.engines import Wanted
+from holdfast.serve.gateway import State, open_gateway
+from holdfast.serve.preferences import Blind
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

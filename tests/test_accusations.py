@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from conftest import settings_with
+from holdfast.base.files import Json, write_json
 from holdfast.book import cards_of
-from holdfast.core.config.settings import Settings
-from holdfast.core.files import Json, write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.types import Verdict
-from holdfast.lab.investigate import ACCIDENT, by_accident, in_order, investigate
-from holdfast.lab.replay import TrialChange
-from holdfast.lab.trials import Lab, trials_left
+from holdfast.config.settings import Settings
+from holdfast.experiments.investigate import ACCIDENT, by_accident, in_order, investigate
+from holdfast.experiments.replay import TrialChange
+from holdfast.experiments.trials import Lab, trials_left
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import Verdict
 
 SETTINGS = settings_with(micro_batch_tokens=200, threads=2)
 CARDS = in_order(cards_of("remedies").values(), "unknown", {}, set(), allow_cpu=False)

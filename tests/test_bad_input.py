@@ -17,10 +17,10 @@ import yaml
 import zstandard
 
 from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
-from holdfast.core.config.config import Config
-from holdfast.core.config.foreign_keys import NO_KEY, OURS
-from holdfast.core.config.load import _paths, load_config
-from holdfast.core.errors import Stop
+from holdfast.base.errors import Stop
+from holdfast.config.config import Config
+from holdfast.config.foreign_keys import NO_KEY, OURS
+from holdfast.config.load import _paths, load_config
 
 Write = Callable[..., Path]
 
@@ -229,7 +229,7 @@ def test_steps_and_epochs_together(config_of: Write) -> None:
 
 
 def test_an_override_of_steps_stands_instead_of_the_files_epochs(config_of: Write) -> None:
-    from holdfast.core.config.load import load_config
+    from holdfast.config.load import load_config
 
     assert load_config(config_of(), ["train.epochs=2"]).train.steps is None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.logtext import clean_lines
-from holdfast.mind.bars import standing_bar
+from holdfast.diagnosis.logs.progress_bars import standing_bar
+from holdfast.diagnosis.logs.text import clean_lines
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.run.bell import hang_up, ring, silence
-from holdfast.core.wait import wait_for_end
+from holdfast.base.wait import wait_for_end
+from holdfast.run.snapshots.bell import hang_up, ring, silence
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names for sockets that leave no file")

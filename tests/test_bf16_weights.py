@@ -11,12 +11,12 @@ import torch
 import transformers
 from safetensors.torch import save
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.train import Train
-from holdfast.trainer.images import TensorImage
-from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.optimizers import optimizer_of
-from holdfast.trainer.rounding import Rounded
+from holdfast.config.config import Config
+from holdfast.config.train import Train
+from holdfast.trainer.optim.choose import optimizer_of
+from holdfast.trainer.optim.optimizer import AdamW
+from holdfast.trainer.optim.rounding import Rounded
+from holdfast.trainer.state.images import TensorImage
 from support.stand import Stand, model_folder
 
 SIZE = 20_001

@@ -12,7 +12,7 @@ _CHILD = """
 import torch
 asked = []
 torch.backends.cuda.preferred_blas_library = asked.append
-from holdfast.core.config.settings import Settings
+from holdfast.config.settings import Settings
 from holdfast.trainer.device import prepare_torch
 prepare_torch(Settings(steps=1, samples=1, micro_batch_tokens=1, threads=1, deterministic=False))
 print(*asked)

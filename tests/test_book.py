@@ -10,15 +10,15 @@ from typing import Any
 import orjson
 import pytest
 
+from holdfast.base.errors import USAGE, Stop
 from holdfast.book import cards_of, shelves
-from holdfast.cli import build_parser
-from holdfast.core.cards.catalog import Card, SuggestedRemedy, read_cards
-from holdfast.core.cards.failure import CAUSES, Failure
-from holdfast.core.cards.remedy import RemedyCard
-from holdfast.core.config.config import Config
-from holdfast.core.errors import USAGE, Stop
-from holdfast.core.logtext import Evidence, clean_lines
-from holdfast.mind.diagnose import diagnose, lines_as_seen
+from holdfast.book.kinds.catalog import Card, SuggestedRemedy, read_cards
+from holdfast.book.kinds.failure import CAUSES, Failure
+from holdfast.book.kinds.remedy import RemedyCard
+from holdfast.cli.main import build_parser
+from holdfast.config.config import Config
+from holdfast.diagnosis.diagnose import diagnose, lines_as_seen
+from holdfast.diagnosis.logs.text import Evidence, clean_lines
 
 ALL = [(shelf, card) for shelf in shelves() for card in cards_of(shelf).values()]
 EACH = pytest.mark.parametrize(("shelf", "card"), ALL, ids=[f"{shelf}/{card.id}" for shelf, card in ALL])

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, start, wait_until
-from holdfast.core.errors import Stop
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.scrub import Person, Scrubber, secrets_of
-from holdfast.verbs import bundle as bundle_verb
-from holdfast.world.bundle_parts import BundlePart, is_bundle_of
+from holdfast.base.errors import Stop
+from holdfast.cli.commands import bundle as bundle_verb
+from holdfast.privacy.scrub import Person, Scrubber, secrets_of
+from holdfast.report.bundle_parts import BundlePart, is_bundle_of
+from holdfast.run.folder import RunFolder
 
 TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
 PERSON = Person(

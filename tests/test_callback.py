@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from conftest import ROOT, holdfast
-from holdfast.core.files import read_json
-from holdfast.inside.account import ATTEMPT, Account
-from holdfast.world.checkpoints.kept import make_checkpoint
-from holdfast.world.checkpoints.proof import prove
+from holdfast.base.files import read_json
+from holdfast.callback.account import ATTEMPT, Account
+from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint
+from holdfast.supervision.foreign_checkpoints.proof import prove
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -40,7 +40,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     monkeypatch.setenv("HOLDFAST_ATTEMPT", str(attempt))
     monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
     monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1e9")
-    monkeypatch.setattr("holdfast.inside.account._SHARE", 1e9)  # each pulse is written, however busy the machine is
+    monkeypatch.setattr("holdfast.callback.account._SHARE", 1e9)  # each pulse is written, however busy the machine is
 
     def run(faults: str = "", resume: Path | None = None, callback: bool = True, **changed: Any) -> Any:
         told: dict[str, Any] = {
@@ -101,7 +101,7 @@ def test_a_trainer_that_dies_after_its_last_step_computes_no_other(tmp_path: Pat
 
 
 def test_what_the_helper_writes_is_what_the_trainer_would_have_written(tmp_path: Path, train: Callable[..., Any]) -> None:
-    from holdfast.inside import keep
+    from holdfast.callback import keep
 
     train("raise:9:*", save_steps=8)
     theirs = tmp_path / "out/checkpoint-8"
@@ -147,8 +147,8 @@ def test_a_resume_that_puts_the_adapter_back_to_its_start_is_caught(tmp_path: Pa
 
 
 def test_an_error_of_the_callbacks_own_ends_nothing(tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.inside.account import Account
-    from holdfast.inside.gate import Gate
+    from holdfast.callback.account import Account
+    from holdfast.callback.gate import Gate
 
     monkeypatch.setattr(Gate, "passes", lambda *_: 1 // 0)
     monkeypatch.setattr(Account, "pulse", lambda *_, **__: None)
@@ -168,7 +168,7 @@ def test_a_full_disk_under_the_snapshot_ends_snapshots_alone(
 
 
 def test_a_state_is_kept_no_oftener_than_its_share_of_the_time_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.inside import packed
+    from holdfast.callback import packed
 
     now, kept = [0.0], 0
     monkeypatch.delenv("HOLDFAST_SNAPSHOT_SHARE", raising=False)
@@ -213,7 +213,7 @@ def test_what_runs_in_other_programs_needs_nothing_but_torch() -> None:
                 else []
             )
             others = {name for name in names if name.partition(".")[0] not in allowed}
-            assert all(name.startswith("holdfast.inside") or name == "holdfast.hf" for name in others), (file, others)
+            assert all(name.startswith("holdfast.callback") or name == "holdfast.hf" for name in others), (file, others)
 
 
 def test_a_plain_loop_goes_on_from_its_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import ROOT, assert_law, holdfast, kill, lines, make_rows, wait_until, write_rows
-from holdfast.core.files import Json
+from holdfast.base.files import Json
 
 RAY = Path(sys.executable).with_name("ray")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ROTATION_MAX_BYTES": "1000000", "OMP_NUM_THREADS": "1"}
@@ -289,7 +289,7 @@ def test_what_cannot_be_joined_is_told(assets: SimpleNamespace, more: list[str],
 
 
 def test_without_ray_it_says_what_to_install(assets: SimpleNamespace) -> None:
-    program = "import sys; sys.modules['ray'] = None; from holdfast.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; sys.modules['ray'] = None; from holdfast.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "data", "check", str(assets.rows), "--ray", "auto"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import lines, write_rows
 from holdfast.book import cards_of
-from holdfast.rows.collect.redact import redact
+from holdfast.data.collect.redact import redact
 
 Call = Callable[..., dict[str, Any]]
 

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from conftest import holdfast, lines, make_rows, write_rows
-from holdfast.cli import build_parser, main
-from holdfast.core import errors
-from holdfast.core.cards import failure
+from holdfast.base import errors
+from holdfast.book.kinds import failure
+from holdfast.cli.main import build_parser, main
 
 SHARED_DATA_OPTIONS = {"PATH", "--tokenizer", "--max-tokens", "--json", "--html"}
 OPTIONS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.logtext import clean_lines
-from holdfast.mind.curve import curve_readings
+from holdfast.diagnosis.logs.curve import curve_readings
+from holdfast.diagnosis.logs.text import clean_lines
 
 MEGATRON = " iteration {} | lm loss: {} | loss scale: 1.0 | grad norm: {} | number of nan iterations: 0 |"
 REWARDED = "{{'loss': 0.0, 'grad_norm': {}, 'reward': 0.9, 'reward_std': 0.8, 'epoch': 0.5}}"

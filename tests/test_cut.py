@@ -20,23 +20,23 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
 from conftest import events, holdfast, lines, make_rows, start, wait_until, write_rows
-from holdfast.core.config.config import Config
-from holdfast.core.config.train import Train
-from holdfast.core.run.memory_file import MemoryFile, Snapshot
-from holdfast.core.run.memory_places import of_rank
-from holdfast.core.run.piece_files import facts_of, newest_of
-from holdfast.core.run.pieces import join, piece_name, piece_of
-from holdfast.core.run.timeline import read_timeline
-from holdfast.trainer.images import TensorImage
+from holdfast.config.config import Config
+from holdfast.config.train import Train
+from holdfast.processes.process import Attempt
+from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
+from holdfast.run.snapshots.memory_places import of_rank
+from holdfast.run.snapshots.piece_files import facts_of, newest_of
+from holdfast.run.snapshots.pieces import join, piece_name, piece_of
+from holdfast.run.timeline import read_timeline
+from holdfast.trainer.distributed.rank import ALONE
 from holdfast.trainer.model.trained import cut as cut_module
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
 from holdfast.trainer.model.trained.pieces import Pieces
-from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.piece_image import PieceImage
-from holdfast.trainer.rank import ALONE
+from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.state.images import TensorImage
+from holdfast.trainer.state.piece_image import PieceImage
 from holdfast.trainer.state.together import prove
-from holdfast.world.process import Attempt
 from test_ranks import fault, same, trained, with_one_killed
 from test_sharded import small
 

@@ -21,22 +21,22 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 
 from conftest import events, holdfast, kill, lines, processes_of, settings_with, start, wait_until
-from holdfast.core.config.train import Train
-from holdfast.core.files import Json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.memory_places import memory_places
-from holdfast.core.types import Diagnosis, Ending, Verdict, Wreck
-from holdfast.lab.investigate import investigate
-from holdfast.lab.replay import TrialChange
-from holdfast.lab.state import blame_the_rate, blame_the_state
-from holdfast.lab.trials import Lab
-from holdfast.mind.course import FROM_THE_START, left_level
-from holdfast.mind.ledgers import Past
-from holdfast.mind.moves import RollBack
-from holdfast.mind.next_move import ROLLBACKS, of_death, of_verdict
-from holdfast.trainer.images import TensorImage
-from holdfast.trainer.optimizer import AdamW
+from holdfast.base.files import Json
+from holdfast.config.train import Train
+from holdfast.diagnosis.divergence import FROM_THE_START, left_level
+from holdfast.experiments.investigate import investigate
+from holdfast.experiments.replay import TrialChange
+from holdfast.experiments.state import blame_the_rate, blame_the_state
+from holdfast.experiments.trials import Lab
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import memory_places
+from holdfast.run.types import Diagnosis, Ending, Verdict, Wreck
+from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.moves import RollBack
+from holdfast.supervision.policy.next_move import ROLLBACKS, of_death, of_verdict
+from holdfast.trainer.optim.optimizer import AdamW
+from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.state.sound import damage
 from support.known import known
 

@@ -18,12 +18,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
-from holdfast.cli import main
-from holdfast.core.files import Json
-from holdfast.rows.alike.similar import Near, key_of, signatures
-from holdfast.rows.survey.languages import strays
-from holdfast.rows.survey.lengths import Lengths
-from holdfast.ui.datatable import facts
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.data.duplicates.similar import Near, key_of, signatures
+from holdfast.data.survey.languages import strays
+from holdfast.data.survey.lengths import Lengths
+from holdfast.report.data.lines import facts
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}
@@ -162,9 +162,9 @@ def test_rows_that_are_too_long(call: Call, tmp_path: Path, assets: SimpleNamesp
 
 
 def test_train_and_check_agree_on_every_row(call: Call, tmp_path: Path, assets: SimpleNamespace) -> None:
-    from holdfast.rows.judge.rules import Rules
-    from holdfast.rows.tokens.codec import load_codec
-    from holdfast.rows.tokens.shard import blocks, tokenise
+    from holdfast.data.judge.rules import Rules
+    from holdfast.data.tokens.codec import load_codec
+    from holdfast.data.tokens.shard import blocks, tokenise
 
     odd = [
         {"instruction": "q", "output": ""},
@@ -184,10 +184,10 @@ def test_train_and_check_agree_on_every_row(call: Call, tmp_path: Path, assets: 
 
 @pytest.mark.parametrize("limit", [32, 40])
 def test_pairs_are_judged_by_both_answers_as_training_judges_them(tmp_path: Path, assets: SimpleNamespace, limit: int) -> None:
-    from holdfast.rows.judge.rules import Rules
-    from holdfast.rows.survey.survey import check_block, read_survey
-    from holdfast.rows.tokens.codec import load_codec
-    from holdfast.rows.tokens.shard import blocks, tokenise
+    from holdfast.data.judge.rules import Rules
+    from holdfast.data.survey.survey import check_block, read_survey
+    from holdfast.data.tokens.codec import load_codec
+    from holdfast.data.tokens.shard import blocks, tokenise
 
     rows = [{"prompt": f"Join {at}", "chosen": "yes", "rejected": "no " * (at % 30)} for at in range(1, 60)]
     (block,) = blocks(str(write_rows(tmp_path / "pairs.jsonl", rows)))
@@ -295,7 +295,7 @@ def test_the_memory_of_a_check_does_not_grow_with_the_rows(tmp_path: Path) -> No
     for count in (4_000, 24_000):
         file = write_rows(tmp_path / f"{count}.jsonl", [{"text": f"{n} " + "amber birch " * 40} for n in range(count)])
         script = (
-            "import resource, sys; from holdfast.cli import main; main(['data', 'check', sys.argv[1], '--workers', '1', '--json']);"
+            "import resource, sys; from holdfast.cli.main import main; main(['data', 'check', sys.argv[1], '--workers', '1', '--json']);"
             "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0], file=sys.stderr)"
         )
         command = [sys.executable, "-c", script, str(file)]

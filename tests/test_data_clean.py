@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from conftest import assert_law, fill, kill, lines, make_rows, start, wait_until, write_rows
-from holdfast.cli import main
-from holdfast.core.files import Json
-from holdfast.rows.crew import workers
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.data.workers import workers
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, write_rows
-from holdfast.cli import main
+from holdfast.cli.main import main
 
 TURNS = [
     {"role": "user", "content": "two and two?"},

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import write_rows
-from holdfast.cli import main
-from holdfast.core.files import Json
-from holdfast.rows.alike.keys import keys_of, lines_of
-from holdfast.rows.alike.portion import Amount, divide, groups
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.data.duplicates.keys import keys_of, lines_of
+from holdfast.data.duplicates.portion import Amount, divide, groups
 
 Call = Callable[..., Json]
 
@@ -98,7 +98,7 @@ def test_single_rows_are_divided_to_the_row(sizes: list[int], counts: list[int],
     total = len(category)
     numbers = np.arange(1, total + 1)
     none = np.zeros((0, 64), np.uint8)
-    from holdfast.rows.alike.keys import RowKeys
+    from holdfast.data.duplicates.keys import RowKeys
 
     keys = RowKeys(numbers, numbers, numbers, np.zeros(total, np.bool_), none, category, tuple(map(str, range(len(sizes)))))
     part = divide(keys, [Amount(count=count) for count in counts], seed, np.arange(total), equal)

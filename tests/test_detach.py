@@ -20,9 +20,9 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from conftest import events, holdfast, kill, lines, processes_of, start, wait_until, write_config
-from holdfast.core.identity import alive, identify
-from holdfast.core.run.folder import RunFolder
-from holdfast.world.standing import lives
+from holdfast.base.identity import alive, identify
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.standing import lives
 from support import forked
 
 Write = Callable[..., Path]

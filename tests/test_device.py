@@ -19,20 +19,20 @@ import pytest
 import torch
 
 from conftest import events, holdfast, lines, settings_with
+from holdfast.base.files import write_json
 from holdfast.book import cards_of
-from holdfast.core.config.config import Run
-from holdfast.core.files import write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Entry, add_entry
-from holdfast.core.types import Ending, Wreck
-from holdfast.mind.diagnose import diagnose_wreck
-from holdfast.mind.ledgers import Past
-from holdfast.mind.next_move import REPEATS, of_death, of_gpu
-from holdfast.supervisor.launch import trainer_launch
+from holdfast.config.config import Run
+from holdfast.diagnosis.diagnose import diagnose_wreck
+from holdfast.processes.pauses import Pauses
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry, add_entry
+from holdfast.run.types import Ending, Wreck
+from holdfast.supervision.launch import trainer_launch
+from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.next_move import REPEATS, of_death, of_gpu
 from holdfast.trainer import device
 from holdfast.trainer.jobs import torch_facts
 from holdfast.trainer.model.load import checkpoint_layers
-from holdfast.world.pauses import Pauses
 from support.architectures import ARCHITECTURES, task_of
 from support.known import known
 from support.world import Clock, new_run

@@ -11,14 +11,14 @@ import pytest
 
 from conftest import SHARED, holdfast, needs_shared
 from holdfast.book import cards_of
-from holdfast.cli import main
-from holdfast.core.logtext import Evidence, clean_lines
-from holdfast.core.types import Diagnosis
-from holdfast.mind.diagnose import diagnose
-from holdfast.mind.explain import answer
-from holdfast.mind.fitting import elsewhere, fitted
-from holdfast.verbs.diagnose import exit_code
-from holdfast.world.log_file import read_log
+from holdfast.cli.commands.diagnose import exit_code
+from holdfast.cli.main import main
+from holdfast.diagnosis.diagnose import diagnose
+from holdfast.diagnosis.explain import answer
+from holdfast.diagnosis.logs.file import read_log
+from holdfast.diagnosis.logs.text import Evidence, clean_lines
+from holdfast.diagnosis.remedy_fitting import elsewhere, fitted
+from holdfast.run.types import Diagnosis
 from support.harmless import HARMLESS, HEALTHY, SURVIVED
 
 BOOK = cards_of("failures")
@@ -406,7 +406,7 @@ def test_remedies_are_told_in_the_words_of_the_program_whose_log_it_is() -> None
 
 
 def test_every_key_a_card_patches_has_words_for_other_programs() -> None:
-    from holdfast.mind.fitting import _ELSEWHERE
+    from holdfast.diagnosis.remedy_fitting import _ELSEWHERE
 
     patched = {key for card in cards_of("failures").values() for remedy in card.remedies for key in remedy.patch}
     assert patched - set(_ELSEWHERE) <= {"train.memory_limit"}, "which no other trainer has"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from holdfast.cli import VERBS, build_parser
+from holdfast.cli.main import VERBS, build_parser
 
 FIRST = ("data", "doctor", "train")  # the others' examples are about what these made
 DEAR = ("drill", "walk")  # many runs each, about nothing that others made

@@ -16,19 +16,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import holdfast, make_rows, settings_with, write_rows
-from holdfast.book.examine import examine, verdict
-from holdfast.book.profile import as_file, confirmed, profile
-from holdfast.core.config.load import load_config
-from holdfast.core.facts.machine_file import training_devices
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.plan import Params
-from holdfast.core.run.timeline import Entry, add_entry
-from holdfast.core.types import Finding
-from holdfast.mind.contrast import contrast
-from holdfast.supervisor.foresee import foresee
-from holdfast.supervisor.launch import trainer_launch
-from holdfast.world.model_types import causal_types
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.base_model.types import causal_types
+from holdfast.config.load import load_config
+from holdfast.doctor.contrast import contrast
+from holdfast.doctor.environment import as_file, confirmed, profile
+from holdfast.doctor.examine import examine, verdict
+from holdfast.machine.machine_file import training_devices
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import Params
+from holdfast.run.timeline import Entry, add_entry
+from holdfast.run.types import Finding
+from holdfast.supervision.launch import trainer_launch
+from holdfast.supervision.preparation.foresee import foresee
 from support.recorded import AMD, MACHINES, Row, machine
 
 
@@ -125,7 +125,7 @@ def test_a_check_that_crashes_is_a_finding_and_never_a_pass(monkeypatch: pytest.
         def findings(self, case: object) -> list[Finding]:
             raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("holdfast.book.examine.cards", lambda shelf: {"broken": Broken()})
+    monkeypatch.setattr("holdfast.doctor.examine.cards", lambda shelf: {"broken": Broken()})
     findings = examine({})
     assert [finding.id for finding in findings] == ["broken", "broken"]
     assert "ZeroDivisionError: by zero" in findings[0].message

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, holdfast, start, wait_until
-from holdfast.core.config.faults import FaultFile
-from holdfast.core.files import read_json
-from holdfast.core.identity import alive
-from holdfast.mind.rehearsals import MISLEADING, Rehearsal, of_faults, quick, rehearsals
-from holdfast.supervisor.drill.training import judged
+from holdfast.base.files import read_json
+from holdfast.base.identity import alive
+from holdfast.config.faults import FaultFile
+from holdfast.supervision.drill.rehearsals import MISLEADING, Rehearsal, of_faults, quick, rehearsals
+from holdfast.supervision.drill.training import judged
 
 TRAINER = ROOT / "tests/support/fake_trainer.py"
 FIELDS = {"name", "survived", "identical", "attempts", "found_cause", "found_remedy", "seconds"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.trainer.model.dropout import StatelessDropout, StepContext, make_stateless
+from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext, make_stateless
 
 
 def mask(p: float, step: int, samples: list[int], width: int = 50, features: int = 64, name: str = "m", seed: int = 0) -> torch.Tensor:

@@ -17,18 +17,18 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from conftest import SHARED, holdfast
-from holdfast.cli import main
-from holdfast.core.config.config import Config
-from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import EMBEDDED, read_model
-from holdfast.mind.serving import limits
-from holdfast.ship import ask
-from holdfast.ship import export as exporting
-from holdfast.ship.delta import read_delta
-from holdfast.ship.export import Order, export
-from holdfast.ship.merge import tied_embedding, write_merged
-from holdfast.ship.subject import Subject, read_subject
-from holdfast.ship.tensors import held_tensors, narrow, widen
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import EMBEDDED, read_model
+from holdfast.cli.main import main
+from holdfast.config.config import Config
+from holdfast.export import ask
+from holdfast.export import export as exporting
+from holdfast.export.delta import read_delta
+from holdfast.export.export import Order, export
+from holdfast.export.merge import tied_embedding, write_merged
+from holdfast.export.subject import Subject, read_subject
+from holdfast.export.tensors import held_tensors, narrow, widen
+from holdfast.planning.serving_limits import limits
 from support.shipped import make_adapter, make_family, measure_here
 
 
@@ -327,7 +327,7 @@ def test_a_run_that_trained_all_weights_is_exported_and_verified(config_of: Any,
 
 
 def test_large_models_are_cut_into_shards(made: Any, tmp_path: Path) -> None:
-    from holdfast.rows.tokens.codec import load_codec
+    from holdfast.data.tokens.codec import load_codec
 
     subject = read_subject(made("llama").adapter)
     written = write_merged(subject, load_codec(made("llama").base), tmp_path, most=30_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.ui.exported import page
+from holdfast.report.shipped.exported import page
 
 CHECKED: dict[str, Any] = {
     "engine": "llama.cpp",

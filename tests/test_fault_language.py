@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conftest import settings_with
-from holdfast.core.config.faults import Fault, Moment, When, fires
+from holdfast.config.faults import Fault, Moment, When, fires
 
 HERE: dict[str, Any] = {
     "phase": "forward",

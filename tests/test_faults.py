@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from holdfast.core.config.faults import Fault
+from holdfast.config.faults import Fault
 from holdfast.trainer.job import happen
 
 FIRE = """
 import sys
-from holdfast.core.config.faults import Fault
+from holdfast.config.faults import Fault
 from holdfast.trainer.job import happen
 happen(Fault(effect=sys.argv[1]))
 sys.exit(99)

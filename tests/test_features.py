@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, SHARED, needs_shared
-from holdfast.cli import main
-from holdfast.core.files import Json
-from holdfast.rows.bars.features import ALL
-from holdfast.rows.bars.made import made_bars, made_vix
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.tables.bars.features import ALL
+from holdfast.tables.bars.made import made_bars, made_vix
 
 Call = Callable[..., Json]
 BARS, BIN = 3400, 0.1

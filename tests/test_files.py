@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import holdfast
-from holdfast.core.files import Tail, append_line, cut_torn_line, last_line, read_lines, write_bytes
+from holdfast.base.files import Tail, append_line, cut_torn_line, last_line, read_lines, write_bytes
 
 
 def test_a_journal_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_write_killed_at_any_moment_leaves_the_old_or_the_new_file(tmp_path: P
     file = tmp_path / "value"
     file.write_bytes(b"old" * 1000)
     program = (
-        "import sys; from pathlib import Path; from holdfast.core.files import write_bytes\n"
+        "import sys; from pathlib import Path; from holdfast.base.files import write_bytes\n"
         "while True: write_bytes(Path(sys.argv[1]), b'new' * 1000)"
     )
     for pause in (0.15, 0.2, 0.25):

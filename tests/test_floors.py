@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core.config.config import Config
+from holdfast.config.config import Config
 from holdfast.trainer.__main__ import JOBS
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
@@ -37,16 +37,16 @@ MAY_IMPORT = {
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
 HEAVY_ROOMS = {"trainer", "inside", "hf", "guard"}
-RAY_FILES = ["ray.py", "rows/crew/cluster.py"]
+RAY_FILES = ["ray.py", "data/workers/cluster.py"]
 STANDARD_LIBRARY_ONLY = (
-    "world/nurse.py",
-    "world/trainers.py",
-    "world/command_nurse.py",
-    "world/tree.py",
-    "core/identity.py",
-    "core/ranks.py",
-    "core/safe_open.py",
-    "core/wait.py",
+    "processes/shim.py",
+    "processes/trainers.py",
+    "processes/command_shim.py",
+    "processes/tree.py",
+    "base/identity.py",
+    "processes/rank_environment.py",
+    "base/safe_open.py",
+    "base/wait.py",
 )
 REPORTED_LINES, FAILING_LINES = 300, 500
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -99,7 +99,7 @@ OWN_PARTS = {
 
 @pytest.mark.parametrize("file", sorted((SOURCE / "verbs").glob("*.py")), ids=lambda file: file.stem)
 def test_a_verb_imports_no_other_verb(file: Path) -> None:
-    others = {name.split(".")[2] for name in imported(file) if name.startswith("holdfast.verbs.")}
+    others = {name.split(".")[2] for name in imported(file) if name.startswith("holdfast.cli.commands.")}
     assert others <= OWN_PARTS.get(file.stem, set())
 
 

@@ -17,14 +17,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from holdfast.book import cards_of
-from holdfast.mind.counters import Counter
-from holdfast.mind.next_try import Try, next_try
-from holdfast.mind.pace import Pace
-from holdfast.mind.resuming import changed, checkpoints_of, known_by, resumed, says_unknown
-from holdfast.world.checkpoints.newest import newest_whole
-from holdfast.world.checkpoints.proof import prove
-from holdfast.world.checkpoints.tensors import NotWhole
-from holdfast.world.event_files import EventFile
+from holdfast.diagnosis.logs.counters import Counter
+from holdfast.supervision.event_files import EventFile
+from holdfast.supervision.foreign_checkpoints.newest import newest_whole
+from holdfast.supervision.foreign_checkpoints.proof import prove
+from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
+from holdfast.supervision.policy.hang_pace import Pace
+from holdfast.supervision.policy.next_try import Try, next_try
+from holdfast.supervision.policy.resuming import changed, checkpoints_of, known_by, resumed, says_unknown
 
 
 class Trap:
@@ -335,7 +335,7 @@ def test_what_is_done_after_an_end_follows_from_what_is_known(history: list[str]
 
 
 def test_a_reader_of_pickles_executes_nothing() -> None:
-    from holdfast.world.checkpoints.archives import pickled_names
+    from holdfast.supervision.foreign_checkpoints.archives import pickled_names
 
     held = io.BytesIO()
     pickle.Pickler(held, 4).dump([{"a": 1}, Trap()])

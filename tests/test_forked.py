@@ -27,7 +27,7 @@ def test_a_run_of_forked_processes_ends_with_the_bits_of_one_a_user_starts(confi
     config = config_of(data={"held_out": 0.1})
     forks = holdfast("train", config, "--run", tmp_path / "forks", "--json")
     assert forks.returncode == 0, forks.stderr
-    program = "import sys; from holdfast.cli import main; code = main(sys.argv[1:]); print('torch' in sys.modules); sys.exit(code)"
+    program = "import sys; from holdfast.cli.main import main; code = main(sys.argv[1:]); print('torch' in sys.modules); sys.exit(code)"
     command = [sys.executable, "-c", program, "train", str(config), "--run", str(tmp_path / "execs"), "--json"]
     environment = os.environ | {forked.EXEC: "1", "PYTHONHASHSEED": "7", "PYTHONPROFILEIMPORTTIME": "1"}
     execs = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -19,13 +19,13 @@ import pytest
 import zstandard
 
 from conftest import make_rows, write_rows
-from holdfast.cli import main
-from holdfast.core.files import Json
-from holdfast.rows.files.form import form_of
-from holdfast.rows.files.raw_row import Reject
-from holdfast.rows.files.read import read_rows
-from holdfast.rows.judge.layouts import parse_example, prompt_and_answer
-from holdfast.rows.judge.turns import BadRow
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.data.files.form import form_of
+from holdfast.data.files.raw_row import Reject
+from holdfast.data.files.read import read_rows
+from holdfast.data.judge.layouts import parse_example, prompt_and_answer
+from holdfast.data.judge.turns import BadRow
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from conftest import holdfast, lines
-from holdfast.trainer.loss_scale import LossScale
+from holdfast.trainer.optim.loss_scale import LossScale
 from support.stand import Stand, model_folder
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.logtext import clean_lines
-from holdfast.mind.frames import cut_traceback, raised_in
+from holdfast.diagnosis.logs.frames import cut_traceback, raised_in
+from holdfast.diagnosis.logs.text import clean_lines
 
 PYTHON = 'Traceback (most recent call last):\n  File "/env/torch/_tensor.py", line 492, in backward\n    torch.autograd.backward('
 

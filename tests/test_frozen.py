@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from conftest import settings_with
-from holdfast.core.config.config import Config
+from holdfast.config.config import Config
 from holdfast.trainer.model import load as models
 from support.architectures import ARCHITECTURES
 

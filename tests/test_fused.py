@@ -22,13 +22,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.core.config.config import Config
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.mind.plan import make_plan, settings_of
-from holdfast.trainer.hashed import mix
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.config import Config
+from holdfast.planning.plan import make_plan, settings_of
+from holdfast.trainer.hashed_bits import mix
 from holdfast.trainer.model import kernels
-from holdfast.trainer.model.dropout import StatelessDropout, StepContext
-from holdfast.trainer.model.fused import Fused
+from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
+from holdfast.trainer.model.layers.fused import Fused
 from holdfast.trainer.tasks.sft.proof import fused_differ
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
 from support.plans import a_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rows.recipe.generate import Row, load_recipe, make_rows, shingles
+from holdfast.data.recipe.generate import Row, load_recipe, make_rows, shingles
 
 CATEGORIES = {
     "SELinux",

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from conftest import SHARED
-from holdfast.cli import main
-from holdfast.core.errors import Stop
-from holdfast.ship import ask
-from holdfast.ship.export import Order
-from holdfast.ship.gguf import convert
-from holdfast.ship.gguf import export as exporting
-from holdfast.ship.gguf.export import Tools, export_gguf
-from holdfast.ship.gguf.kinds import quantiser
-from holdfast.ship.subject import read_subject
+from holdfast.base.errors import Stop
+from holdfast.cli.main import main
+from holdfast.export import ask
+from holdfast.export.export import Order
+from holdfast.export.gguf import convert
+from holdfast.export.gguf import export as exporting
+from holdfast.export.gguf.export import Tools, export_gguf
+from holdfast.export.gguf.kinds import quantiser
+from holdfast.export.subject import read_subject
 from support.shipped import make_adapter, make_family, measure_here
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")

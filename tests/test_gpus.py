@@ -13,8 +13,8 @@ import pytest
 from gpu_page import AMD, INTEGRATED, NVIDIA, PAGE, facts_of, written
 
 from conftest import ROOT
-from holdfast.core.facts.machine import has_bf16
-from holdfast.ui.paths import paths
+from holdfast.machine.facts import has_bf16
+from holdfast.report.plan.paths import paths
 from support.recorded import machine
 
 ALL = {**NVIDIA, **AMD, **INTEGRATED}

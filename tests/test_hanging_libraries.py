@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from conftest import ROOT, events, holdfast, write_table
-from holdfast.book.examine import examine, verdict
-from holdfast.world.tools import ask_libraries
+from holdfast.doctor.examine import examine, verdict
+from holdfast.machine.vendor_tools import ask_libraries
 
 BROKEN = {"hangs": ("import time\ntime.sleep(600)\n", "hanging"), "crashes": ("import os\nos.abort()\n", "failed: killed by SIGABRT")}
 # a script that compiles (or meets the other ranks) before its first step, and hangs in that unless it is told not to
@@ -50,7 +50,7 @@ def test_a_management_library_that_cannot_be_imported_is_named(
 ) -> None:
     body, state = BROKEN[how]
     monkeypatch.setenv("PYTHONPATH", path_with("pynvml", body))
-    monkeypatch.setattr("holdfast.world.tools.importlib.util", SimpleNamespace(find_spec=lambda name: name == "pynvml" or None))
+    monkeypatch.setattr("holdfast.machine.vendor_tools.importlib.util", SimpleNamespace(find_spec=lambda name: name == "pynvml" or None))
     found = ask_libraries(deadline_s=1.0)
     assert found == {"import pynvml": state}
     findings = examine({"tools": found})

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from conftest import SHARED, events, holdfast, lines, needs_shared, write_rows
+from holdfast.base.files import append_line, write_bytes
 from holdfast.book import cards_of
-from holdfast.core.cards.sign import rows
-from holdfast.core.config.config import Config
-from holdfast.core.files import append_line, write_bytes
-from holdfast.core.run.folder import RunFolder
-from holdfast.lab.health import HealthWatch
-from holdfast.mind.health import first_word, odd
+from holdfast.book.kinds.sign import rows
+from holdfast.config.config import Config
+from holdfast.diagnosis.health_signs import first_word, odd
+from holdfast.experiments.health import HealthWatch
+from holdfast.run.folder import RunFolder
 
 SIGNS = list(cards_of("signs").values())
 ILL = {"divergence", "zero-loss", "still"}

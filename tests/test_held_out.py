@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from conftest import events, holdfast, kill, lines, make_rows, processes_of, start, wait_until, write_rows
-from holdfast.core.config.config import Evaluate
-from holdfast.core.order.step_table import draw_rows
-from holdfast.core.run.evaluations import best_of, stopped_early
+from holdfast.config.config import Evaluate
+from holdfast.run.evaluations import best_of, stopped_early
+from holdfast.run.sampling.step_table import draw_rows
 
 STEPS, EVERY, PATIENCE = 60, 4, 3
 

@@ -12,19 +12,19 @@ import pytest
 import torch
 import transformers
 
+from holdfast.base.errors import Stop
 from holdfast.book.checks import memory_plan
-from holdfast.core.cards.check import Case
-from holdfast.core.config.config import Config
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.core.run.plan import Bytes, Params
-from holdfast.mind.demand import Demand, away_bytes, kept_away
-from holdfast.mind.fit import LAYERS_AWAY, Choice, Room, Shape, Sweep, alternatives
-from holdfast.mind.plan import PROCESS_BYTES, make_plan
-from holdfast.mind.standby import standby_mode
-from holdfast.supervisor.planning import with_card
-from holdfast.trainer.model import streamed
+from holdfast.book.kinds.check import Case
+from holdfast.config.config import Config
+from holdfast.config.load import load_config
+from holdfast.planning.memory.demand import Demand, away_bytes, kept_away
+from holdfast.planning.memory.fit import LAYERS_AWAY, Choice, Room, Shape, Sweep, alternatives
+from holdfast.planning.plan import PROCESS_BYTES, make_plan
+from holdfast.planning.planning import with_card
+from holdfast.planning.standby import standby_mode
+from holdfast.run.plan import Bytes, Params
 from holdfast.trainer.model.decoder import decoder_layers
+from holdfast.trainer.model.frozen import offloaded_layers as streamed
 from holdfast.trainer.refuse import Refusal
 from test_mind import MODEL
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.book import cards_of
-from holdfast.core.logtext import Evidence, clean_lines
-from holdfast.mind.diagnose import diagnose, lines_as_seen
-from holdfast.mind.frames import tracebacks
+from holdfast.diagnosis.diagnose import diagnose, lines_as_seen
+from holdfast.diagnosis.logs.frames import tracebacks
+from holdfast.diagnosis.logs.text import Evidence, clean_lines
 
 BOOK = cards_of("failures")
 FILES = (

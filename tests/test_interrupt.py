@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import events, holdfast, lines, processes_of, start, wait_until
-from holdfast.rows.crew.interrupts import Interrupts
+from holdfast.data.workers.interrupts import Interrupts
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")

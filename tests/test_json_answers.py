@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import holdfast.verbs.schema
-from holdfast.cli import main
-from holdfast.core.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
+import holdfast.cli.commands.schema
+from holdfast.base.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.cli.main import main
 
 
 def answer(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def test_a_command_that_does_not_come_to_its_answer_has_a_status(
     def run(_: object) -> tuple[int, dict[str, Any]]:
         raise ends
 
-    monkeypatch.setattr(holdfast.verbs.schema, "run", run)
-    monkeypatch.setattr(holdfast.verbs.schema, "add_arguments", lambda parser: parser.add_argument("--json", action="store_true"))
+    monkeypatch.setattr(holdfast.cli.commands.schema, "run", run)
+    monkeypatch.setattr(holdfast.cli.commands.schema, "add_arguments", lambda parser: parser.add_argument("--json", action="store_true"))
     told = answer(capsys, code, "schema")
     assert (told["status"], told["code"]) == (status, code) and told["error"]
 
@@ -53,8 +53,8 @@ def test_an_answer_of_its_own_stays_whole(monkeypatch: pytest.MonkeyPatch, capsy
     def run(_: object) -> tuple[int, dict[str, Any]]:
         raise Stop(GAVE_UP, "gave up", "read the log", {"status": "gave_up", "steps": 7})
 
-    monkeypatch.setattr(holdfast.verbs.schema, "run", run)
-    monkeypatch.setattr(holdfast.verbs.schema, "add_arguments", lambda parser: parser.add_argument("--json", action="store_true"))
+    monkeypatch.setattr(holdfast.cli.commands.schema, "run", run)
+    monkeypatch.setattr(holdfast.cli.commands.schema, "add_arguments", lambda parser: parser.add_argument("--json", action="store_true"))
     assert answer(capsys, GAVE_UP, "schema") == {"status": "gave_up", "steps": 7}, "summary.json, and nothing else"
 
 

@@ -16,18 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from conftest import events, fill, holdfast, lines, run_with_timeline_of, settings_with
+from holdfast.base.files import write_json
 from holdfast.book import cards_of
-from holdfast.core.files import write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.types import Diagnosis, Ending, Verdict, Wreck
-from holdfast.lab.hosts import Host, Hosts
-from holdfast.lab.investigate import in_order
-from holdfast.lab.replay import Spent, TrialChange
-from holdfast.lab.search import guilty, same_size_sets, smallest_failing
-from holdfast.lab.trials import Lab, concluded
-from holdfast.mind.ledgers import Past, deaths_in_step
-from holdfast.mind.next_move import of_death, of_verdict, wants_experiments
-from holdfast.mind.remedies import refuted
+from holdfast.experiments.hosts import Host, Hosts
+from holdfast.experiments.investigate import in_order
+from holdfast.experiments.replay import Spent, TrialChange
+from holdfast.experiments.search import guilty, same_size_sets, smallest_failing
+from holdfast.experiments.trials import Lab, concluded
+from holdfast.run.folder import RunFolder
+from holdfast.run.remedies import refuted
+from holdfast.run.types import Diagnosis, Ending, Verdict, Wreck
+from holdfast.supervision.policy.ledgers import Past, deaths_in_step
+from holdfast.supervision.policy.next_move import of_death, of_verdict, wants_experiments
 from support.known import known
 
 Write = Callable[..., Path]
@@ -163,7 +163,7 @@ def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_th
             fillers.append(fill(small_disk))
         return folder
 
-    monkeypatch.setattr("holdfast.lab.hosts.new_trial", new_trial)
+    monkeypatch.setattr("holdfast.experiments.hosts.new_trial", new_trial)
     lab = HostsOnDisk(small_disk / "run", tell).lab
     if at_once:
         fillers.append(fill(small_disk))
@@ -174,8 +174,8 @@ def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_th
 
 
 def test_a_disk_that_stays_full_ends_no_trial_as_evidence(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.world.room.MOST_S", 0.0)
-    monkeypatch.setattr("holdfast.lab.hosts.new_trial", no_trial_of_a_real_run)
+    monkeypatch.setattr("holdfast.base.disk_room.MOST_S", 0.0)
+    monkeypatch.setattr("holdfast.experiments.hosts.new_trial", no_trial_of_a_real_run)
     said: list[str] = []
     lab = HostsOnDisk(small_disk / "run", said.append).lab
     filler = fill(small_disk)
@@ -192,8 +192,8 @@ def test_a_trial_that_fails_on_a_disk_with_room_is_evidence(small_disk: Path, mo
     hosts = HostsOnDisk(small_disk / "run", lambda _: None)
     failed = {"ending": "killed by SIGABRT", "finite": None, "begun": True, "loss": None, "folder": "001"}
     monkeypatch.setattr(hosts, "_asked", lambda *_: "killed by SIGABRT")
-    monkeypatch.setattr("holdfast.lab.hosts.new_trial", no_trial_of_a_real_run)
-    monkeypatch.setattr("holdfast.lab.hosts.conclude", lambda *_: failed)
+    monkeypatch.setattr("holdfast.experiments.hosts.new_trial", no_trial_of_a_real_run)
+    monkeypatch.setattr("holdfast.experiments.hosts.conclude", lambda *_: failed)
     assert hosts.lab.fails(TrialChange((3,)))
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, events, holdfast, lines, start, wait_until, write_config
-from holdfast.core.errors import Stop
-from holdfast.world.lease import lease_at
-from holdfast.world.state_away import fetch, states_at
-from holdfast.world.targets import target_of
+from holdfast.base.errors import Stop
+from holdfast.supervision.remote.lease import lease_at
+from holdfast.supervision.remote.state import fetch, states_at
+from holdfast.supervision.remote.targets import target_of
 
 LAG_S, LATE_S = 0.02, 3
 TRAIN = {"steps": 10, "effective_batch": 8, "shards": 2, "threads": 1, "max_tokens": 96}

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers.models.qwen2 import modeling_qwen2
 
 from conftest import events, holdfast, lines
-from holdfast.core.config.config import Config
-from holdfast.mind.plan import settings_of
-from holdfast.trainer.model.liger import Liger
+from holdfast.config.config import Config
+from holdfast.planning.plan import settings_of
+from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.tasks.sft.proof import kernels_differ
 from support.architectures import ARCHITECTURES, LENGTHS, gradients, task_of
 from support.plans import a_plan

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.book.examine import examine
-from holdfast.core.facts.machine_file import read, training_devices
-from holdfast.world import torch_build as torchbuild
-from holdfast.world.gpu_memory import gpu_memory, in_use
-from holdfast.world.machine import read_machine, read_packages
-from holdfast.world.place import Place
-from holdfast.world.system import usable_threads
-from holdfast.world.tools import nvidia_cards, rocm_agents
+from holdfast.doctor.examine import examine
+from holdfast.machine import torch_build as torchbuild
+from holdfast.machine.gpu_memory import gpu_memory, in_use
+from holdfast.machine.machine_file import read, training_devices
+from holdfast.machine.place import Place
+from holdfast.machine.read import read_machine, read_packages
+from holdfast.machine.system import usable_threads
+from holdfast.machine.vendor_tools import nvidia_cards, rocm_agents
 
 ROCMINFO = """ROCk module is loaded
 ==========

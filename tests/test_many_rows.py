@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.base.errors import Stop
 from holdfast.book import cards_of
-from holdfast.core.cards.data_check import DataCheck
-from holdfast.core.errors import Stop
-from holdfast.rows.alike import similar
-from holdfast.rows.alike.seen import Seen
-from holdfast.rows.alike.similar import signatures
-from holdfast.rows.files import read
-from holdfast.rows.judge.layouts import example_of, parse_example, prompt_and_answer
-from holdfast.rows.tokens.shard import blocks
+from holdfast.book.kinds.data_check import DataCheck
+from holdfast.data.duplicates import similar
+from holdfast.data.duplicates.seen import Seen
+from holdfast.data.duplicates.similar import signatures
+from holdfast.data.files import read
+from holdfast.data.judge.layouts import example_of, parse_example, prompt_and_answer
+from holdfast.data.tokens.shard import blocks
 
 CARDS: dict[str, DataCheck] = cards_of("checks_data")
 NAMES = [("instruction", "input", "output"), ("instruction", "context", "response"), ("prompt", "completion"), ("question", "answer")]

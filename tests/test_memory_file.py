@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import main
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.memory_places import memory_places, sweep
+from holdfast.cli.main import main
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import memory_places, sweep
 
 
 def take(memory: MemoryFile, step: int, pin: bool = False) -> int:
@@ -145,7 +145,7 @@ def test_snapshots_of_removed_runs_are_shown_and_removed_by_the_next_start_of_an
     shared.mkdir()
     monkeypatch.chdir(tmp_path)
     for name in ("chat", "status", "train", "trial"):
-        monkeypatch.setattr(f"holdfast.verbs.{name}.SHARED_MEMORY", shared)
+        monkeypatch.setattr(f"holdfast.cli.commands.{name}.SHARED_MEMORY", shared)
     for name in ("gone", "kept"):
         (tmp_path / name).mkdir()
         MemoryFile.create(shared / f"holdfast-{name}.rank0", tmp_path / name, 100, 5000)

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.base.files import Json
+from holdfast.base.versions import version
+from holdfast.base_model.folder import ModelFacts
 from holdfast.book import cards_of
-from holdfast.book.examine import examine
-from holdfast.core.config.config import Config
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.files import Json
-from holdfast.core.run.memory_file import file_bytes
-from holdfast.core.run.plan import Params
-from holdfast.core.types import Diagnosis, Ending, Wreck
-from holdfast.core.versions import version
-from holdfast.mind.diagnose import diagnose_wreck
-from holdfast.mind.ledgers import Past
-from holdfast.mind.moves import GiveUp
-from holdfast.mind.next_move import NO_PROGRESS, REPEATS, REPEATS_FROM_OUTSIDE, of_death, wants_experiments
-from holdfast.mind.plan import make_plan, settings_of
-from holdfast.mind.summarise import summarise, wall_seconds
+from holdfast.config.config import Config
+from holdfast.diagnosis.diagnose import diagnose_wreck
+from holdfast.doctor.examine import examine
+from holdfast.planning.plan import make_plan, settings_of
+from holdfast.report.summarise import summarise, wall_seconds
+from holdfast.run.plan import Params
+from holdfast.run.snapshots.memory_file import file_bytes
+from holdfast.run.types import Diagnosis, Ending, Wreck
+from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.moves import GiveUp
+from holdfast.supervision.policy.next_move import NO_PROGRESS, REPEATS, REPEATS_FROM_OUTSIDE, of_death, wants_experiments
 from support.known import known
 from support.plans import a_plan
 

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from conftest import events, holdfast, lines, settings_with
-from holdfast.core.config.config import Config
-from holdfast.core.facts.machine import has_bf16
-from holdfast.core.facts.model_folder import ModelFacts, read_model
-from holdfast.core.files import read_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Entry, add_entry, read_timeline
-from holdfast.mind.precision import choose_precision
+from holdfast.base.files import read_json
+from holdfast.base_model.folder import ModelFacts, read_model
+from holdfast.config.config import Config
+from holdfast.machine.facts import has_bf16
+from holdfast.machine.place import Place
+from holdfast.machine.system import read_system
+from holdfast.planning.precision import choose_precision
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry, add_entry, read_timeline
+from holdfast.trainer.distributed.rank import ALONE
 from holdfast.trainer.job import Job
 from holdfast.trainer.loop import _settle
-from holdfast.trainer.model import mixed
-from holdfast.trainer.model.lora import use_lean_lora
-from holdfast.trainer.rank import ALONE
+from holdfast.trainer.model.layers import mixed
+from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.tasks.sft import proof
-from holdfast.world.place import Place
-from holdfast.world.system import read_system
 from support.architectures import ARCHITECTURES, HYBRIDS, LENGTHS, apart, gradients, one_by_one, task_of
 
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import holdfast, lines, make_rows, write_rows
-from holdfast.core.config.config import Config
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.core.order.mixture import Mixture, make_mixture
-from holdfast.core.order.step_table import StepTable, run_length
+from holdfast.base.errors import Stop
+from holdfast.config.config import Config
+from holdfast.config.load import load_config
+from holdfast.run.sampling.mixture import Mixture, make_mixture
+from holdfast.run.sampling.step_table import StepTable, run_length
 
 Write = Callable[..., Path]
 

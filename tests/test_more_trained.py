@@ -12,7 +12,7 @@ import torch
 import transformers
 from peft import PeftModel
 
-from holdfast.core.config.config import Config
+from holdfast.config.config import Config
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.tasks.sft.divergence import kl_to_reference

@@ -16,18 +16,17 @@ from typing import Any
 import pytest
 
 from conftest import events, holdfast, start, wait_until
-from holdfast.core.config.config import Config, Save
-from holdfast.core.errors import Stop
-from holdfast.core.run.artifact import Artifact
-from holdfast.core.run.checkpoint import newest_valid, save_checkpoint
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import Snapshot
-from holdfast.mind.machines import unlike
-from holdfast.supervisor import elsewhere
-from holdfast.world import lease, targets
-from holdfast.world.lease import Lease, free_lease, lease_at
-from holdfast.world.state_away import Sender, fetch, states_at
-from holdfast.world.targets import Target, target_of
+from holdfast.base.errors import Stop
+from holdfast.config.config import Config, Save
+from holdfast.machine.differences import unlike
+from holdfast.run.artifact import Artifact
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import newest_valid, save_checkpoint
+from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.supervision.remote import elsewhere, lease, targets
+from holdfast.supervision.remote.lease import Lease, free_lease, lease_at
+from holdfast.supervision.remote.state import Sender, fetch, states_at
+from holdfast.supervision.remote.targets import Target, target_of
 
 KEEP = Save(keep=2)
 
@@ -265,7 +264,7 @@ def test_a_run_that_is_moved_and_moved_back_ends_with_the_bits_of_one_that_staye
 
 # -- two machines on one place: neither sees the other's locks
 
-BEATS = "import sys; from holdfast.world import lease, upload; lease.BEAT_S = 0.1; "
+BEATS = "import sys; from holdfast.supervision import lease, upload; lease.BEAT_S = 0.1; "
 
 
 def uploader(run: RunFolder, place: Path) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import assert_law, lines
-from holdfast.core.files import Json
+from holdfast.base.files import Json
 
 Call = Callable[..., Json]
 AS_THEY_ARE = [

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from holdfast.core.files import Json
-from holdfast.core.units import figure
-from holdfast.ship.verify.verdict import _word
-from holdfast.ui.notices import notice
-from holdfast.verbs.diagnose import _told
+from holdfast.base.files import Json
+from holdfast.base.units import figure
+from holdfast.cli.commands.diagnose import _told
+from holdfast.report.notices import notice
+from holdfast.verify.verdict import _word
 
 
 @pytest.mark.parametrize(

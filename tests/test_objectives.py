@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 
 from conftest import holdfast, lines, write_rows
-from holdfast.core.config.config import Config
-from holdfast.core.files import Json
-from holdfast.rows.judge.layouts import parse_example
-from holdfast.rows.judge.turns import BadRow
-from holdfast.rows.tokens.token_set import TokenSet, sequences
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.tokens.token_set import TokenSet, sequences
 from support.stand import Stand, announced_and_asked, model_folder
 
 ASKED = {"role": "user", "content": "two and two?"}

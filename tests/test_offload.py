@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.trainer import host_moments
-from holdfast.trainer.host_moments import HostMoments
+from holdfast.trainer.optim import host_moments
+from holdfast.trainer.optim.host_moments import HostMoments
 
 
 class Card:

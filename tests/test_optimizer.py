@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.core.config.train import Train
-from holdfast.trainer.optimizer import AdamW
+from holdfast.config.train import Train
+from holdfast.trainer.optim.optimizer import AdamW
 from simulated import card
 
 
@@ -40,8 +40,8 @@ def test_an_update_on_a_full_card_allocates_nothing(tmp_path: Path) -> None:
     script = tmp_path / "full.py"
     script.write_text(
         "import simulated_card as card, torch\n"
-        "from holdfast.core.config.train import Train\n"
-        "from holdfast.trainer.optimizer import AdamW\n"
+        "from holdfast.config.train import Train\n"
+        "from holdfast.trainer.optim.optimizer import AdamW\n"
         "optimizer = AdamW({'a': torch.ones(1 << 16, device='cuda')}, Train(steps=1, weight_decay=0.1))\n"
         "optimizer.gradient.fill_(0.5)\n"
         "card.limit(card.now())\n"

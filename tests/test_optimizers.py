@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.train import Train
-from holdfast.trainer.optimizers import optimizer_of
+from holdfast.config.config import Config
+from holdfast.config.train import Train
+from holdfast.trainer.optim.choose import optimizer_of
 from support.stand import Stand, model_folder
 
 KINDS: dict[str, float] = {

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.config.settings import Settings
-from holdfast.core.order.step_table import StepTable, learning_rate, run_length, split_rows
-from holdfast.core.run.timeline import Entry, settings_at, unlearned
+from holdfast.config.settings import Settings
+from holdfast.run.sampling.step_table import StepTable, learning_rate, run_length, split_rows
+from holdfast.run.timeline import Entry, settings_at, unlearned
 
 PLAN = {"steps": 9, "samples": 9, "micro_batch_tokens": 400, "threads": 2}
 

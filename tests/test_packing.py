@@ -145,7 +145,7 @@ def test_a_large_vocabulary_costs_a_chunk_of_logits(monkeypatch: pytest.MonkeyPa
 
 
 def test_weights_kept_in_sixteen_bits_give_what_widened_ones_give(tmp_path: Any) -> None:
-    from holdfast.trainer.model.frozen import keep_narrow
+    from holdfast.trainer.model.frozen.halves import keep_narrow
 
     def trained(narrow: bool) -> tuple[float, dict[str, Tensor]]:
         task = task_of(ARCHITECTURES["qwen3"](), dropout=0.1)

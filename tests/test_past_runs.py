@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.config.config import Config
-from holdfast.core.errors import BLOCKED, Stop
-from holdfast.core.facts.model_folder import ModelFacts, read_model
-from holdfast.core.files import Json, read_lines
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.plan import Plan, RunPlan, Seconds, write_plan
-from holdfast.mind.duration import Ahead, Past, duration, remaining
-from holdfast.supervisor import past_runs, run_plan, tracing
-from holdfast.supervisor.past_runs import remember, taught, timed
-from holdfast.supervisor.planning import Planned
-from holdfast.supervisor.workload import workload
-from holdfast.ui.terminal import Terminal
-from holdfast.ui.words import between, costs
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_lines
+from holdfast.base_model.folder import ModelFacts, read_model
+from holdfast.config.config import Config
+from holdfast.planning import past_runs, tracing
+from holdfast.planning.duration import Ahead, Past, duration, remaining
+from holdfast.planning.past_runs import remember, taught, timed
+from holdfast.planning.planning import Planned
+from holdfast.planning.workload import workload
+from holdfast.report.words import between, costs
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import Plan, RunPlan, Seconds, write_plan
+from holdfast.supervision.preparation import run_plan
+from holdfast.terminal.run_view import Terminal
 
 HOUR = 3600.0
 AHEAD = Ahead(tokens=360_000, checked=0, work=1e9, precision="fp32")  # at 100 tokens a second, an hour

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from conftest import events, holdfast, processes_of, start, wait_until
-from holdfast.core.errors import Stop
-from holdfast.core.files import append_line
-from holdfast.core.run.folder import RunFolder
-from holdfast.supervisor import finish
-from holdfast.world.awake import Awake
-from holdfast.world.patience import Overdue, Patience, Silence
+from holdfast.base.errors import Stop
+from holdfast.base.files import append_line
+from holdfast.processes.awake import Awake
+from holdfast.processes.hang_timeout import Overdue, Patience, Silence
+from holdfast.run.folder import RunFolder
+from holdfast.supervision import finish
 
 HANGS = """
 import os, signal, sys, time
@@ -117,7 +117,7 @@ def test_a_run_that_was_stopped_as_a_whole_goes_on_when_it_is_woken(config_of: C
 def test_a_child_that_beats_is_given_twenty_times_its_longest_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    monkeypatch.setattr("holdfast.world.patience._LOOK_MOST_S", 1e9)
+    monkeypatch.setattr("holdfast.processes.hang_timeout._LOOK_MOST_S", 1e9)
     silence = Silence(60.0)
     now = 899.0
     assert silence.too_long() is None

@@ -15,11 +15,11 @@ import pytest
 
 from conftest import holdfast
 from holdfast.book.graphics_cards import named_card
-from holdfast.core.config.config import Config
-from holdfast.core.run.plan import Params
-from holdfast.mind.demand import Demand, between, with_some_again
-from holdfast.mind.fit import Room, Shape, Sweep, alternatives, choose
-from holdfast.supervisor.planning import plan_run, with_card
+from holdfast.config.config import Config
+from holdfast.planning.memory.demand import Demand, between, with_some_again
+from holdfast.planning.memory.fit import Room, Shape, Sweep, alternatives, choose
+from holdfast.planning.planning import plan_run, with_card
+from holdfast.run.plan import Params
 
 CONFIGS = Path(os.environ.get("HOLDFAST_MODEL_CONFIGS", Path(__file__).parents[2] / "shared" / "data" / "configs"))
 LLAMA = {

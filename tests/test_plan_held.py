@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from holdfast.book.graphics_cards import named_card
-from holdfast.core.config.config import Config
-from holdfast.core.run.plan import Params
-from holdfast.core.types import STRETCH
-from holdfast.mind.demand import Demand, cut_between, moments_away, with_branches
-from holdfast.mind.fit import IN_HALVES, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, on_several
-from holdfast.mind.memory import trained_bytes
-from holdfast.mind.plan import make_plan
-from holdfast.supervisor.planning import plan_run, with_card
+from holdfast.config.config import Config
+from holdfast.planning.memory.arithmetic import trained_bytes
+from holdfast.planning.memory.demand import Demand, cut_between, moments_away, with_branches
+from holdfast.planning.memory.fit import IN_HALVES, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, on_several
+from holdfast.planning.plan import make_plan
+from holdfast.planning.planning import plan_run, with_card
+from holdfast.run.plan import Params
+from holdfast.run.types import STRETCH
 from test_plan import LLAMA
 
 COUNT = 10 * STRETCH

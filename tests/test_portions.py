@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from holdfast.trainer.portions import Some, first_of, in_portions
+from holdfast.trainer.memory.portions import Some, first_of, in_portions
 
 
 class _Kept:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from conftest import SHARED, holdfast, make_rows, needs_shared, write_rows
-from holdfast.core.config.load import load_config
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.run.folder import RunFolder
-from holdfast.rows.judge.layouts import parse_example, prompt_and_answer
-from holdfast.rows.judge.turns import BadRow
-from holdfast.rows.judge.unused import Unused
-from holdfast.supervisor.foresee import foresee
-from holdfast.supervisor.tasks.sft import check_data
-from holdfast.ui.terminal import Terminal
+from holdfast.base_model.folder import read_model
+from holdfast.config.load import load_config
+from holdfast.data.judge.layouts import parse_example, prompt_and_answer
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.judge.unused import Unused
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.preparation.foresee import foresee
+from holdfast.supervision.preparation.tasks.sft import check_data
+from holdfast.terminal.run_view import Terminal
 
 TURNS = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "five"}]
 PREFERENCES: list[dict[str, Any]] = [

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import Stop
-from holdfast.ship.push import open_hub, push
+from holdfast.base.errors import Stop
+from holdfast.export.push import open_hub, push
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 

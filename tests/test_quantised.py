@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from conftest import holdfast
-from holdfast.core.config.config import Config
-from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
-from holdfast.mind.held import as_it_comes
-from holdfast.mind.serving import limits
-from holdfast.supervisor.needs import refuse_what_is_missing
-from holdfast.trainer.model import quantised
-from holdfast.trainer.model.frozen import widened
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
+from holdfast.config.config import Config
+from holdfast.planning.memory.frozen_form import as_it_comes
+from holdfast.planning.serving_limits import limits
+from holdfast.supervision.preparation.needs import refuse_what_is_missing
+from holdfast.trainer.model.frozen import quantised
+from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.refuse import Refusal
 from support.stand import Stand, model_folder
 
@@ -103,7 +103,7 @@ def test_a_kernel_that_is_silently_wrong_is_seen_before_step_1_and_steps_down(mo
     def wrong(weight: Any, dtype: torch.dtype) -> torch.Tensor:
         return widened(weight, dtype) * 0.5
 
-    monkeypatch.setattr("holdfast.trainer.model.frozen.widened", wrong)  # not that of the proof's own look at the weight
+    monkeypatch.setattr("holdfast.trainer.model.frozen.halves.widened", wrong)  # not that of the proof's own look at the weight
     changes, reason = stand_of(model, "nf4").task.prove()
     assert changes == {"frozen": "half", "double_quant": False} and "weights are held in 16 bits: the" in reason
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from conftest import events, holdfast, lines, settings_with
-from holdfast.core.files import write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Entry, add_entry
-from holdfast.world.process import adopt, watch
+from holdfast.base.files import write_json
+from holdfast.processes.process import adopt, watch
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry, add_entry
 
 Write = Callable[..., Path]
 

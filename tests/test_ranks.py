@@ -22,22 +22,23 @@ import pytest
 import torch
 
 from conftest import events, holdfast, kill, lines, make_rows, settings_with, start, wait_until, write_rows
-from holdfast.core.config.load import load_config
-from holdfast.core.config.train import Train
-from holdfast.core.errors import Stop
-from holdfast.core.ranks import SEAT_OF
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Entry
-from holdfast.core.seat import Seat, first_host, seat_of
-from holdfast.mind.ranks import devices_for, shards_of
-from holdfast.supervisor.seated import with_ranks
-from holdfast.trainer import group, meeting
-from holdfast.trainer.alike import refuse_unlike
-from holdfast.trainer.group import Group
-from holdfast.trainer.rank import Rank, own_parts, parts_of
+from holdfast.base.errors import Stop
+from holdfast.config.load import load_config
+from holdfast.config.train import Train
+from holdfast.planning.ranks import devices_for, shards_of
+from holdfast.processes.rank_environment import SEAT_OF
+from holdfast.processes.rank_info import Seat, first_host, seat_of
+from holdfast.processes.trainers import Trainers
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry
+from holdfast.supervision.ranks.first import with_ranks
+from holdfast.trainer.distributed import group
+from holdfast.trainer.distributed import rendezvous as meeting
+from holdfast.trainer.distributed.group import Group
+from holdfast.trainer.distributed.rank import Rank, own_parts, parts_of
+from holdfast.trainer.distributed.same_setup import refuse_unlike
+from holdfast.trainer.distributed.stragglers import SlowRanks, slowest
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.slow import SlowRanks, slowest
-from holdfast.world.trainers import Trainers
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 

@@ -23,7 +23,7 @@ DRIVER = """
     import json, sys
     import ray, ray.train
     import holdfast.ray
-    from holdfast.core.errors import Stop
+    from holdfast.base.errors import Stop
     ray.init(address=sys.argv[1], log_to_driver=True)
     run = sys.argv[3]
     kept = ray.train.RunConfig(name="ours", storage_path=run + "-ray")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.config.config import Train
-from holdfast.core.files import Json
-from holdfast.rows.judge.layouts import parse_example
-from holdfast.rows.tokens.chat_template import ChatTemplate, pieces, without_place
-from holdfast.rows.tokens.length_bias import length_bias
-from holdfast.rows.tokens.sandbox import sandbox
+from holdfast.base.files import Json
+from holdfast.config.config import Train
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.tokens.chat_template import ChatTemplate, pieces, without_place
+from holdfast.data.tokens.length_bias import length_bias
+from holdfast.data.tokens.sandbox import sandbox
 from test_objectives import pairs_of
 
 ASKED = {"role": "user", "content": "two and two?"}

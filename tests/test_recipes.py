@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, lines
-from holdfast.rows.recipe.generate import make_rows, make_set, parts_of
-from holdfast.rows.recipe.recipe import load_recipe
+from holdfast.data.recipe.generate import make_rows, make_set, parts_of
+from holdfast.data.recipe.recipe import load_recipe
 
 Call = Callable[..., dict[str, Any]]
 RECIPE = """

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from conftest import events, fill, holdfast, kill, lines, processes_of, settings_with, start, wait_until
-from holdfast.core.config.train import Train
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.pace import checkpoint_interval, mean_time_between_failures, snapshot_interval
-from holdfast.core.types import Launch
+from holdfast.config.train import Train
+from holdfast.processes.standby import Standby
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.save_interval import checkpoint_interval, mean_time_between_failures, snapshot_interval
+from holdfast.run.types import Launch
 from holdfast.trainer.jobs.standby import _warm_up
-from holdfast.trainer.optimizer import AdamW
-from holdfast.world.standby import Standby
+from holdfast.trainer.optim.optimizer import AdamW
 from support.architectures import ARCHITECTURES, task_of, tokens_of
 
 Write = Callable[..., Path]
@@ -254,9 +254,9 @@ def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
     """Train `run` from its newest state in `place` up to a step, as the loop does, snapshots `every` steps; then leave as if killed."""
     from holdfast.trainer.job import open_job
     from holdfast.trainer.loop import _row
-    from holdfast.trainer.setup import build
     from holdfast.trainer.state.restore import state_for_training
     from holdfast.trainer.state.snapshot import Snapshots
+    from holdfast.trainer.training_state import build
 
     folder = run / "attempts/002"
     folder.mkdir(exist_ok=True)
@@ -353,7 +353,7 @@ def test_a_state_that_is_not_finite_never_counts(trained: Path, tmp_path: Path) 
 def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
     """Hundreds of small copies would cost more than a hundredth of a step."""
     from holdfast.trainer.job import open_job
-    from holdfast.trainer.setup import build
+    from holdfast.trainer.training_state import build
 
     job = open_job(RunFolder(trained), 1, trained, {})
     bench = build(job, job.settings(1))
@@ -365,10 +365,10 @@ def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
 
 
 def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_path: Path) -> None:
-    from holdfast.core.run.memory_places import SHARED_MEMORY
+    from holdfast.run.snapshots.memory_places import SHARED_MEMORY
     from holdfast.trainer.job import open_job
-    from holdfast.trainer.setup import build
     from holdfast.trainer.state import snapshot
+    from holdfast.trainer.training_state import build
 
     machine = json.loads((trained / "machine.json").read_text())
     (trained / "machine.json").write_text(json.dumps(machine | {"memory_bytes": 1 << 20}))
@@ -474,7 +474,7 @@ def test_a_pulse_leaves_the_counters_alone(tmp_path: Path) -> None:
 def test_the_end_of_a_process_is_seen_at_once() -> None:
     import subprocess
 
-    from holdfast.core.wait import wait_for_end
+    from holdfast.base.wait import wait_for_end
 
     child = subprocess.Popen(["sleep", "100"])
     began = time.monotonic()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from conftest import lines, wait_until
-from holdfast.rows.collect.gather import Gathered, gather
-from holdfast.rows.collect.outfile import OutFile
-from holdfast.rows.collect.redisstream import Reader, Source
+from holdfast.data.collect.gather import Gathered, gather
+from holdfast.data.collect.outfile import OutFile
+from holdfast.data.collect.redisstream import Reader, Source
 
 Call = Callable[..., dict[str, Any]]
 needs_server = pytest.mark.skipif(

@@ -15,22 +15,22 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conftest import events, holdfast, lines, make_rows, settings_with, write_rows
-from holdfast.core.config.config import Config
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.core.files import append_line, sha256, write_json
-from holdfast.core.locks import hold
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
-from holdfast.core.types import Ending, Wreck
-from holdfast.supervisor.hold import held
-from holdfast.supervisor.prepare import open_run
-from holdfast.supervisor.run_to_end import diagnosed
-from holdfast.supervisor.runs import is_run
-from holdfast.supervisor.start import with_start
+from holdfast.base.errors import Stop
+from holdfast.base.files import append_line, sha256, write_json
+from holdfast.base.locks import hold
+from holdfast.config.config import Config
+from holdfast.config.load import load_config
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
+from holdfast.run.types import Ending, Wreck
+from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.preparation.prepare import open_run
+from holdfast.supervision.preparation.start import with_start
+from holdfast.supervision.run_to_end import diagnosed
+from holdfast.supervision.runs import is_run
+from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.refuse import Refusal, broken_weights, refuse_broken_weights
-from holdfast.ui.terminal import Terminal
 
 Write = Callable[..., Path]
 

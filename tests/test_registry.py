@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import main
-from holdfast.core.errors import Stop
-from holdfast.ship.registry import promote, read_registry, record_export, record_verdict, rollback
+from holdfast.base.errors import Stop
+from holdfast.cli.main import main
+from holdfast.export.registry import promote, read_registry, record_export, record_verdict, rollback
 
 EXPORT = {"kind": "merged", "out": "/somewhere/out", "files": [{"path": "model.safetensors", "bytes": 1, "sha256": "a"}]}
 

@@ -19,13 +19,13 @@ import pytest
 import torch
 
 from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_rows
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_at
-from holdfast.lab.hosts import Hosts
-from holdfast.lab.investigate import investigate
-from holdfast.lab.replay import TrialChange, new_trial
-from holdfast.lab.trials import Lab
-from holdfast.supervisor.launch import child_environment, trainer_launch
+from holdfast.experiments.hosts import Hosts
+from holdfast.experiments.investigate import investigate
+from holdfast.experiments.replay import TrialChange, new_trial
+from holdfast.experiments.trials import Lab
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import read_timeline, settings_at
+from holdfast.supervision.launch import child_environment, trainer_launch
 from holdfast.trainer.jobs.trial import _Stage
 
 STEPS = 16  # two epochs of 64 rows in batches of 8
@@ -140,8 +140,8 @@ def test_a_plan_of_another_version_is_told_of_and_one_that_is_none_refused(finis
 def bench_of(run: Path, step: int) -> Any:
     """The state before `step`, built in this process."""
     from holdfast.trainer.job import open_job
-    from holdfast.trainer.setup import build
     from holdfast.trainer.state.restore import find_state
+    from holdfast.trainer.training_state import build
 
     job = open_job(RunFolder(run), 1, run, {})
     bench = build(job, job.settings(step))

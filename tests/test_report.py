@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from conftest import SHARED, holdfast, needs_shared, write_rows
-from holdfast.core.config.config import Config
-from holdfast.core.files import Json
-from holdfast.core.run.command import Command, write_command
-from holdfast.core.run.folder import RunFolder
-from holdfast.ui import report
-from holdfast.ui.command_report import render_command
-from holdfast.ui.report import render
-from holdfast.ui.svg import WIDTH, Marker, histogram, line_chart
-from holdfast.ui.terminal import Terminal
-from holdfast.ui.words import words_of
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.report import report
+from holdfast.report.command_report import render_command
+from holdfast.report.report import render
+from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
+from holdfast.report.words import words_of
+from holdfast.run.command import Command, write_command
+from holdfast.run.folder import RunFolder
+from holdfast.terminal.run_view import Terminal
 
 
 @pytest.fixture(scope="module")

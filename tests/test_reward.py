@@ -14,8 +14,8 @@ from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
 from conftest import holdfast, lines, write_rows
-from holdfast.core.config.config import Config
-from holdfast.rows.tokens.token_set import sequences
+from holdfast.config.config import Config
+from holdfast.data.tokens.token_set import sequences
 from support.stand import Stand, announced_and_asked, model_folder
 from test_objectives import pairs_of
 

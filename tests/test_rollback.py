@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from conftest import SHARED, events, holdfast, lines, needs_shared, run_with_timeline_of, settings_with, start, wait_until
-from holdfast.core.cards.sign import rows
-from holdfast.core.files import Json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.types import Verdict
-from holdfast.lab.course import investigate_course
-from holdfast.lab.replay import TrialChange
-from holdfast.lab.trials import Lab
-from holdfast.mind.course import PATIENCE, Trouble, trouble
-from holdfast.mind.ledgers import barren_rollbacks
-from holdfast.mind.moves import Accept
-from holdfast.mind.next_move import ROLLBACKS, course_settings, of_course
-from holdfast.mind.remedies import helped, refuted
-from holdfast.world.rollback import roll_back, take_up
+from holdfast.base.files import Json
+from holdfast.book.kinds.sign import rows
+from holdfast.diagnosis.divergence import PATIENCE, Trouble, trouble
+from holdfast.experiments.course import investigate_course
+from holdfast.experiments.replay import TrialChange
+from holdfast.experiments.trials import Lab
+from holdfast.run.folder import RunFolder
+from holdfast.run.remedies import helped, refuted
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.types import Verdict
+from holdfast.supervision.policy.ledgers import barren_rollbacks
+from holdfast.supervision.policy.moves import Accept
+from holdfast.supervision.policy.next_move import ROLLBACKS, course_settings, of_course
+from holdfast.supervision.rollback import roll_back, take_up
 from support.known import a_wreck, known
 
 Write = Callable[..., Path]

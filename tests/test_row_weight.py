@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from conftest import holdfast, write_rows
-from holdfast.core.config.config import Config
-from holdfast.rows.judge.row_weight import Weights, weight_of
-from holdfast.rows.judge.turns import BadRow
-from holdfast.rows.tokens.token_set import TokenSet, load_tokens
+from holdfast.config.config import Config
+from holdfast.data.judge.row_weight import Weights, weight_of
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.tokens.token_set import TokenSet, load_tokens
 from support.architectures import tokens_of
 from support.stand import Stand, model_folder
 from test_objectives import pairs_of

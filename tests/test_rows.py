@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import SHARED, needs_shared
-from holdfast.core.errors import Stop
-from holdfast.rows.files.raw_row import RawRow, Reject
-from holdfast.rows.files.read import read_rows
-from holdfast.rows.judge.layouts import parse_example
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.judge.turns import BadRow, Example, Message
-from holdfast.rows.tokens.chat_template import ChatTemplate, load_template, pieces
-from holdfast.rows.tokens.codec import Tokens, load_codec
+from holdfast.base.errors import Stop
+from holdfast.data.files.raw_row import RawRow, Reject
+from holdfast.data.files.read import read_rows
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import BadRow, Example, Message
+from holdfast.data.tokens.chat_template import ChatTemplate, load_template, pieces
+from holdfast.data.tokens.codec import Tokens, load_codec
 
 USER, ANSWER = Message("user", "q"), Message("assistant", "a")
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from conftest import events, holdfast, start, wait_until
-from holdfast.core.files import write_json
-from holdfast.core.identity import identify
-from holdfast.core.run.command import Command
-from holdfast.mind.command_summary import summarise_command
-from holdfast.supervisor.command.attempts import end
-from holdfast.supervisor.command.signs import Signs
-from holdfast.supervisor.command.supervise import row_due
-from holdfast.ui.echo import Echo
-from holdfast.verbs.run import known
-from holdfast.world.process import Attempt
+from holdfast.base.files import write_json
+from holdfast.base.identity import identify
+from holdfast.cli.commands.run import known
+from holdfast.processes.process import Attempt
+from holdfast.report.command_summary import summarise_command
+from holdfast.run.command import Command
+from holdfast.supervision.command.attempts import end
+from holdfast.supervision.command.signs import Signs
+from holdfast.supervision.command.supervise import row_due
+from holdfast.terminal.echo import Echo
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
 

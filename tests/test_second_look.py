@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from conftest import write_rows
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.core.files import Json
-from holdfast.rows.judge.rules import checks
-from holdfast.rows.survey.second_look import FEWEST, look_at
+from holdfast.base.files import Json
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.data.judge.rules import checks
+from holdfast.data.survey.second_look import FEWEST, look_at
 
 Call = Callable[..., Json]
 CARDS = [card for card in checks() if card.second_look]

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.core.scrub import Person, Scrubber
-from holdfast.rows.collect.redact import redact
+from holdfast.data.collect.redact import redact
+from holdfast.privacy.scrub import Person, Scrubber
 
 DRAWN = random.Random(7)
 LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

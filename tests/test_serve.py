@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from conftest import holdfast
-from holdfast.cli import main
-from holdfast.rows.judge.layouts import parse_example
-from holdfast.rows.judge.preferences import parse_pair
-from holdfast.ship.serve.preferences import preference_row, tally
+from holdfast.cli.main import main
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.preferences import parse_pair
+from holdfast.serve.preferences import preference_row, tally
 from support.shipped import make_adapter, make_family
 
 LLAMA = pytest.param("llama.cpp", marks=pytest.mark.filterwarnings("ignore"))

@@ -16,19 +16,19 @@ from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from conftest import holdfast
-from holdfast.core.config.config import Config, Train
-from holdfast.core.config.load import load_config
-from holdfast.core.config.settings import Settings
-from holdfast.core.errors import Stop
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline
-from holdfast.mind.memory import cut_between, footprint
-from holdfast.trainer import pressure
-from holdfast.trainer.exhausted import OutOfMemory
+from holdfast.base.errors import Stop
+from holdfast.config.config import Config, Train
+from holdfast.config.load import load_config
+from holdfast.config.settings import Settings
+from holdfast.planning.memory.arithmetic import cut_between, footprint
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import read_timeline
+from holdfast.trainer.distributed.rank import ALONE, Rank
 from holdfast.trainer.job import Job
-from holdfast.trainer.model import sharded
+from holdfast.trainer.memory import pressure
+from holdfast.trainer.memory.oom import OutOfMemory
 from holdfast.trainer.model.decoder import checksum
-from holdfast.trainer.rank import ALONE, Rank
+from holdfast.trainer.model.frozen import sharded
 from holdfast.trainer.refuse import Refusal, broken_weights
 from holdfast.trainer.step import keep_company
 from holdfast.trainer.task import Batch

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from conftest import make_rows, write_rows
-from holdfast.core.config.config import Data
-from holdfast.core.files import Json
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.judge.turns import BadRow, Example, Message
-from holdfast.rows.tokens.chat_template import pieces
-from holdfast.rows.tokens.codec import Codec, Tokens, load_codec
-from holdfast.rows.tokens.shard import blocks, tokenise
-from holdfast.rows.tokens.token_set import TokenSet, split
-from holdfast.rows.tokens.too_long import fitted
+from holdfast.base.files import Json
+from holdfast.config.config import Data
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import BadRow, Example, Message
+from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.tokens.codec import Codec, Tokens, load_codec
+from holdfast.data.tokens.shard import blocks, tokenise
+from holdfast.data.tokens.token_set import TokenSet, split
+from holdfast.data.tokens.too_long import fitted
 
 Call = Callable[..., Json]
 LIMIT = Rules(max_tokens=96, too_long="split")

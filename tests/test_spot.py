@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.core.config.config import Config, Train
+from holdfast.config.config import Config, Train
+from holdfast.trainer.distributed.rank import ALONE, Rank
+from holdfast.trainer.distributed.spot_check import spot_check, suspects
 from holdfast.trainer.loop import _spot_checks
-from holdfast.trainer.rank import ALONE, Rank
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.spot import spot_check, suspects
 
 TOLD = [
     ([["a", "a", "b"], ["b", "b", "a"]], ([], False), "all is well on two"),

@@ -98,7 +98,7 @@ def tuned_loss(first: Path, run: Path) -> float:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from holdfast.rows.tokens.token_set import load_tokens
+    from holdfast.data.tokens.token_set import load_tokens
     from holdfast.trainer.tasks.sft.evaluation import mean_loss
 
     base = AutoModelForCausalLM.from_pretrained(json.loads((first / "adapter/adapter_config.json").read_text())["base_model_name_or_path"])

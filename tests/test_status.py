@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from conftest import events, holdfast, kill, processes_of, start, wait_until
-from holdfast.core.locks import taken
-from holdfast.core.run.folder import RunFolder
-from holdfast.supervisor.hold import held
-from holdfast.world.standing import look
+from holdfast.base.locks import taken
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.standing import look
 
 Write = Callable[..., Path]
 STATES = {"running", "finished", "gave_up", "interrupted", "dead"}

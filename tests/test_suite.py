@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, make_rows, write_rows
-from holdfast.cli import main
-from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.ship.verify import suite as suites
-from holdfast.ship.verify.stats import sign_test
-from holdfast.ship.verify.suite import Suite, ask_suite, paired_tests, read_suite
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.cli.main import main
+from holdfast.verify import suite as suites
+from holdfast.verify.stats import sign_test
+from holdfast.verify.suite import Suite, ask_suite, paired_tests, read_suite
 from support.shipped import make_adapter
 from support.suite import make_suite
 

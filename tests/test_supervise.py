@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.files import Json, read_json, read_lines
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Entry, read_timeline
-from holdfast.core.types import Verdict
-from holdfast.mind.course import FROM_THE_START, PATIENCE
+from holdfast.base.files import Json, read_json, read_lines
+from holdfast.diagnosis.divergence import FROM_THE_START, PATIENCE
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry, read_timeline
+from holdfast.run.types import Verdict
 from support.world import STEP_S, USUAL, Ends, FakeWorld, Point, Told, commit, left_behind, new_run, play, relaunch, verdict
 
 # ---- how an attempt ends

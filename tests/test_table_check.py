@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from conftest import lines
-from holdfast.cli import main
-from holdfast.core.files import Json
+from holdfast.base.files import Json
+from holdfast.cli.main import main
 
 ODD = """when,x,kind,y
 2025-01-01T00:00:00Z,1,a,1.5

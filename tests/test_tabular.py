@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import events, holdfast, lines, write_table
-from holdfast.book.examine import examine
-from holdfast.cli import main
-from holdfast.core.config.load import load_config
-from holdfast.core.files import Json
-from holdfast.rows.table.build import build_table
-from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
-from holdfast.trainer.model.dropout import StepContext
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.config.load import load_config
+from holdfast.doctor.examine import examine
+from holdfast.tables.table.build import build_table
+from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
+from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.artifact import load
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
 from holdfast.trainer.tasks.tabular.network import new_network

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.core.config.config import Config
-from holdfast.core.files import append_line
-from holdfast.core.run.folder import RunFolder
-from holdfast.ui.progress_line import Shown, progress_line
-from holdfast.ui.terminal import Terminal
+from holdfast.base.files import append_line
+from holdfast.config.config import Config
+from holdfast.run.folder import RunFolder
+from holdfast.terminal.progress_line import Shown, progress_line
+from holdfast.terminal.run_view import Terminal
 
 OTHERS = ("3,257 tokens/s", "lr 2.0e-04", "grad norm 3.630", "0.62 GiB", "17 s so far")
 SHOW_CURSOR = "\x1b[?25h"
@@ -68,13 +68,13 @@ def test_the_live_line_fits_its_terminal_and_cuts_no_word(when: str, width: int)
 def test_a_narrow_terminal_sees_step_loss_time_left_and_the_unit_of_its_task(
     task: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.ui.terminal._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("holdfast.terminal.run_view._LOOK_EVERY_S", 0.0)
     run = RunFolder(tmp_path)
     text = {"model": "tiny", "data": {"files": ["rows.jsonl"]}}
     table = {"task": "tabular", "data": {"files": ["rows.csv"]}, "table": {"target": "price"}}
     terminal, screen = Terminal(to_stderr=True, quiet=False), io.StringIO()
     terminal.console = Console(file=screen, force_terminal=True, width=80, height=25)
-    monkeypatch.setattr("holdfast.ui.terminal.newest_settings", lambda _: SimpleNamespace(steps=900))
+    monkeypatch.setattr("holdfast.terminal.run_view.newest_settings", lambda _: SimpleNamespace(steps=900))
     terminal.begin(run, Config.model_validate(table if task == "tabular" else text))
     for step in range(1, 9):
         row = {"step": step, "time": 10.0 * step, "loss": 3.8642, "grad_norm": 3.63, "lr": 2e-4}

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, settings_with
-from holdfast.core.files import write_json
-from holdfast.core.heap import MAPPED_FROM, TIGHT, heap_environment
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.plan import Params
-from holdfast.core.run.timeline import Entry, add_entry
-from holdfast.mind.demand import Demand
-from holdfast.mind.fit import Room
-from holdfast.supervisor.launch import trainer_launch
+from holdfast.base.files import write_json
+from holdfast.machine.heap import MAPPED_FROM, TIGHT, heap_environment
+from holdfast.planning.memory.demand import Demand
+from holdfast.planning.memory.fit import Room
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import Params
+from holdfast.run.timeline import Entry, add_entry
+from holdfast.supervision.launch import trainer_launch
 from holdfast.trainer.traced.ledger import Log
 from holdfast.trainer.traced.replay import Mapped, held
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from holdfast.core.facts.model_folder import EMBEDDED, read_model
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.judge.turns import Example, Message
-from holdfast.rows.tokens.chat_template import load_template, pieces
-from holdfast.rows.tokens.codec import Tokens, load_codec
+from holdfast.base_model.folder import EMBEDDED, read_model
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import Example, Message
+from holdfast.data.tokens.chat_template import load_template, pieces
+from holdfast.data.tokens.codec import Tokens, load_codec
 
 FOLDER = EMBEDDED["tiny"]
 TURNS = [

@@ -18,24 +18,24 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, events, fill, kill, lines, make_rows, wait_until, write_rows
-from holdfast.core.config.config import Config
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.run.folder import RunFolder
-from holdfast.rows.crew import workers
-from holdfast.rows.crew.build import Checked, check_rows, report
-from holdfast.rows.crew.workers import Copies, Workers
-from holdfast.rows.files.read import read_rows, read_unparsed
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.survey.survey import check_block
-from holdfast.rows.tokens import shard
-from holdfast.rows.tokens.cache import TokenCache, cache_key
-from holdfast.rows.tokens.codec import Codec, load_codec
-from holdfast.rows.tokens.shard import Block, blocks, shard_bytes, tokenise
-from holdfast.rows.tokens.token_set import join_parts, load_tokens
-from holdfast.supervisor.tasks.sft import check_data
-from holdfast.ui.terminal import Terminal
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.load import load_config
+from holdfast.data.files.read import read_rows, read_unparsed
+from holdfast.data.judge.rules import Rules
+from holdfast.data.survey.survey import check_block
+from holdfast.data.tokens import shard
+from holdfast.data.tokens.cache import TokenCache, cache_key
+from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.shard import Block, blocks, shard_bytes, tokenise
+from holdfast.data.tokens.token_set import join_parts, load_tokens
+from holdfast.data.workers import workers
+from holdfast.data.workers.build import Checked, check_rows, report
+from holdfast.data.workers.workers import Copies, Workers
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.preparation.tasks.sft import check_data
+from holdfast.terminal.run_view import Terminal
 
 
 def build(
@@ -55,9 +55,9 @@ CHILD = r"""
 import re, resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from holdfast.rows.crew import workers
-from holdfast.rows.crew.build import report
-from holdfast.rows.tokens.token_set import load_tokens
+from holdfast.data.workers import workers
+from holdfast.data.workers.build import report
+from holdfast.data.tokens.token_set import load_tokens
 from test_tokencache import build
 if __name__ == "__main__":
     workers._BLOCKS_HERE = 1
@@ -363,7 +363,7 @@ def test_where_a_window_ends_makes_no_difference(tmp_path: Path, window: int, mo
         file.write_bytes(content)
         expected = list(read_rows(str(file)))
         with monkeypatch.context() as small:
-            small.setattr("holdfast.rows.files.json_stream.WINDOW", max(window, 5 if content.startswith(b"\xef") else 1))
+            small.setattr("holdfast.data.files.json_stream.WINDOW", max(window, 5 if content.startswith(b"\xef") else 1))
             assert list(read_rows(str(file))) == expected
 
 

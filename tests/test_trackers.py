@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from conftest import events, holdfast, lines
-from holdfast.ui.track import TRACKERS, numbers
+from holdfast.report.track import TRACKERS, numbers
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
 
@@ -35,7 +35,7 @@ def track(run: Path, name: str, env: dict[str, str]) -> None:
     """Follow the run in a process of its own, as `train` does."""
     (run / "tracked.json").unlink(missing_ok=True)
     program = (
-        "import sys; from pathlib import Path; from holdfast.core.run.folder import RunFolder; from holdfast.ui.track import follow\n"
+        "import sys; from pathlib import Path; from holdfast.run.folder import RunFolder; from holdfast.report.track import follow\n"
         "follow(RunFolder(Path(sys.argv[1])), [sys.argv[2]], lambda: True)"
     )
     command = [sys.executable, "-W", "ignore", "-c", program, str(run), name]
@@ -109,6 +109,6 @@ def test_a_tracker_that_fails_is_an_event_and_the_run_is_whole(config_of: Callab
 
 
 def test_every_tracker_of_the_config_is_known() -> None:
-    from holdfast.core.config.config import Run
+    from holdfast.config.config import Run
 
     assert set(Run.model_fields["track"].annotation.__args__[0].__args__) == set(TRACKERS)  # type: ignore[union-attr]

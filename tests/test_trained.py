@@ -12,7 +12,7 @@ import transformers
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from holdfast.core.config.config import Config
+from holdfast.config.config import Config
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.tasks.sft.packing import grouped_batches
 from support.stand import Stand, model_folder

@@ -11,11 +11,11 @@ import pytest
 
 from conftest import holdfast, kill, processes_of, start, wait_until
 from holdfast.book import cards_of
-from holdfast.core.logtext import Evidence, clean_lines
-from holdfast.core.types import Diagnosis
-from holdfast.mind.diagnose import diagnose
-from holdfast.mind.explain import answer
-from holdfast.mind.health import at_the_end
+from holdfast.diagnosis.diagnose import diagnose
+from holdfast.diagnosis.explain import answer
+from holdfast.diagnosis.health_signs import at_the_end
+from holdfast.diagnosis.logs.text import Evidence, clean_lines
+from holdfast.run.types import Diagnosis
 
 BOOK = cards_of("failures")
 WELL = "\n".join(f"{{'loss': {1.9 - at / 10:.2f}, 'grad_norm': 0.5, 'learning_rate': 0.0001, 'epoch': 0.{at}1}}" for at in range(1, 5))

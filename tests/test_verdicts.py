@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.core.errors import Stop
-from holdfast.ship.verify import stats
-from holdfast.ship.verify.expectations import failed, parses, read_prompts
-from holdfast.ship.verify.stats import holm, paired_difference, pairs_for, rows_for, share_interval, sign_test, t_cdf, t_quantile
-from holdfast.ship.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
+from holdfast.base.errors import Stop
+from holdfast.verify import stats
+from holdfast.verify.expectations import failed, parses, read_prompts
+from holdfast.verify.stats import holm, paired_difference, pairs_for, rows_for, share_interval, sign_test, t_cdf, t_quantile
+from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
 
 
 def drawn(rng: Any, effect: float, clusters: int = 40, each: int = 3, shared: float = 0.3, own: float = 0.3) -> Losses:

@@ -14,13 +14,13 @@ import transformers
 from peft import PromptTuningConfig, get_peft_model
 
 from conftest import make_rows, write_rows
-from holdfast.cli import main
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.ship.subject import read_subject
-from holdfast.ship.verify import compare
-from holdfast.ship.verify.compare import Request, verify
-from holdfast.ship.verify.expectations import read_prompts
-from holdfast.trainer.greedy import greedy
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.cli.main import main
+from holdfast.export.subject import read_subject
+from holdfast.trainer.model.greedy import greedy
+from holdfast.verify import compare
+from holdfast.verify.compare import Request, verify
+from holdfast.verify.expectations import read_prompts
 from support.shipped import make_adapter, measure_here
 
 

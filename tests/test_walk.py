@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from holdfast.core.intervals import blocks_of, interval, reach, verdict
-from holdfast.mind.walk import together
+from holdfast.base.intervals import blocks_of, interval, reach, verdict
+from holdfast.tables.walk_forward import together
 
 
 def fold(gains: list[float], trades: int = 40, net: float = 0.0) -> dict[str, object]:

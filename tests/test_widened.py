@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conftest import holdfast
-from holdfast.core.config.config import Config
-from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
-from holdfast.mind.held import as_it_comes
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
+from holdfast.config.config import Config
+from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.trainer.model.plain import load_plain
 from support.stand import Stand, model_folder
 

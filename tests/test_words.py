@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from conftest import SHARED, needs_shared
-from holdfast.core.facts.model_folder import EMBEDDED
-from holdfast.rows.tokens import word_counts as words
-from holdfast.rows.tokens.codec import load_codec
-from holdfast.rows.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.data.tokens import word_counts as words
+from holdfast.data.tokens.codec import load_codec
+from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
 
 END = "<|end|>"
 CORPUS = ["the house by the river", "a house, a river and\n  the  birch", "it's 12 o'clock", "def f(x):\n    return x + 1"] * 9

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from conftest import fill
+from holdfast.base import errors
+from holdfast.base.files import read_json
 from holdfast.book import cards_of
-from holdfast.core import errors, types
-from holdfast.core.files import read_json
-from holdfast.core.logtext import Evidence, clean_lines
-from holdfast.core.types import Ending, Wreck
-from holdfast.mind.diagnose import diagnose, diagnose_wreck
-from holdfast.world import nurse
-from holdfast.world.kernel import kernel_messages, oom_kills, records
-from holdfast.world.place import Place
+from holdfast.diagnosis.diagnose import diagnose, diagnose_wreck
+from holdfast.diagnosis.logs.text import Evidence, clean_lines
+from holdfast.machine.kernel_log import kernel_messages, oom_kills, records
+from holdfast.machine.place import Place
+from holdfast.processes import shim as nurse
+from holdfast.run import types
+from holdfast.run.types import Ending, Wreck
 
 KILLED = "Out of memory: Killed process 4711 (python) total-vm:9123456kB, anon-rss:6234567kB"
 

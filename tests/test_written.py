@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, lines, start, wait_until
-from holdfast.rows.recipe.prompt import rows_in
+from holdfast.data.recipe.prompt import rows_in
 from support.endpoint import serving
 
 pytest.importorskip("httpx", reason="httpx is not installed (holdfast[endpoint])")

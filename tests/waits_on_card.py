@@ -5,8 +5,8 @@ from __future__ import annotations
 import simulated_card as card
 import torch
 
-from holdfast.core.config.train import Train
-from holdfast.trainer.optimizer import AdamW
+from holdfast.config.train import Train
+from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, gradients_sha256
 from support.architectures import ARCHITECTURES, task_of
 

@@ -21,7 +21,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from holdfast.core.facts.model_folder import read_model
+from holdfast.base_model.folder import read_model
 
 STEPS, BATCH, LR, SGD_LR = 6, 8, 3e-3, 0.1
 MODEL = read_model("tiny").folder

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from tables import table
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.trainer.optimizers import optimizer_of
-from holdfast.trainer.rounding import Rounded
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
+from holdfast.trainer.optim.choose import optimizer_of
+from holdfast.trainer.optim.rounding import Rounded
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.sft.task import Sft
 

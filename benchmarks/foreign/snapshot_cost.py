@@ -55,8 +55,8 @@ def measured(arguments: argparse.Namespace, share: str, folder: Path) -> str:
     os.environ.pop("HOLDFAST_SNAPSHOT_SHARE", None)
     if share:
         os.environ["HOLDFAST_SNAPSHOT_SHARE"] = share
+    from holdfast.callback.packed import SHARE, Packer
     from holdfast.hf import HoldfastCallback
-    from holdfast.inside.packed import SHARE, Packer
 
     costs: list[float] = []
     keep = Packer.keep

@@ -86,7 +86,7 @@ def _asked(child: Any, draw: dict[str, Any]) -> Any:
 
 
 def _config(draw: dict[str, Any], folder: str = "m") -> Any:
-    from holdfast.core.config.config import Config
+    from holdfast.config.config import Config
 
     tree = {"model": folder, "data": {"files": "x"}, "adapter": draw["adapter"], "train": draw.get("train", {})}
     return Config.model_validate(tree)
@@ -94,7 +94,7 @@ def _config(draw: dict[str, Any], folder: str = "m") -> Any:
 
 def traced(draw: dict[str, Any]) -> dict[str, Any]:
     """What the product says of a draw."""
-    from holdfast.core.facts.model_folder import ModelFacts
+    from holdfast.base_model.folder import ModelFacts
     from holdfast.trainer.jobs.account import told
 
     case = {name: draw[name] for name in ("settings", "lengths", "labels")}
@@ -131,9 +131,9 @@ def write_model(draw: dict[str, Any], folder: str) -> None:
 @contextlib.contextmanager
 def loaded(draw: dict[str, Any], folder: str) -> Iterator[tuple[Any, Any, int]]:
     """As `built`, with the model of a folder."""
-    from holdfast.core.config.settings import Settings
+    from holdfast.config.settings import Settings
     from holdfast.trainer.device import prepare_torch
-    from holdfast.trainer.optimizers import optimizer_of
+    from holdfast.trainer.optim.choose import optimizer_of
     from holdfast.trainer.tasks.sft.task import Sft
     from holdfast.trainer.traced.step import made_rows
 

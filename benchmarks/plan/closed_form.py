@@ -17,13 +17,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.errors import Stop
 from holdfast.book.graphics_cards import named_card
 from holdfast.book.knowledge import has_fused_attention
-from holdfast.core.config.config import Config
-from holdfast.core.errors import Stop
-from holdfast.mind.plan import make_plan
-from holdfast.supervisor.planning import Rows, planner, with_card
-from holdfast.world.machine import read_machine
+from holdfast.config.config import Config
+from holdfast.machine.read import read_machine
+from holdfast.planning.plan import make_plan
+from holdfast.planning.planning import Rows, planner, with_card
 
 ADAPTERS = ("lora", "lora", "lora", "rslora", "dora", "ia3", "prompt", "full", "layers")
 OPTIMIZERS = ("adamw", "adamw", "adamw8bit", "schedule_free", "lion", "sgd")

@@ -28,7 +28,7 @@ from typing import Any
 import draws as drawing
 from accuracy import loaded, stepped, traced, write_model
 
-from holdfast.core.heap import heap_environment
+from holdfast.machine.heap import heap_environment
 
 ENOUGH, TOO_LITTLE = 1.02, 0.9
 _LEAST = 250 << 20  # bytes of a step: the 3 to 4 MB that products take for a moment are then below the 2 %

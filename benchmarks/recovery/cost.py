@@ -57,11 +57,11 @@ def main() -> None:
 
 def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
     """(CPU seconds of a step with to without snapshots, seconds a step waits for its own, seconds of a step), each a median."""
-    from holdfast.core.run.folder import RunFolder
+    from holdfast.run.folder import RunFolder
     from holdfast.trainer.job import open_job
     from holdfast.trainer.loop import _row
-    from holdfast.trainer.setup import build
     from holdfast.trainer.state.snapshot import Snapshots
+    from holdfast.trainer.training_state import build
 
     (run / "attempts/900").mkdir()
     (run / "steps.jsonl").unlink()
@@ -121,7 +121,7 @@ def ticks(supervisor: int, run: Path) -> dict[str, int]:
             command = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
         except OSError:
             continue
-        if b"holdfast.world.writer" in command and str(run).encode() in command:
+        if b"holdfast.processes.writer" in command and str(run).encode() in command:
             pids["writer"] = int(entry.name)
     found = {}
     for role, pid in pids.items():

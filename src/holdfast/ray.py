@@ -32,11 +32,11 @@ from ray.train.backend import Backend
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from holdfast.core.errors import AGAIN, DONE, Stop
-from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps, newest_valid
-from holdfast.core.run.folder import RunFolder
-from holdfast.world.child import module_command
+from holdfast.base.child import module_command
+from holdfast.base.errors import AGAIN, DONE, Stop
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import checkpoint_name, checkpoint_steps, newest_valid
 
 _LOOK_S = 1.0
 _PR_SET_PDEATHSIG = 1

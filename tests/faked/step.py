@@ -19,13 +19,13 @@ import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from faked.watch import Watch
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import read_model
-from holdfast.mind.memory import Attends, footprint
-from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
+from holdfast.planning.memory.arithmetic import Attends, footprint
 from holdfast.trainer.model import load as loading
-from holdfast.trainer.optimizer import AdamW
+from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.sft.task import Sft
 
@@ -65,7 +65,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Traced:
-    """A step as it was watched. fixed, peak: bytes before it and at most; plan: what mind/memory.py counts on, by kind."""
+    """A step as it was watched. fixed, peak: bytes before it and at most; plan: what planning/memory/arithmetic.py counts on, by kind."""
 
     watch: Watch
     layers: int
@@ -131,7 +131,7 @@ def trace(
 
 
 def _attends(about: dict[str, Any], settings: Settings) -> Attends:
-    """As mind/plan.py says it; but fakes know torch's fused attention as the plain operations it can be made of."""
+    """As planning/plan.py says it; but fakes know torch's fused attention as the plain operations it can be made of."""
     at_once = settings.varlen and settings.dtype == "bf16" and settings.attention == "sdpa" and not about.get("attn_logit_softcapping")
     return "at once" if at_once else "plainly"
 

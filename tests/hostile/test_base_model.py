@@ -11,16 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import holdfast, lines
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import hub_name, read_model
-from holdfast.core.run.base_model import _hash, follow_pinned, identity, pinned
-from holdfast.supervisor.hold import held
-from holdfast.supervisor.prepare import open_run
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import hub_name, read_model
+from holdfast.config.load import load_config
+from holdfast.run.base_model import _hash, follow_pinned, identity, pinned
+from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.preparation.prepare import open_run
+from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.job import open_job
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.setup import build
-from holdfast.ui.terminal import Terminal
+from holdfast.trainer.training_state import build
 
 Write = Callable[..., Path]
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import make_rows, write_rows
-from holdfast.core.facts.model_folder import EMBEDDED
+from holdfast.base_model.folder import EMBEDDED
 
 NAMES = (
     "torch",

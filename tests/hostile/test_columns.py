@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from holdfast.rows.files.raw_row import LARGEST_ROW, RawRow, Reject
-from holdfast.rows.files.read import read_rows
+from holdfast.data.files.raw_row import LARGEST_ROW, RawRow, Reject
+from holdfast.data.files.read import read_rows
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -42,7 +42,7 @@ def rows(file: Path) -> list[RawRow | Reject]:
 def test_offsets_are_looked_at_before_they_are_followed(tmp_path: Path, offsets: tuple[int, int]) -> None:
     """In a process of its own: what is not refused here ends it."""
     file = with_offsets(tmp_path / "rows.arrow", *offsets)
-    text = "import sys; from holdfast.rows.files.read import read_rows; print([type(r).__name__ for r in read_rows(sys.argv[1])])"
+    text = "import sys; from holdfast.data.files.read import read_rows; print([type(r).__name__ for r in read_rows(sys.argv[1])])"
     done = subprocess.run([sys.executable, "-c", text, str(file)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "['Reject']"), done.stderr
 
@@ -105,7 +105,7 @@ def test_a_thousand_rows_of_one_long_text_take_the_memory_of_a_few(tmp_path: Pat
     """One text of a mebibyte, coded once: 1 GiB as rows."""
     file = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"text": pa.array(["x" * (1 << 20)] * 1024).dictionary_encode()}), file)
-    text = "import sys; from holdfast.rows.files.read import read_rows; print(sum(1 for _ in read_rows(sys.argv[1])))"
+    text = "import sys; from holdfast.data.files.read import read_rows; print(sum(1 for _ in read_rows(sys.argv[1])))"
     limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (700 << 20, 700 << 20))  # noqa: E731
     done = subprocess.run([sys.executable, "-c", text, str(file)], capture_output=True, text=True, preexec_fn=limit, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "1024"), done.stderr

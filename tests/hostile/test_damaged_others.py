@@ -23,7 +23,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from conftest import holdfast, write_table
-from holdfast.world.checkpoints.newest import newest_state, newest_whole
+from holdfast.supervision.foreign_checkpoints.newest import newest_state, newest_whole
 from support.damage import as_json, copied, mutated, spoil, spoil_some, torn
 from support.hostile import MACHINE, answers, bounded, fresh, prepared, tried
 from support.recorded import machine

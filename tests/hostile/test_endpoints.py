@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import main
-from holdfast.core.errors import Stop
-from holdfast.core.files import Json
-from holdfast.rows.recipe.ask import Answer, Asker, Endpoint
-from holdfast.rows.recipe.prompt import rows_in
-from holdfast.rows.recipe.wire import shown
+from holdfast.base.errors import Stop
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.data.recipe.ask import Answer, Asker, Endpoint
+from holdfast.data.recipe.prompt import rows_in
+from holdfast.data.recipe.wire import shown
 
 TIMEOUT_S, SLACK_S, MOST_BYTES = 0.6, 1.5, 300 << 20
 Talk = Callable[[socket.socket, random.Random], None]

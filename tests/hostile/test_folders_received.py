@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from conftest import holdfast
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.core.files import append_line, read_json, replacing
-from holdfast.core.locks import hold, taken
-from holdfast.core.run.folder import TRUSTED, RunFolder
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.memory_places import sweep
-from holdfast.core.run.timeline import Entry, add_entry
-from holdfast.supervisor.launch import trainer_launch
-from holdfast.world.bundle_parts import read_parts
+from holdfast.base.errors import Stop
+from holdfast.base.files import append_line, read_json, replacing
+from holdfast.base.locks import hold, taken
+from holdfast.config.load import load_config
+from holdfast.report.bundle_parts import read_parts
+from holdfast.run.folder import TRUSTED, RunFolder
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import sweep
+from holdfast.run.timeline import Entry, add_entry
+from holdfast.supervision.launch import trainer_launch
 
 Write = Callable[..., Path]
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

@@ -13,19 +13,19 @@ import pytest
 import yaml
 
 from conftest import write_table
-from holdfast.cli import main
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.files import cut_torn_line, read_lines
-from holdfast.core.locks import taken
-from holdfast.core.run.adapter_folder import read_start
-from holdfast.rows.table.frames import open_frames
-from holdfast.ship.registry import read_registry
-from holdfast.supervisor import diagnose_run
-from holdfast.world.checkpoints.newest import newest_whole
-from holdfast.world.checkpoints.proof import prove
-from holdfast.world.checkpoints.tensors import NotWhole
+from holdfast.base.errors import Stop
+from holdfast.base.files import cut_torn_line, read_lines
+from holdfast.base.locks import taken
+from holdfast.base_model.folder import ModelFacts
+from holdfast.cli.main import main
+from holdfast.config.load import load_config
+from holdfast.export.registry import read_registry
+from holdfast.run.adapter_folder import read_start
+from holdfast.supervision import diagnose_run
+from holdfast.supervision.foreign_checkpoints.newest import newest_whole
+from holdfast.supervision.foreign_checkpoints.proof import prove
+from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
+from holdfast.tables.table.frames import open_frames
 
 
 def archive(how: int = zipfile.ZIP_STORED, size: int = 64) -> bytes:

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from conftest import holdfast
-from holdfast.core import locks
-from holdfast.core.errors import Stop
-from holdfast.core.identity import alive, identify, myself
-from holdfast.core.locks import hold, holds
-from holdfast.core.run.folder import RunFolder
-from holdfast.world import process
-from holdfast.world.hanging import end_hanging
-from holdfast.world.holder import signal_holder
-from holdfast.world.patience import Overdue
+from holdfast.base import locks
+from holdfast.base.errors import Stop
+from holdfast.base.identity import alive, identify, myself
+from holdfast.base.locks import hold, holds
+from holdfast.processes import process
+from holdfast.processes.hang_timeout import Overdue
+from holdfast.processes.hanging import end_hanging
+from holdfast.run.folder import RunFolder
+from holdfast.run.holder import signal_holder
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="which process holds a lock is seen in /proc")
 _HOLD = """import fcntl, os, sys, time

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import main
+from holdfast.cli.main import main
 
 ODD = os.fsdecode(b"caf\xe9")  # as an old disk or a Latin-1 archive has it
 

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast as package
 from conftest import events
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.memory_places import abandoned, sweep
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import abandoned, sweep
 
 SOURCE = str(Path(package.__file__).parents[1])
 
@@ -28,7 +28,7 @@ def elsewhere(script: str, *arguments: object) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings)
 
 
-SWEEPS = "from pathlib import Path; import sys; from holdfast.core.run.memory_places import sweep; print(sweep(Path(sys.argv[1])))"
+SWEEPS = "from pathlib import Path; import sys; from holdfast.run.snapshots.memory_places import sweep; print(sweep(Path(sys.argv[1])))"
 
 
 def test_another_container_leaves_the_snapshots_of_runs_that_it_cannot_see(tmp_path: Path) -> None:

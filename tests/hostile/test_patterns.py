@@ -16,7 +16,7 @@ from itertools import product
 import pytest
 
 from holdfast.book import cards_of
-from holdfast.core.logtext import LONGEST
+from holdfast.diagnosis.logs.text import LONGEST
 from support.re_examples import examples
 
 PLAIN = re.compile(r"(?:[q]\d\dz|[j]\d\dz)")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from conftest import holdfast
-from holdfast.cli import main
-from holdfast.core.suspects import suspects
+from holdfast.cli.main import main
+from holdfast.privacy.suspects import suspects
 
 RNG = random.Random(20_000)
 MIXED, LOWER, HEX = string.ascii_letters + string.digits, string.ascii_lowercase + string.digits, "0123456789abcdef"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from holdfast.core.config.adapter import Adapter
-from holdfast.core.config.module_pattern import refused
-from holdfast.core.errors import BLOCKED, Stop
-from holdfast.core.run.adapter_folder import read_start, settled
-from holdfast.ship.delta import _alpha
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.config.adapter import Adapter
+from holdfast.config.module_pattern import refused
+from holdfast.export.delta import _alpha
+from holdfast.run.adapter_folder import read_start, settled
 
 ENDLESS = (
     *(r"(([a-z_.0-9])+)+!", r"(.*)*!", r"(?:a|a)*!", r"(?:\w+\.)+!", r"(a?){50}a{50}", r".*.*.*.*.*!", "a?" * 30 + "a" * 30),

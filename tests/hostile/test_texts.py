@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from conftest import holdfast
-from holdfast.book.profile import as_file
-from holdfast.core.cards.variable import Advice
-from holdfast.core.inert import inert
-from holdfast.core.run.folder import RunFolder
-from holdfast.world.standing import look
+from holdfast.base.inert import inert
+from holdfast.book.kinds.variable import Advice
+from holdfast.doctor.environment import as_file
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.standing import look
 
 TITLE, CLIP, CLEAR = "\x1b]0;owned\x07", "\x1b]52;c;ZXZpbA==\x07", "\x1b[2J"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import USAGE, Stop
-from holdfast.core.facts.model_folder import read_model
-from holdfast.rows.recipe.recipe_file import read_file
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base_model.folder import read_model
+from holdfast.config.load import load_config
+from holdfast.data.recipe.recipe_file import read_file
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]\n" for at in range(1, 12))
 TEXTS = {

@@ -21,8 +21,8 @@ import transformers
 from torch import Tensor, nn
 
 import test_varlen
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
 from holdfast.trainer.model import load as model
 from holdfast.trainer.tasks.sft import proof
 from holdfast.trainer.tasks.sft.task import Sft

@@ -22,7 +22,7 @@ import torch
 import transformers
 from archs_on_card import SETTINGS, saved
 
-from holdfast.core.config.config import Config
+from holdfast.config.config import Config
 from holdfast.trainer.model import load as model
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.refuse import broken_weights

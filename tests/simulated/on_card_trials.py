@@ -9,9 +9,9 @@ from typing import Any
 import simulated_card as card
 import torch
 
-from holdfast.core.files import read_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.lab.replay import TrialChange, new_trial
+from holdfast.base.files import read_json
+from holdfast.experiments.replay import TrialChange, new_trial
+from holdfast.run.folder import RunFolder
 from holdfast.trainer.jobs.trial import _Stage
 
 STEP = 4

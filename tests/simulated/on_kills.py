@@ -21,9 +21,9 @@ from typing import Any
 
 import simulated_card as card
 
-from holdfast.core.run.checkpoint import checkpoint_steps, newest_valid
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import MemoryFile
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import checkpoint_steps, newest_valid
+from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.trainer.job import register
 from holdfast.trainer.libraries import libraries
 

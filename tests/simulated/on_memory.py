@@ -16,18 +16,18 @@ import numpy as np
 import simulated_card as card
 import torch
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.run.timeline import Entry, settings_at
-from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.trainer import pressure
-from holdfast.trainer.exhausted import OutOfMemory
-from holdfast.trainer.images import TensorImage
-from holdfast.trainer.optimizer import AdamW
-from holdfast.trainer.setup import Bench
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
+from holdfast.run.timeline import Entry, settings_at
+from holdfast.trainer.memory import pressure
+from holdfast.trainer.memory.oom import OutOfMemory
+from holdfast.trainer.optim.optimizer import AdamW
+from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.tasks.sft.answer import answers
 from holdfast.trainer.tasks.sft.evaluation import mean_loss
 from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.training_state import Bench
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64

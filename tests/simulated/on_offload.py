@@ -5,11 +5,11 @@ from __future__ import annotations
 import simulated_card as card
 import torch
 
-from holdfast.core.config.train import Train
-from holdfast.trainer import optimizer as module
-from holdfast.trainer.images import TensorImage
-from holdfast.trainer.optimizers import optimizer_of
-from holdfast.trainer.optimizers.simple import Lion
+from holdfast.config.train import Train
+from holdfast.trainer.optim import optimizer as module
+from holdfast.trainer.optim.choose import optimizer_of
+from holdfast.trainer.optim.simple import Lion
+from holdfast.trainer.state.images import TensorImage
 
 SIZE = 5000
 LERP = 4 * 5120  # what torch.lerp takes for its result: of a stretch, or of all

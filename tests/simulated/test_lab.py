@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, lines
+from holdfast.base.files import read_json, write_json
 from holdfast.book import cards_of
-from holdfast.core.files import read_json, write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_at
-from holdfast.lab.hosts import Hosts
-from holdfast.lab.investigate import investigate
-from holdfast.lab.trials import Lab
-from holdfast.supervisor.launch import child_environment, trainer_launch
+from holdfast.experiments.hosts import Hosts
+from holdfast.experiments.investigate import investigate
+from holdfast.experiments.trials import Lab
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import read_timeline, settings_at
+from holdfast.supervision.launch import child_environment, trainer_launch
 from simulated import card
 
 pytestmark = card.needed

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from conftest import events, holdfast, lines
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import read_description
-from holdfast.core.run.folder import RunFolder
-from holdfast.mind.demand import Demand
-from holdfast.rows.tokens.token_set import load_tokens
-from holdfast.supervisor.tracing import tracer
+from holdfast.base_model.folder import read_description
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import load_tokens
+from holdfast.planning.memory.demand import Demand
+from holdfast.planning.tracing import tracer
+from holdfast.run.folder import RunFolder
 from simulated import card
 
 pytestmark = card.needed

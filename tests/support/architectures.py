@@ -12,17 +12,17 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.data.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, packed_attention
-from holdfast.trainer.model.dropout import StepContext, make_stateless
+from holdfast.trainer.model.layers.dropout import StepContext, make_stateless
+from holdfast.trainer.model.layers.lora import use_lean_lora
+from holdfast.trainer.model.layers.mixed import mix_precision
 from holdfast.trainer.model.load import without_attention_dropout
-from holdfast.trainer.model.lora import use_lean_lora
-from holdfast.trainer.model.mixed import mix_precision
 from holdfast.trainer.model.trained.adapters import artifact_tensors
+from holdfast.trainer.step_hooks import Upkeep
 from holdfast.trainer.tasks.sft.packing import grouped_batches
 from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.tasks.sft.text_model import LabelLoss
-from holdfast.trainer.upkeep import Upkeep
 
 SIZES = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 GQA = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0}

@@ -62,7 +62,7 @@ _READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", _CARD)
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
 # the second is set by an import; the last two, like all that a card's own libraries read, are read when a card is first asked for
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
-_CHILDLESS = ("holdfast.trainer", "holdfast.world.writer", "holdfast.world.command_nurse")
+_CHILDLESS = ("holdfast.trainer", "holdfast.processes.writer", "holdfast.processes.command_shim")
 
 _libc = ctypes.CDLL(None)
 _exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; where it has another name, all is an exec

@@ -13,13 +13,13 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from holdfast.cli import main
-from holdfast.core.config.load import load_config
-from holdfast.core.errors import Stop
-from holdfast.supervisor.hold import held
-from holdfast.supervisor.prepare import open_run
-from holdfast.supervisor.start import with_start
-from holdfast.ui.terminal import Terminal
+from holdfast.base.errors import Stop
+from holdfast.cli.main import main
+from holdfast.config.load import load_config
+from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.preparation.prepare import open_run
+from holdfast.supervision.preparation.start import with_start
+from holdfast.terminal.run_view import Terminal
 
 LONGEST_CPU_S, LONGEST_S, MOST_BYTES = 20.0, 300.0, 1 << 30  # on a busy machine only the first says how much it is
 PART = float(os.environ.get("HOLDFAST_HOSTILE", "1"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.config.config import Run
-from holdfast.core.run.timeline import Entry
-from holdfast.core.types import Diagnosis, Ending, EndingKind, Wreck
-from holdfast.mind.ledgers import Past
-from holdfast.mind.next_move import Known
+from holdfast.config.config import Run
+from holdfast.run.timeline import Entry
+from holdfast.run.types import Diagnosis, Ending, EndingKind, Wreck
+from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.next_move import Known
 from support.world import SETTINGS
 
 TIMELINE = [Entry(1, SETTINGS, "the plan")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.run.plan import Bytes, Params, Plan
+from holdfast.run.plan import Bytes, Params, Plan
 
 
 def a_plan(**changes: Any) -> Plan:

@@ -13,7 +13,7 @@ import transformers
 from peft import AdaLoraConfig, IA3Config, LoraConfig, PeftConfig, PeftModel, get_peft_model
 from torch import nn
 
-from holdfast.ship import child
+from holdfast.export import child
 from holdfast.trainer.jobs.measure import measure as job
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 import transformers
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import Snapshot
-from holdfast.core.run.timeline import read_timeline, settings_of_process
-from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.supervisor.finish import rows_asked
-from holdfast.trainer.images import TensorImage
-from holdfast.trainer.loss_scale import LossScale
-from holdfast.trainer.optimizers import optimizer_of
-from holdfast.trainer.setup import Bench
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.run.timeline import read_timeline, settings_of_process
+from holdfast.supervision.finish import rows_asked
+from holdfast.trainer.optim.choose import optimizer_of
+from holdfast.trainer.optim.loss_scale import LossScale
+from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.step import Announce, Gradients
 from holdfast.trainer.tasks import task_of
 from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.training_state import Bench
 from support.architectures import ARCHITECTURES, tokens_of
 
 STEPS = 12

@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import yaml
 
-from holdfast.core.config.settings import Settings
-from holdfast.core.files import Json, append_line, read_json, write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_of_process
-from holdfast.core.types import Diagnosis, Ending, EndingKind, Launch, Verdict, Wreck
-from holdfast.mind.course import Trouble
-from holdfast.supervisor.hands import View
-from holdfast.supervisor.supervise import Outcome, supervise
-from holdfast.world import process
-from holdfast.world.process import Attempt
+from holdfast.base.files import Json, append_line, read_json, write_json
+from holdfast.config.settings import Settings
+from holdfast.diagnosis.divergence import Trouble
+from holdfast.processes import process
+from holdfast.processes.process import Attempt
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_of_process
+from holdfast.run.types import Diagnosis, Ending, EndingKind, Launch, Verdict, Wreck
+from holdfast.supervision.hands import View
+from holdfast.supervision.supervise import Outcome, supervise
 
 Point = Literal["before the start", "in the pause", "while it trains", "at its wreck", "in the lab"]
 SETTINGS = {"steps": 400, "samples": 8, "micro_batch_tokens": 400, "threads": 1, "attention": "sdpa", "device": "cuda"}

@@ -72,8 +72,8 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     """All gradients of the adapter after one pass over its rows, and what the proof had against the layout."""
     import torch
 
-    from holdfast.core.config.config import Config
-    from holdfast.core.config.settings import Settings
+    from holdfast.config.config import Config
+    from holdfast.config.settings import Settings
     from holdfast.trainer.model import load as trainers_model
     from holdfast.trainer.tasks.sft.proof import disproof
     from holdfast.trainer.tasks.sft.task import Sft

@@ -36,13 +36,13 @@ class Stand:
 
 def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, dropout: float = 0.0, **changes: Any) -> Stand:
     """The parts a run on rows of `length` tokens would have, `tokens` of them a step. `changes` win over the plan's settings."""
-    from holdfast.core.config.config import Config
-    from holdfast.core.facts.model_folder import read_model
-    from holdfast.mind.plan import make_plan, settings_of
+    from holdfast.base_model.folder import read_model
+    from holdfast.config.config import Config
+    from holdfast.machine.read import read_machine
+    from holdfast.planning.plan import make_plan, settings_of
     from holdfast.trainer.device import prepare_torch
-    from holdfast.trainer.optimizer import AdamW
+    from holdfast.trainer.optim.optimizer import AdamW
     from holdfast.trainer.tasks.sft.task import Sft
-    from holdfast.world.machine import read_machine
 
     tokens, length = (tokens, length) if not place.smoke else (256, 64)
     count = tokens // length
@@ -79,7 +79,7 @@ def _disproved(task: Any, notes: list[str]) -> Json:
 def _rows(count: int, length: int, vocabulary: int) -> Any:
     import numpy as np
 
-    from holdfast.rows.tokens.token_set import TokenSet
+    from holdfast.data.tokens.token_set import TokenSet
 
     random = np.random.default_rng(0)
     learned = np.zeros(count * length, np.uint8).reshape(count, length)

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.cards.catalog import Card, read_cards
-from holdfast.core.errors import USAGE, Stop
+from holdfast.base.errors import USAGE, Stop
+from holdfast.book.kinds.catalog import Card, read_cards
 
 _HERE = Path(__file__).parent
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import Json
 from holdfast.book.knowledge import table
-from holdfast.core.errors import USAGE, Stop
-from holdfast.core.files import Json
 
 _MEMORY = re.compile(r"[\s-]*(\d+)\s*(?:gib|gb|g)$", re.IGNORECASE)
 _MAKERS = re.compile(r"\b(nvidia|amd|geforce|radeon|instinct|tesla|quadro|graphics)\b", re.IGNORECASE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.base.versions import release, within
 from holdfast.book.knowledge import (
     AMD_DEVICES,
     WHEELS,
@@ -16,8 +17,7 @@ from holdfast.book.knowledge import (
     sibling,
     table,
 )
-from holdfast.core.facts.machine import Gpu, Machine
-from holdfast.core.versions import release, within
+from holdfast.machine.facts import Gpu, Machine
 
 _PLAIN = "python:3.12-slim"
 _IMAGES = ">=2.4 <2.10"  # releases of torch whose images were seen under this name

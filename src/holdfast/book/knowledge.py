@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import yaml
 
-from holdfast.core.config.yaml_tree import LOADER
-from holdfast.core.facts.machine import Gpu, Machine, Torch
-from holdfast.core.facts.machine_file import read, training_devices
-from holdfast.core.files import Json
-from holdfast.core.versions import release, version, within
+from holdfast.base.files import Json
+from holdfast.base.versions import release, version, within
+from holdfast.config.yaml_tree import LOADER
+from holdfast.machine.facts import Gpu, Machine, Torch
+from holdfast.machine.machine_file import read, training_devices
 
 _TABLES = Path(__file__).parent / "tables"
 WHEELS = "https://download.pytorch.org/whl"

@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.core.errors import DeviceGone, Stop
-from holdfast.core.types import EXIT_DEVICE_GONE
+from holdfast.base.errors import DeviceGone, Stop
+from holdfast.run.types import EXIT_DEVICE_GONE
 from holdfast.trainer.libraries import libraries
 
 

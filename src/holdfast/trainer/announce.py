@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from holdfast.core.config.faults import Moment
-from holdfast.core.run.memory_file import MemoryFile
+from holdfast.config.faults import Moment
+from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.trainer.job import Job
 from holdfast.trainer.step import Announce
 from holdfast.trainer.task import Batch

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from holdfast.core.config.settings import Settings
-from holdfast.core.errors import DeviceGone, told
-from holdfast.core.ranks import device_number
-from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.base.errors import DeviceGone, told
+from holdfast.config.settings import Settings
+from holdfast.processes.rank_environment import device_number
+from holdfast.trainer.memory.oom import is_out_of_memory
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.1
 

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 import torch
 
-from holdfast.core.files import Json, append_line, cut_torn_line
-from holdfast.core.order.step_table import draw_rows
-from holdfast.core.run.evaluations import best_of, read_evaluations, stopped_early
-from holdfast.trainer.exhausted import tag_out_of_memory
-from holdfast.trainer.pressure import within_memory
-from holdfast.trainer.setup import Bench
+from holdfast.base.files import Json, append_line, cut_torn_line
+from holdfast.run.evaluations import best_of, read_evaluations, stopped_early
+from holdfast.run.sampling.step_table import draw_rows
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.memory.pressure import within_memory
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.step import keep_company
 from holdfast.trainer.task import Batch
+from holdfast.trainer.training_state import Bench
 
 _CHUNK = 512  # rows whose micro-batches lie on the device at once
 

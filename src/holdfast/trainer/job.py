@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.faults import Fault, Moment, fires
-from holdfast.core.config.load import load_faults
-from holdfast.core.config.settings import Settings
-from holdfast.core.errors import DeviceGone
-from holdfast.core.files import Json, write_json
-from holdfast.core.identity import myself
-from holdfast.core.ranks import rank_of
-from holdfast.core.run.attempt import orders_of
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.plan import RunPlan
-from holdfast.core.run.timeline import Entry, add_entry, read_timeline, settings_at
+from holdfast.base.errors import DeviceGone
+from holdfast.base.files import Json, write_json
+from holdfast.base.identity import myself
+from holdfast.config.config import Config
+from holdfast.config.faults import Fault, Moment, fires
+from holdfast.config.load import load_faults
+from holdfast.config.settings import Settings
+from holdfast.processes.rank_environment import rank_of
+from holdfast.run.attempt import orders_of
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import RunPlan
+from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 
 
 class Stopping:

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from holdfast.core.config.settings import PartialSettings
-from holdfast.core.errors import DONE, INTERRUPTED, DeviceGone
-from holdfast.core.facts.machine_file import training_devices
-from holdfast.core.files import Json, is_full, read_json, write_json
-from holdfast.core.ranks import device_number
-from holdfast.core.run.timeline import Entry, settings_of_process
-from holdfast.core.types import (
+from holdfast.base.errors import DONE, INTERRUPTED, DeviceGone
+from holdfast.base.files import Json, is_full, read_json, write_json
+from holdfast.base.units import figure
+from holdfast.config.settings import PartialSettings
+from holdfast.machine.machine_file import training_devices
+from holdfast.processes.rank_environment import device_number
+from holdfast.run.timeline import Entry, settings_of_process
+from holdfast.run.types import (
     EXIT_DAMAGED,
     EXIT_DEVICE_GONE,
     EXIT_DISK_FULL,
@@ -28,21 +29,20 @@ from holdfast.core.types import (
     EXIT_PEER_LOST,
     EXIT_REFUSED,
 )
-from holdfast.core.units import figure
-from holdfast.trainer.alike import refuse_unlike
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.exhausted import OutOfMemory, tag_out_of_memory
-from holdfast.trainer.group import Group
+from holdfast.trainer.distributed.group import Group
+from holdfast.trainer.distributed.rank import ALONE, PeerLost, Rank
+from holdfast.trainer.distributed.rendezvous import store_of
+from holdfast.trainer.distributed.same_setup import refuse_unlike
+from holdfast.trainer.distributed.spot_check import spot_check
+from holdfast.trainer.distributed.stragglers import SlowRanks
+from holdfast.trainer.distributed.waiting import WAITING
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
-from holdfast.trainer.meeting import store_of
-from holdfast.trainer.pressure import BeginAgain, MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
-from holdfast.trainer.rank import ALONE, PeerLost, Rank
+from holdfast.trainer.memory.oom import OutOfMemory, tag_out_of_memory
+from holdfast.trainer.memory.pressure import BeginAgain, MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
-from holdfast.trainer.setup import Bench, build
-from holdfast.trainer.slow import SlowRanks
-from holdfast.trainer.spot import spot_check
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.restore import Found
 from holdfast.trainer.state.saving import Saving
@@ -50,7 +50,7 @@ from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.start import Damaged, NoState, restored, state_of
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
-from holdfast.trainer.waiting import WAITING
+from holdfast.trainer.training_state import Bench, build
 
 
 def train(job: Job, ready: Bench | None = None) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.facts.model_folder import broken_tensor
-from holdfast.core.files import Json
-from holdfast.trainer.images import TensorImage
+from holdfast.base.files import Json
+from holdfast.base_model.folder import broken_tensor
+from holdfast.trainer.state.images import TensorImage
 
 SHOWN = 5
 _LARGEST = torch.finfo(torch.float32).max

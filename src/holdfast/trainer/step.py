@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from holdfast.core.files import Json
-from holdfast.trainer.exhausted import tag_out_of_memory
-from holdfast.trainer.optimizer import Block
-from holdfast.trainer.rank import ALONE, Rank, own_parts, parts_of
+from holdfast.base.files import Json
+from holdfast.trainer.distributed.rank import ALONE, Rank, own_parts, parts_of
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.optim.optimizer import Block
 from holdfast.trainer.task import AnyTask, Batch
 
 # Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's

@@ -9,14 +9,14 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import PartialSettings, Settings
-from holdfast.core.files import Json
-from holdfast.core.order.shuffle import Rows
-from holdfast.core.order.step_table import StepTable
-from holdfast.core.run.artifact import Artifact
-from holdfast.core.run.folder import RunFolder
-from holdfast.trainer.upkeep import Upkeep
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.config.settings import PartialSettings, Settings
+from holdfast.run.artifact import Artifact
+from holdfast.run.folder import RunFolder
+from holdfast.run.sampling.shuffle import Rows
+from holdfast.run.sampling.step_table import StepTable
+from holdfast.trainer.step_hooks import Upkeep
 
 # is told how many rows a model was just asked for; 0: it has computed one more token
 Asked = Callable[[int], None]

@@ -1,5 +1,5 @@
 """Checks of a machine before the run: one fact that breaks or slows runs a file."""
 
-from holdfast.core.cards.check import Check
+from holdfast.book.kinds.check import Check
 
 KIND = Check

@@ -3,9 +3,9 @@
 import difflib
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, info, warn
-from holdfast.core.types import Finding
-from holdfast.core.versions import within
+from holdfast.base.versions import within
+from holdfast.book.kinds.check import Case, Check, info, warn
+from holdfast.run.types import Finding
 
 _NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 

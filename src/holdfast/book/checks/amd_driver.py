@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.base.versions import release, version
+from holdfast.book.kinds.check import Case, Check, warn
 from holdfast.book.knowledge import row_of
-from holdfast.core.cards.check import Case, Check, warn
-from holdfast.core.types import Finding
-from holdfast.core.versions import release, version
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

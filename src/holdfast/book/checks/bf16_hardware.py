@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, info, warn
-from holdfast.core.facts.machine import has_bf16
-from holdfast.core.types import Finding
+from holdfast.book.kinds.check import Case, Check, info, warn
+from holdfast.machine.facts import has_bf16
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

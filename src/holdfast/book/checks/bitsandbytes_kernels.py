@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from holdfast.base.versions import within
+from holdfast.book.kinds.check import Case, Check, warn
 from holdfast.book.knowledge import WHEELS, bitsandbytes_library, bitsandbytes_serving, has_code, lacks_code, running_as, toolkit
-from holdfast.core.cards.check import Case, Check, warn
-from holdfast.core.facts.machine import Gpu
-from holdfast.core.types import Finding
-from holdfast.core.versions import within
+from holdfast.machine.facts import Gpu
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

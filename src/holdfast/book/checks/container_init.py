@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, info
-from holdfast.core.types import Finding
+from holdfast.book.kinds.check import Case, Check, info
+from holdfast.run.types import Finding
 
 # Programs that reap what is handed to them; shells do while they wait.
 _REAPERS = frozenset({"docker-init", "tini", "tini-static", "catatonit", "dumb-init", "conmon", "init", "systemd"})

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case, Check, block, warn
 from holdfast.book.knowledge import AMD_DEVICES
-from holdfast.core.cards.check import Case, Check, block, warn
-from holdfast.core.facts.machine import Node
-from holdfast.core.types import Finding
+from holdfast.machine.facts import Node
+from holdfast.run.types import Finding
 
 _CONTAINER = f"start the container with: {AMD_DEVICES} (rootless podman also: --userns=keep-id)"
 _GROUPS = 'sudo usermod -aG render,video "$USER", then log out and in again'

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, block, warn
-from holdfast.core.types import Finding
+from holdfast.book.kinds.check import Case, Check, block, warn
+from holdfast.run.types import Finding
 
 _CHECKPOINT_BYTES_PER_PARAMETER = 12  # fp32 weight and two Adam moments
 _FIX = "make room, or choose another --run DIR"

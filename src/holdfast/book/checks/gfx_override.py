@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case, Check, block, info, warn
 from holdfast.book.knowledge import has_code, known_archs, sibling, target_of, wheel_advice
-from holdfast.core.cards.check import Case, Check, block, info, warn
-from holdfast.core.facts.machine import Gpu
-from holdfast.core.types import Finding
+from holdfast.machine.facts import Gpu
+from holdfast.run.types import Finding
 
 _NAME = "HSA_OVERRIDE_GFX_VERSION"
 _UNSET = f"unset {_NAME} (and remove it from your shell's start-up files)"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case, Check, block, warn
 from holdfast.book.knowledge import has_code, known_archs, running_as, runs_as_sibling, sibling, wheel_advice
-from holdfast.core.cards.check import Case, Check, block, warn
-from holdfast.core.facts.machine import Gpu
-from holdfast.core.types import Finding
+from holdfast.machine.facts import Gpu
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

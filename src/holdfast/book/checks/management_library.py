@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, warn
-from holdfast.core.types import Finding
+from holdfast.book.kinds.check import Case, Check, warn
+from holdfast.run.types import Finding
 
 _PACKAGES = {"amdsmi": "amdsmi", "pynvml": "nvidia-ml-py"}
 

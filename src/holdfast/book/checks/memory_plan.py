@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.core.cards.check import Case, Check, warn
-from holdfast.core.facts.machine import Machine
-from holdfast.core.run.plan import Plan
-from holdfast.core.types import Finding
+from holdfast.book.kinds.check import Case, Check, warn
+from holdfast.machine.facts import Machine
+from holdfast.run.plan import Plan
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case, Check, warn
 from holdfast.book.knowledge import AMD_DEVICES, WHEELS
-from holdfast.core.cards.check import Case, Check, warn
-from holdfast.core.types import Finding
+from holdfast.run.types import Finding
 
 _FLAGS = {"amd": f"{AMD_DEVICES} --shm-size=8g", "nvidia": "--gpus all --shm-size=8g"}
 _LOADED = {

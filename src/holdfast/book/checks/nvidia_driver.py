@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.base.versions import release, version
+from holdfast.book.kinds.check import Case, Check, block
 from holdfast.book.knowledge import WHEELS, cuda_archs, cuda_served, has_code, row_of, table, toolkit
-from holdfast.core.cards.check import Case, Check, block
-from holdfast.core.types import Finding
-from holdfast.core.versions import release, version
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, block, info, warn
-from holdfast.core.types import Finding
+from holdfast.book.kinds.check import Case, Check, block, info, warn
+from holdfast.run.types import Finding
 
 _SLOW_BYTES_PER_SECOND = 20 << 20
 _HOW = {"wrong": "gives wrong numbers", "crashed": "crashes", "hung": "hangs", "error": "raises an error"}

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.base.versions import release
+from holdfast.book.kinds.check import Case, Check, block, info, warn
 from holdfast.book.knowledge import newest_python
-from holdfast.core.cards.check import Case, Check, block, info, warn
-from holdfast.core.types import Finding
-from holdfast.core.versions import release
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

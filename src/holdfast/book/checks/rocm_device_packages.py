@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case, Check, block, warn
 from holdfast.book.knowledge import lacks_device_package
-from holdfast.core.cards.check import Case, Check, block, warn
-from holdfast.core.types import Finding
+from holdfast.run.types import Finding
 
 _INDEX = "https://repo.amd.com/rocm/whl-multi-arch/"
 

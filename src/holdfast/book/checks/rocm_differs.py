@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, info, warn
-from holdfast.core.types import Finding
-from holdfast.core.versions import release
+from holdfast.base.versions import release
+from holdfast.book.kinds.check import Case, Check, info, warn
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, info, warn
-from holdfast.core.types import Finding
+from holdfast.book.kinds.check import Case, Check, info, warn
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

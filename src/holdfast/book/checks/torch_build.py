@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case, Check, warn
 from holdfast.book.knowledge import wheel_advice
-from holdfast.core.cards.check import Case, Check, warn
-from holdfast.core.types import Finding
+from holdfast.run.types import Finding
 
 _BUILDS = {"cpu": "the CPU", "cuda": "CUDA", "rocm": "ROCm"}
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.base.versions import within
+from holdfast.book.kinds.check import Case, Check, block
 from holdfast.book.knowledge import torch_for
-from holdfast.core.cards.check import Case, Check, block
-from holdfast.core.types import Finding
-from holdfast.core.versions import within
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

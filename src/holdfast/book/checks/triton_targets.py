@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case, Check, info
 from holdfast.book.knowledge import row_of, running_as
-from holdfast.core.cards.check import Case, Check, info
-from holdfast.core.types import Finding
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, block, warn
-from holdfast.core.types import Finding
-from holdfast.core.versions import within
+from holdfast.base.versions import within
+from holdfast.book.kinds.check import Case, Check, block, warn
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case, Check, block, info, warn
-from holdfast.core.facts.machine import Node
-from holdfast.core.types import Finding
-from holdfast.core.versions import within
+from holdfast.base.versions import within
+from holdfast.book.kinds.check import Case, Check, block, info, warn
+from holdfast.machine.facts import Node
+from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:

@@ -1,5 +1,5 @@
 """Checks of the texts of training rows: one rule a file."""
 
-from holdfast.core.cards.data_check import DataCheck
+from holdfast.book.kinds.data_check import DataCheck
 
 KIND = DataCheck

@@ -1,6 +1,6 @@
 """The answer is the prompt again."""
 
-from holdfast.core.cards.data_check import Columns, DataCheck, RowView
+from holdfast.book.kinds.data_check import Columns, DataCheck, RowView
 
 
 def sift(rows: Columns) -> list[int]:

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{400,}")
 _HALF = re.compile(rb"[A-Za-z0-9+/=_-]{200}")

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ufeff\ufffe\uffff]")
 

@@ -2,8 +2,8 @@
 
 import re
 
-from holdfast.core.cards.data_check import DataCheck, RowView
-from holdfast.core.scrub import ADDRESS_FORM
+from holdfast.book.kinds.data_check import DataCheck, RowView
+from holdfast.privacy.scrub import ADDRESS_FORM
 
 _NOBODY = re.compile(
     r"(?i)^(?:git|users?|usr|username|login|me|you|name|my\w*|who\w*|some\w*|root|ubuntu|ec2-user|pi|admin|alias|abc|foo|bar|test|e?mail)@"

@@ -1,6 +1,6 @@
 """A turn inside of a conversation is empty."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 
 def look(row: RowView) -> str:

@@ -1,6 +1,6 @@
 """Far more tokens than the text has characters for, or far fewer."""
 
-from holdfast.core.cards.data_check import Columns, DataCheck, RowView
+from holdfast.book.kinds.data_check import Columns, DataCheck, RowView
 
 _ENOUGH = 64  # tokens that tell something
 _FEWEST, _MOST = 0.5, 16.0  # characters to a token

@@ -1,6 +1,6 @@
 """The base model finds the answer far less likely than the answers of the other rows."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 _FAR = 5.0  # deviations; of normally distributed losses one in three million lies as far
 

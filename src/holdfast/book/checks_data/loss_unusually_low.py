@@ -1,6 +1,6 @@
 """The base model knows the answer already."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 _FAR = -2.5  # deviations: a loss cannot go below 0, so fewer than above are far
 _KNOWN = 0.5  # nats: on average the model gives each token a chance of 60 %

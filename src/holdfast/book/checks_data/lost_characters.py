@@ -1,6 +1,6 @@
 """Replacement characters: somebody else's decoding lost something here."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 
 def look(row: RowView) -> str:

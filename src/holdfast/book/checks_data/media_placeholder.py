@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 _PLACEHOLDER = re.compile(r"<\|?(?:image|img|video|audio)(?:_pad|_token|_soft_token|_bos)?\|?>|<ImageHere>|<__(?:media|dj__image)__>")
 

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 _MARK = re.compile("[\u0300-\u0328]")
 _ACCENT = re.compile("[A-Za-z][\u0300-\u0304\u0306-\u030c\u0327\u0328]")

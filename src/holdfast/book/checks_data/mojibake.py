@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 _LEAD = re.compile(
     "[\u00c2\u00c3\u00c5\u00ce\u00cf\u00d0\u00d1\u00d8\u00d9\u00e0\u00e2-\u00e9\u00ef\u00f0\u0102\u0393\u0413\u251c\u0432][^\x00-\x7f]"

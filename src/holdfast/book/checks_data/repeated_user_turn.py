@@ -1,6 +1,6 @@
 """The user speaks twice in a row."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 
 def look(row: RowView) -> str:

@@ -2,7 +2,7 @@
 
 import zlib
 
-from holdfast.core.cards.data_check import Columns, DataCheck, RowView
+from holdfast.book.kinds.data_check import Columns, DataCheck, RowView
 
 _SHORTEST = 400  # characters; below, repeating is ordinary
 _SMALLEST_SHARE = 0.09  # of its size that a compressed text keeps; ordinary prose keeps 0.3 to 0.6

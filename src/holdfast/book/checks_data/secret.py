@@ -2,8 +2,8 @@
 
 import re
 
-from holdfast.core.cards.data_check import DataCheck, RowView
-from holdfast.core.secret_forms import KEY_FORMS
+from holdfast.book.kinds.data_check import DataCheck, RowView
+from holdfast.privacy.secret_forms import KEY_FORMS
 
 # One of these stands in every key or token; the forms with "_" are told by one search, since each search goes through the whole text.
 _PARTS = ("PRIVATE KEY-----", "AGE-SECRET-KEY-1", "pypi-AgE", "glpat-", "AKIA", "ASIA", "AIza", ".eyJ", "xox", "SG.")

@@ -1,6 +1,6 @@
 """A text holds what the tokenizer takes for one of its own tokens."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 
 def look(row: RowView) -> str:

@@ -1,6 +1,6 @@
 """A tool is called and the conversation goes on without its result."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 
 def look(row: RowView) -> str:

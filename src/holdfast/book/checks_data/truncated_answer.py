@@ -2,7 +2,7 @@
 
 import re
 
-from holdfast.core.cards.data_check import Columns, DataCheck, RowView
+from holdfast.book.kinds.data_check import Columns, DataCheck, RowView
 
 _OPEN_END = re.compile(r"(?:[,(\[{]|\b(?:and|or|the|a|an|of|to|with|for|in|is|are|that|which|because))\s*\Z")
 _ENDED = re.compile(r"[.!?`)\]}。！？]\s*\Z")

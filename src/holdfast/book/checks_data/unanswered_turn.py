@@ -1,6 +1,6 @@
 """A conversation ends with a question."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 
 def look(row: RowView) -> str:

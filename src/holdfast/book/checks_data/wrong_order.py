@@ -1,6 +1,6 @@
 """Turns stand in an order no chat has."""
 
-from holdfast.core.cards.data_check import DataCheck, RowView
+from holdfast.book.kinds.data_check import DataCheck, RowView
 
 
 def look(row: RowView) -> str:

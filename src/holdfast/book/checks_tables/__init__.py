@@ -1,5 +1,5 @@
 """Checks of whole tables: what is odd about columns, order and classes."""
 
-from holdfast.core.cards.table_check import TableCheck
+from holdfast.book.kinds.table_check import TableCheck
 
 KIND = TableCheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.table_check import TableCheck, TableFacts
+from holdfast.book.kinds.table_check import TableCheck, TableFacts
 
 
 def look(table: TableFacts) -> Iterator[str]:

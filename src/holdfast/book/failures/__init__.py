@@ -1,5 +1,5 @@
 """Failure cards: what programs print when a run dies, one mechanism a file."""
 
-from holdfast.core.cards.failure import Failure
+from holdfast.book.kinds.failure import Failure
 
 KIND = Failure

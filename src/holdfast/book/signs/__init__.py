@@ -1,6 +1,6 @@
 """Signs: what a watchful person would say about the course of a run. Each is told once; none stops a run."""
 
-from holdfast.core.cards.sign import Sign
+from holdfast.book.kinds.sign import Sign
 
 KIND = Sign
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from holdfast.core.cards.sign import Sign, column
-from holdfast.core.files import Json
+from holdfast.base.files import Json
+from holdfast.book.kinds.sign import Sign, column
 
 _WIDTHS, _WINDOWS = (5, 20), 4  # steps whose median is a level, by how many there are
 _FACTOR, _BY = 1.4, 0.5

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from statistics import median
 
-from holdfast.core.cards.sign import Sign, column
-from holdfast.core.files import Json
+from holdfast.base.files import Json
+from holdfast.book.kinds.sign import Sign, column
 
 _RISES, _BY = 3, 1.02  # evaluations in a row that are worse, and how much worse the last one is than the best
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from holdfast.core.cards.sign import Sign, column
-from holdfast.core.files import Json
+from holdfast.base.files import Json
+from holdfast.book.kinds.sign import Sign, column
 
 _STEPS, _PARTS, _GROWTH = 100, 5, 1.1
 

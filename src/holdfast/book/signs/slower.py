@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from holdfast.core.cards.sign import Sign
-from holdfast.core.files import Json
+from holdfast.base.files import Json
+from holdfast.book.kinds.sign import Sign
 
 _WIDTH, _TIMES = 20, 2.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.cards.sign import Sign, column
-from holdfast.core.files import Json
+from holdfast.base.files import Json
+from holdfast.book.kinds.sign import Sign, column
 
 _STEPS = 10
 

@@ -1,5 +1,5 @@
 """Environment variables: what really reads them, what they do, and where they belong."""
 
-from holdfast.core.cards.variable import Variable
+from holdfast.book.kinds.variable import Variable
 
 KIND = Variable

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from holdfast.book.kinds.check import Case
+from holdfast.book.kinds.variable import Advice, Variable
 from holdfast.book.knowledge import has_code, known_archs, sibling
-from holdfast.core.cards.check import Case
-from holdfast.core.cards.variable import Advice, Variable
 
 _NAME = "HSA_OVERRIDE_GFX_VERSION"
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.core.cards.check import Case
-from holdfast.core.cards.variable import Advice, Variable
+from holdfast.book.kinds.check import Case
+from holdfast.book.kinds.variable import Advice, Variable
 
 _CHOICES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 

@@ -13,10 +13,10 @@ import torch
 import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.files import Json
+from holdfast.base.files import Json
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of

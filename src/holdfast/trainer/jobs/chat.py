@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_of_process
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.judge.turns import Example, Message
-from holdfast.rows.tokens.chat_template import pieces
-from holdfast.rows.tokens.codec import Tokens, load_codec
+from holdfast.base_model.folder import read_model
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import Example, Message
+from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.tokens.codec import Tokens, load_codec
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks.sft.answer import answers
 from holdfast.trainer.tasks.sft.evaluation import Sides
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from holdfast.core.files import write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import read_timeline, settings_of_process
+from holdfast.base.files import write_json
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks import task_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.core.types import EXIT_ELSEWHERE
+from holdfast.run.types import EXIT_ELSEWHERE
 from holdfast.trainer.job import register
 from holdfast.trainer.libraries import libraries
 
@@ -13,7 +13,8 @@ def join(path: Path, number: int) -> int:
     """Train as this rank of attempt `number` of the run at `path`; EXIT_ELSEWHERE where the first rank is in another attempt."""
     attempt = register(path, number)
     with libraries():
-        from holdfast.trainer import loop, meeting
+        from holdfast.trainer import loop
+        from holdfast.trainer.distributed import rendezvous as meeting
     if meeting.announced(number) != number:
         return EXIT_ELSEWHERE
     return loop.train(attempt)

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.errors import BLOCKED, Stop
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.files import Json, read_json, write_json
-from holdfast.rows.judge.rules import Rules
-from holdfast.rows.tokens.codec import load_codec
-from holdfast.rows.tokens.shard import Shard, blocks, tokenise
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.judge.rules import Rules
+from holdfast.data.tokens.codec import load_codec
+from holdfast.data.tokens.shard import Shard, blocks, tokenise
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.refuse import Refusal

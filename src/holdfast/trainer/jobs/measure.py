@@ -17,12 +17,12 @@ import numpy.typing as npt
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
-from holdfast.core.errors import BLOCKED, Stop, told
-from holdfast.core.files import Json, append_line, read_json, write_json
+from holdfast.base.errors import BLOCKED, Stop, told
+from holdfast.base.files import Json, append_line, read_json, write_json
 from holdfast.trainer.device import release
-from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.greedy import greedy
 from holdfast.trainer.jobs.losses import by_length, row_sums
+from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.model.greedy import greedy
 from holdfast.trainer.model.plain import load_plain
 
 _LOGITS = 1 << 26  # numbers at a time: 256 MiB

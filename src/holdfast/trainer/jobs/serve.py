@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import torch
 
-from holdfast.core.errors import told
-from holdfast.core.files import Json, read_json
+from holdfast.base.errors import told
+from holdfast.base.files import Json, read_json
 from holdfast.trainer.model.plain import load_plain
 
 

@@ -6,15 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.core.errors import DONE
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.timeline import settings_of_process
-from holdfast.core.safe_open import log_descriptor
+from holdfast.base.errors import DONE
+from holdfast.base.safe_open import log_descriptor
+from holdfast.base_model.folder import read_model
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import settings_of_process
 from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
 from holdfast.trainer.refuse import refuse_broken_weights
-from holdfast.trainer.setup import Bench, build
+from holdfast.trainer.training_state import Bench, build
 
 
 def stand_by(path: Path, mode: str) -> int:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from holdfast.core.errors import BLOCKED, USAGE, told
-from holdfast.core.files import Json, read_json, write_json
+from holdfast.base.errors import BLOCKED, USAGE, told
+from holdfast.base.files import Json, read_json, write_json
 from holdfast.trainer.device import release
-from holdfast.trainer.exhausted import is_out_of_memory
+from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.plain import load_plain
 
 _BATCH = 8

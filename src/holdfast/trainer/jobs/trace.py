@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from holdfast.core.files import Json
+from holdfast.base.files import Json
 from holdfast.trainer.jobs.truth import finite, largest, truth
 
 _UNWRITTEN = ("empty", "new_empty", "resize")  # what they give was not computed

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.core.types import LOGITS_AT_ONCE, WIDENED_ROWS
+from holdfast.run.types import LOGITS_AT_ONCE, WIDENED_ROWS
 from holdfast.trainer.model.kernels import ops
-from holdfast.trainer.model.mixed import HALF, HALF_TYPES, padded
+from holdfast.trainer.model.layers.mixed import HALF, HALF_TYPES, padded
 
 _NARROW = tuple(HALF_TYPES.values())
 _BYTES_AT_ONCE = 8 * LOGITS_AT_ONCE  # of logits that become gradients: no more than torch's operations take for their copies

@@ -15,17 +15,17 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from holdfast.core.config.adapter import OWN_WEIGHTS
-from holdfast.core.config.config import QUANTISED, Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import ModelFacts, comes_quantised, read_model
-from holdfast.core.facts.packed import packed_as, widened_from
-from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.model.frozen import keep_narrow
-from holdfast.trainer.model.mixed import HALF_TYPES, mix_precision
-from holdfast.trainer.model.quantised import hold_quantised
-from holdfast.trainer.model.unpack import unpack
-from holdfast.trainer.on_card import on_card
+from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
+from holdfast.base_model.packed import packed_as, widened_from
+from holdfast.config.adapter import OWN_WEIGHTS
+from holdfast.config.config import QUANTISED, Config
+from holdfast.config.settings import Settings
+from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.model.frozen.halves import keep_narrow
+from holdfast.trainer.model.frozen.quantised import hold_quantised
+from holdfast.trainer.model.frozen.unpack import unpack
+from holdfast.trainer.model.layers.mixed import HALF_TYPES, mix_precision
+from holdfast.trainer.model.on_card import on_card
 from holdfast.trainer.refuse import Refusal
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them

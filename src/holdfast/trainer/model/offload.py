@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from holdfast.core.facts.host_memory import host_memory
+from holdfast.machine.host_memory import host_memory
 
 Packed = Tensor | tuple[torch.device, Tensor]
 _LOOK_BYTES = 64 << 20  # kept between two looks at the host's memory

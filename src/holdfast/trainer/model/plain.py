@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, logging
 
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.facts.packed import packed_as
-from holdfast.trainer.model.frozen import keep_narrow
+from holdfast.base_model.folder import read_model
+from holdfast.base_model.packed import packed_as
+from holdfast.trainer.model.frozen.halves import keep_narrow
+from holdfast.trainer.model.frozen.unpack import unpack
 from holdfast.trainer.model.load import HALVES, read_widened, widen_constants
 from holdfast.trainer.model.trained.saved import with_adapter
-from holdfast.trainer.model.unpack import unpack
 
 
 def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.core.files import Json
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.memory_places import of_rank
+from holdfast.base.files import Json
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.trainer.job import Job
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from holdfast.core.files import Json
-from holdfast.core.run.memory_file import SLOTS, MemoryFile, SlotHeader
-from holdfast.core.run.memory_places import of_rank
-from holdfast.core.run.piece_files import facts_of
-from holdfast.trainer.setup import Bench
+from holdfast.base.files import Json
+from holdfast.run.snapshots.memory_file import SLOTS, MemoryFile, SlotHeader
+from holdfast.run.snapshots.memory_places import of_rank
+from holdfast.run.snapshots.piece_files import facts_of
 from holdfast.trainer.state.snapshot import Snapshots
+from holdfast.trainer.training_state import Bench
 
 
 class Parts(Snapshots):

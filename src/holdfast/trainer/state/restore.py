@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.core.files import Json, append_line, cut_torn_line
-from holdfast.core.run.checkpoint import checkpoint_name, checkpoint_steps, newest_valid, next_valid, problem
-from holdfast.core.run.evaluations import best_of, read_evaluations
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.run.memory_file import SLOTS, MemoryFile, Snapshot
-from holdfast.core.run.piece_files import newest_of
+from holdfast.base.files import Json, append_line, cut_torn_line
+from holdfast.run.evaluations import best_of, read_evaluations
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import checkpoint_name, checkpoint_steps, newest_valid, next_valid, problem
+from holdfast.run.snapshots.memory_file import SLOTS, MemoryFile, Snapshot
+from holdfast.run.snapshots.piece_files import newest_of
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import statistics
 import time
 from collections import deque
 
-from holdfast.core.run.memory_file import MemoryFile
-from holdfast.core.run.pace import checkpoint_interval, mean_time_between_failures
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.save_interval import checkpoint_interval, mean_time_between_failures
 from holdfast.trainer.job import Job
 
 _REMEMBERED = 32  # steps whose time the interval goes by

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.setup import Bench
+from holdfast.trainer.training_state import Bench
 
 
 def share_state(bench: Bench) -> None:

@@ -14,16 +14,16 @@ import orjson
 import torch
 from torch import Tensor
 
-from holdfast.core.files import Json, append_line, is_full, read_json, write_json
-from holdfast.core.locks import hold
-from holdfast.core.run.checkpoint import save_checkpoint
-from holdfast.core.run.memory_file import META_BYTES, SLOTS, MemoryFile, SlotHeader, file_bytes
-from holdfast.core.run.memory_places import SHARED_MEMORY
-from holdfast.core.run.pace import snapshot_interval
-from holdfast.core.run.piece_files import everybodys, unpin
-from holdfast.trainer.images import ABSURD
-from holdfast.trainer.pinned import Pinned
-from holdfast.trainer.setup import Bench
+from holdfast.base.files import Json, append_line, is_full, read_json, write_json
+from holdfast.base.locks import hold
+from holdfast.run.snapshots.checkpoint import save_checkpoint
+from holdfast.run.snapshots.memory_file import META_BYTES, SLOTS, MemoryFile, SlotHeader, file_bytes
+from holdfast.run.snapshots.memory_places import SHARED_MEMORY
+from holdfast.run.snapshots.piece_files import everybodys, unpin
+from holdfast.run.snapshots.save_interval import snapshot_interval
+from holdfast.trainer.memory.pinned import Pinned
+from holdfast.trainer.state.images import ABSURD
+from holdfast.trainer.training_state import Bench
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from holdfast.core.files import Json
-from holdfast.core.run.memory_file import Snapshot
-from holdfast.trainer.images import ABSURD
-from holdfast.trainer.loss_scale import LossScale
-from holdfast.trainer.setup import Bench
+from holdfast.base.files import Json
+from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.trainer.optim.loss_scale import LossScale
+from holdfast.trainer.state.images import ABSURD
 from holdfast.trainer.state.restore import Found, find_state
+from holdfast.trainer.training_state import Bench
 
 _ROUNDING = 1.01
 _TINY = 1e-12

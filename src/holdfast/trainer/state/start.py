@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.core.run.memory_file import Snapshot
+from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.job import Job
-from holdfast.trainer.rank import Rank
-from holdfast.trainer.setup import Bench
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.parts import Parts
 from holdfast.trainer.state.restore import Found, state_for_training
@@ -16,6 +15,7 @@ from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.state.together import for_all, own_part, prove, sound_for_all, told_of
+from holdfast.trainer.training_state import Bench
 
 
 class NoState(Exception):

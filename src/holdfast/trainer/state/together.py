@@ -10,20 +10,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.core.files import Json
-from holdfast.core.run.artifact import Artifact
-from holdfast.core.run.checkpoint import next_valid, publish_checkpoint, stage_checkpoint, unverified
-from holdfast.core.run.memory_file import MemoryFile, Snapshot
-from holdfast.core.run.memory_places import of_rank
-from holdfast.core.run.piece_files import part_of, ranks_in
+from holdfast.base.files import Json
+from holdfast.run.artifact import Artifact
+from holdfast.run.snapshots.checkpoint import next_valid, publish_checkpoint, stage_checkpoint, unverified
+from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
+from holdfast.run.snapshots.memory_places import of_rank
+from holdfast.run.snapshots.piece_files import part_of, ranks_in
+from holdfast.trainer.distributed.rank import PeerLost, Rank
 from holdfast.trainer.job import Job
 from holdfast.trainer.model.trained.cut import CHECKSUMS, CutPieces
-from holdfast.trainer.piece_image import PieceImage
-from holdfast.trainer.rank import PeerLost, Rank
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.setup import Bench
+from holdfast.trainer.state.piece_image import PieceImage
 from holdfast.trainer.state.restore import Found, find_state
 from holdfast.trainer.state.sound import damage
+from holdfast.trainer.training_state import Bench
 
 _TRIES = 3  # a writer that begins meanwhile clears away what it takes for left over
 _SHOWN = 3

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from holdfast.core.config.config import Config
+from holdfast.config.config import Config
 from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.task import AnyTask
 

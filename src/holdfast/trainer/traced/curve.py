@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.files import Json
+from holdfast.base.files import Json
 from holdfast.trainer.traced.peak import KINDS, kinds_of, start_of
 from holdfast.trainer.traced.step import Traced
 

@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.heap import MAPPED_FROM
+from holdfast.machine.heap import MAPPED_FROM
 from holdfast.trainer.traced.ledger import Log
 
 _MIB = 1 << 20

@@ -18,16 +18,16 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.files import Json
-from holdfast.trainer import optimizer
-from holdfast.trainer.host_moments import PLACES
+from holdfast.base.files import Json
+from holdfast.base_model.folder import ModelFacts
 from holdfast.trainer.model import load as loading
-from holdfast.trainer.model import quantised
-from holdfast.trainer.model.frozen import held_linear, widened
-from holdfast.trainer.model.quantised import Held
+from holdfast.trainer.model.frozen import quantised
+from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.model.frozen.halves import held_linear, widened
+from holdfast.trainer.model.frozen.quantised import Held
 from holdfast.trainer.model.trained import choose
-from holdfast.trainer.quantising import bitsandbytes
+from holdfast.trainer.optim import optimizer
+from holdfast.trainer.optim.host_moments import PLACES
 
 _OUTER_BLOCK = 256  # scales that share one, where scales are quantised, too
 

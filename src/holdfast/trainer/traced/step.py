@@ -15,15 +15,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.rows.tokens.worse import WORSE
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.tokens.worse import WORSE
 from holdfast.trainer.model.head import OutputHead
-from holdfast.trainer.on_card import trace_for
-from holdfast.trainer.optimizer import Block, Elementwise
-from holdfast.trainer.optimizers import optimizer_of
+from holdfast.trainer.model.on_card import trace_for
+from holdfast.trainer.optim.choose import optimizer_of
+from holdfast.trainer.optim.optimizer import Block, Elementwise
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.traced.ledger import Ledger, Log

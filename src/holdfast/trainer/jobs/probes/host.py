@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import torch
 
-from holdfast.core.killed import killed_by
+from holdfast.base.signal_names import killed_by
 from holdfast.trainer.jobs.probes import attention, collective, compiled, fused, matmul, memory, quantised, speed, writing
 
 Probe = Callable[[], dict[str, Any]]

@@ -13,18 +13,18 @@ from peft.utils import (
 )
 from torch import Tensor, nn
 
-from holdfast.core.config.adapter import Adapter
-from holdfast.core.config.config import Config
-from holdfast.core.facts.model_folder import hub_name
-from holdfast.core.files import Json
-from holdfast.core.run.artifact import Artifact
+from holdfast.base.files import Json
+from holdfast.base_model.folder import hub_name
+from holdfast.config.adapter import Adapter
+from holdfast.config.config import Config
+from holdfast.run.artifact import Artifact
 from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.trained.budget import RankBudget
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.upkeep import Upkeep
+from holdfast.trainer.step_hooks import Upkeep
 
 _FROM_WEIGHTS = ("pissa", "olora")
 _INIT: dict[str, Any] = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal", "pissa": True, "olora": True}

@@ -13,7 +13,7 @@ import torch
 from peft.tuners.adalora.layer import SVDLinear
 from torch import Tensor, nn
 
-from holdfast.trainer.upkeep import Upkeep
+from holdfast.trainer.step_hooks import Upkeep
 
 _NAME = "default"
 

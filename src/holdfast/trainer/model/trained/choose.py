@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import read_model
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
 from holdfast.trainer.model.trained.adapters import PeftAdapter
 from holdfast.trainer.model.trained.strategy import Trained
 from holdfast.trainer.model.trained.weights import OwnWeights

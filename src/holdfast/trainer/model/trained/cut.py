@@ -5,7 +5,7 @@ backward; when its backward pass is over each rank gets the ranks' gradients of 
 `train.shards`. Not through fully_shard, which `train.fsdp` uses for frozen layers: its pieces are rows of single matrices in memory of
 its own, and its sum is the backend's, which has other bits on another number of ranks.
 
-Weights come and go by their storages' bytes, as in `trainer/model/streamed.py`.
+Weights come and go by their storages' bytes, as in `trainer/model/frozen/offloaded_layers.py`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from holdfast.core.run.pieces import piece_name
-from holdfast.trainer.group import peers
-from holdfast.trainer.images import TensorImage
+from holdfast.run.snapshots.pieces import piece_name
+from holdfast.trainer.distributed.group import peers
+from holdfast.trainer.distributed.waiting import WAITING
 from holdfast.trainer.model.decoder import checksum, decoder_layers
 from holdfast.trainer.model.trained.pieces import Pieces, Unit
-from holdfast.trainer.optimizer import Block
-from holdfast.trainer.piece_image import PieceImage
+from holdfast.trainer.optim.optimizer import Block
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.waiting import WAITING
+from holdfast.trainer.state.images import TensorImage
+from holdfast.trainer.state.piece_image import PieceImage
 
 CHECKSUMS = 1 << 64  # they are told modulo this, as large as a number of JSON may be here
 

@@ -15,8 +15,8 @@ import torch
 from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
-from holdfast.trainer.model.frozen import widened
-from holdfast.trainer.upkeep import Upkeep
+from holdfast.trainer.model.frozen.halves import widened
+from holdfast.trainer.step_hooks import Upkeep
 
 _SWEEPS, _BEYOND = 16, 8  # of the randomised decomposition: powers of the matrix, columns beyond the rank
 

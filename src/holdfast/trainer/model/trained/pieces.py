@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.trainer.optimizer import Block
-from holdfast.trainer.upkeep import Upkeep
+from holdfast.trainer.optim.optimizer import Block
+from holdfast.trainer.step_hooks import Upkeep
 
 
 @dataclass(frozen=True)

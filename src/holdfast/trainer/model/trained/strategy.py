@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from holdfast.core.run.artifact import Artifact
-from holdfast.trainer.upkeep import Upkeep
+from holdfast.run.artifact import Artifact
+from holdfast.trainer.step_hooks import Upkeep
 
 
 class Trained(Protocol):

@@ -9,9 +9,9 @@ import torch
 from peft.tuners.trainable_tokens import TrainableTokensLayer
 from torch import Tensor, nn
 
-from holdfast.core.config.config import Config
-from holdfast.core.facts.model_folder import read_model
-from holdfast.rows.tokens.codec import load_codec
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.data.tokens.codec import load_codec
 from holdfast.trainer.refuse import Refusal
 
 _NAME = "default"

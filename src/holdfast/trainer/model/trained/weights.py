@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from holdfast.core.config.config import Config
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.core.files import Json
-from holdfast.core.run.artifact import Artifact
-from holdfast.trainer.model.frozen import narrow_trained
+from holdfast.base.files import Json
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.config import Config
+from holdfast.run.artifact import Artifact
+from holdfast.trainer.model.frozen.halves import narrow_trained
 from holdfast.trainer.model.trained.adapters import widen_trained
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.upkeep import Upkeep
+from holdfast.trainer.step_hooks import Upkeep
 
 
 class OwnWeights:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from holdfast.trainer.portions import first_of, in_portions
+from holdfast.trainer.memory.portions import first_of, in_portions
 from holdfast.trainer.task import Asked
 
 _BATCH = 16

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.config.settings import Settings
-from holdfast.rows.tokens.token_set import sequences
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import sequences
 from holdfast.trainer.tasks.sft.objective import Objective, Scored
 from holdfast.trainer.tasks.sft.packing import Row, TextBatch, assemble
 from holdfast.trainer.tasks.sft.reference import Kept

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.core.config.settings import Settings
-from holdfast.core.types import LOGITS_AT_ONCE
-from holdfast.rows.tokens.token_set import TokenSet
-from holdfast.trainer.exhausted import tag_out_of_memory
-from holdfast.trainer.portions import in_portions
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
+from holdfast.run.types import LOGITS_AT_ONCE
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.memory.portions import in_portions
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.compared import switched_off
 from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches

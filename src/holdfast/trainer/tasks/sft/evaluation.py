@@ -10,26 +10,26 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from holdfast.core.config.adapter import OWN_WEIGHTS
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.files import Json
-from holdfast.core.run.base_model import refuse_changed
-from holdfast.core.run.folder import RunFolder
-from holdfast.rows.judge.turns import Example, Message
-from holdfast.rows.tokens.chat_template import pieces
-from holdfast.rows.tokens.codec import Codec, load_codec
-from holdfast.rows.tokens.token_set import TokenSet, load_tokens, sequences, split
+from holdfast.base.files import Json
+from holdfast.base_model.folder import read_model
+from holdfast.config.adapter import OWN_WEIGHTS
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.judge.turns import Example, Message
+from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.token_set import TokenSet, load_tokens, sequences, split
+from holdfast.run.base_model import refuse_changed
+from holdfast.run.folder import RunFolder
 from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.exhausted import tag_out_of_memory
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.memory.portions import in_portions
 from holdfast.trainer.model.decoder import decoder_layers
+from holdfast.trainer.model.frozen.offloaded_layers import HostLayers, everywhere, streams
+from holdfast.trainer.model.layers.lora import use_lean_lora
+from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.load import load_base
-from holdfast.trainer.model.lora import use_lean_lora
-from holdfast.trainer.model.mixed import HALF_TYPES
-from holdfast.trainer.model.streamed import HostLayers, everywhere, streams
 from holdfast.trainer.model.trained.saved import with_adapter
-from holdfast.trainer.portions import in_portions
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.sft.answer import answers, ignore
 from holdfast.trainer.tasks.sft.compared import sums

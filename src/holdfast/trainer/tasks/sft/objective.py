@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.train import Preference
+from holdfast.config.config import Config
+from holdfast.config.train import Preference
 
 
 @dataclass(frozen=True)

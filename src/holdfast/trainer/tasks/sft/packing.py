@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from holdfast.rows.tokens.token_set import TokenSet, sequences
+from holdfast.data.tokens.token_set import TokenSet, sequences
 from holdfast.trainer.task import Batch
 
 Row: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from holdfast.core.config.settings import PartialSettings
-from holdfast.core.errors import told
-from holdfast.core.facts.model_folder import ModelFacts
-from holdfast.trainer.exhausted import is_out_of_memory
-from holdfast.trainer.model.fused_proof import layers_differ, loss_differs
-from holdfast.trainer.model.liger import Liger
+from holdfast.base.errors import told
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.settings import PartialSettings
+from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
+from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.tasks.sft.packing import TextBatch, assemble
 from holdfast.trainer.tasks.sft.text_model import TextModel, inputs
 

@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.files import Json
-from holdfast.core.run.base_model import refuse_changed
-from holdfast.core.run.folder import RunFolder
-from holdfast.rows.tokens.token_set import load_tokens, sequences, split
+from holdfast.base.files import Json
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import load_tokens, sequences, split
+from holdfast.run.base_model import refuse_changed
+from holdfast.run.folder import RunFolder
 from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.model.frozen.offloaded_layers import HostLayers, streams
 from holdfast.trainer.model.load import read_widened
-from holdfast.trainer.model.streamed import HostLayers, streams
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.task import Asked
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.core.config.config import Config
-from holdfast.core.order.shuffle import Rows
-from holdfast.core.order.step_table import StepTable
-from holdfast.rows.tokens.token_set import TokenSet, split, step_table
+from holdfast.config.config import Config
+from holdfast.data.tokens.token_set import TokenSet, split, step_table
+from holdfast.run.sampling.shuffle import Rows
+from holdfast.run.sampling.step_table import StepTable
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import PartialSettings, Settings
-from holdfast.core.facts.model_folder import read_model
-from holdfast.core.files import Json, read_json, write_json
-from holdfast.core.run.folder import RunFolder
-from holdfast.rows.tokens.length_bias import length_bias
-from holdfast.rows.tokens.token_set import TokenSet, load_tokens
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import PartialSettings, Settings
+from holdfast.data.tokens.length_bias import length_bias
+from holdfast.data.tokens.token_set import TokenSet, load_tokens
+from holdfast.run.folder import RunFolder
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.model.load import checkpoint_layers
 from holdfast.trainer.refuse import SHOWN, Refusal

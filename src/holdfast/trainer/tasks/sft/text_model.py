@@ -11,28 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.config.adapter import OWN_WEIGHTS
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.config.adapter import OWN_WEIGHTS
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.model.decoder import bring
-from holdfast.trainer.model.dropout import StepContext, make_stateless
-from holdfast.trainer.model.fused import Fused
+from holdfast.trainer.model.frozen.offloaded_layers import HostLayers, everywhere, streams
+from holdfast.trainer.model.frozen.quantised import Held
+from holdfast.trainer.model.frozen.sharded import mesh_of, shard_layers
 from holdfast.trainer.model.head import OutputHead, each_loss
-from holdfast.trainer.model.liger import Liger
+from holdfast.trainer.model.layers.dropout import StepContext, make_stateless
+from holdfast.trainer.model.layers.fused import Fused
+from holdfast.trainer.model.layers.liger import Liger
+from holdfast.trainer.model.layers.lora import use_lean_lora
+from holdfast.trainer.model.layers.mixed import HALF_TYPES
+from holdfast.trainer.model.layers.neftune import EmbeddingNoise
 from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
-from holdfast.trainer.model.lora import use_lean_lora
-from holdfast.trainer.model.mixed import HALF_TYPES
-from holdfast.trainer.model.neftune import EmbeddingNoise
 from holdfast.trainer.model.offload import HostActivations
-from holdfast.trainer.model.quantised import Held
-from holdfast.trainer.model.sharded import mesh_of, shard_layers
-from holdfast.trainer.model.streamed import HostLayers, everywhere, streams
+from holdfast.trainer.model.on_card import on_card
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
 from holdfast.trainer.model.trained.pieces import Pieces
-from holdfast.trainer.on_card import on_card
 from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
 from holdfast.trainer.tasks.sft.objective import objective_of
 from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches, packed_batches

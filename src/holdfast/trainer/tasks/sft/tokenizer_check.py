@@ -9,9 +9,9 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from holdfast.core.files import Json
-from holdfast.rows.tokens.codec import load_codec
-from holdfast.rows.tokens.token_set import TokenSet
+from holdfast.base.files import Json
+from holdfast.data.tokens.codec import load_codec
+from holdfast.data.tokens.token_set import TokenSet
 
 _ROWS = 32
 

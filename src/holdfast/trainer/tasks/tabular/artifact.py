@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from holdfast.core.config.config import Config
-from holdfast.core.errors import told
-from holdfast.core.files import Json, read_json, write_bytes, write_json
-from holdfast.core.run.artifact import CONFIGS, ONNX, PROGRAM
-from holdfast.core.run.artifact import WEIGHTS as WEIGHTS_OF
-from holdfast.rows.table.form import Form
-from holdfast.trainer.model.dropout import StepContext
+from holdfast.base.errors import told
+from holdfast.base.files import Json, read_json, write_bytes, write_json
+from holdfast.config.config import Config
+from holdfast.run.artifact import CONFIGS, ONNX, PROGRAM
+from holdfast.run.artifact import WEIGHTS as WEIGHTS_OF
+from holdfast.tables.table.form import Form
+from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
 from holdfast.trainer.tasks.tabular.network import new_network
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import Settings
-from holdfast.core.files import Json
-from holdfast.core.intervals import interval, verdict
-from holdfast.core.run.folder import RunFolder
-from holdfast.core.units import counted
-from holdfast.rows.table.form import Form, Target
-from holdfast.rows.table.statistics import in_order
-from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
+from holdfast.base.files import Json
+from holdfast.base.intervals import interval, verdict
+from holdfast.base.units import counted
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.run.folder import RunFolder
+from holdfast.tables.table.form import Form, Target
+from holdfast.tables.table.statistics import in_order
+from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.tabular.artifact import export, load, note

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.core.config.table import Table
-from holdfast.rows.table.form import Target
+from holdfast.config.table import Table
+from holdfast.tables.table.form import Target
 
 
 def loss_name(table: Table, target: Target) -> str:

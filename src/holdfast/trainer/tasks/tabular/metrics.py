@@ -1,4 +1,4 @@
-"""How good predictions are, beside forecasts that need no network. Pure, numpy alone; intervals are core/intervals.py's."""
+"""How good predictions are, beside forecasts that need no network. Pure, numpy alone; intervals are base/intervals.py's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.core.files import Json
-from holdfast.core.intervals import interval, verdict
+from holdfast.base.files import Json
+from holdfast.base.intervals import interval, verdict
 
 Column = npt.NDArray[np.float64]
 

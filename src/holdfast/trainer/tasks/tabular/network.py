@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import __version__
-from holdfast.core.config.config import Config
-from holdfast.core.config.embedding import embedding_width
-from holdfast.core.config.table import Network
-from holdfast.core.files import Json
-from holdfast.rows.table.form import Form
-from holdfast.trainer.model.dropout import StatelessDropout, StepContext
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.config.embedding import embedding_width
+from holdfast.config.table import Network
+from holdfast.tables.table.form import Form
+from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.config.config import Config
-from holdfast.core.config.settings import PartialSettings, Settings
-from holdfast.core.files import Json
-from holdfast.core.order.shuffle import Rows
-from holdfast.core.order.step_table import StepTable
-from holdfast.core.run.artifact import Artifact
-from holdfast.core.run.folder import RunFolder
-from holdfast.rows.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
-from holdfast.trainer.model.dropout import StepContext
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.config.settings import PartialSettings, Settings
+from holdfast.run.artifact import Artifact
+from holdfast.run.folder import RunFolder
+from holdfast.run.sampling.shuffle import Rows
+from holdfast.run.sampling.step_table import StepTable
+from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
+from holdfast.trainer.model.layers.dropout import StepContext
+from holdfast.trainer.step_hooks import Upkeep
 from holdfast.trainer.task import Asked, Batch, DataSet, Task
 from holdfast.trainer.tasks.tabular.evaluation import measured
 from holdfast.trainer.tasks.tabular.losses import RowLoss
 from holdfast.trainer.tasks.tabular.network import about, new_network
-from holdfast.trainer.upkeep import Upkeep
 
 _SMALL = 8  # rows
 

@@ -1,0 +1,237 @@
+"""Write whole or not at all, append whole lines, read past a torn one. Says nothing about what is in the files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import hashlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from holdfast.base.errors import damaged
+from holdfast.base.safe_open import LARGEST_JSON, log_descriptor, open_regular, read_small
+
+Json = dict[str, Any]
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO)  # what stands there is no file, or none to read
+_LINE_BYTES = 1 << 12  # longer than most lines of a journal
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """Write a new `path`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part.
+
+    Raises OSError where a device, pipe or socket has the name (root would put a file in the place of /dev/null).
+    """
+    refuse_what_is_no_file(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as handle:
+            yield handle
+            handle.flush()
+            if durable:
+                os.fsync(handle.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        fsync_folder(path.parent)
+
+
+def refuse_what_is_no_file(path: Path) -> None:
+    """Raise OSError where a new file must not take the place of what is there: a device, a pipe, a socket."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        kind = stat.S_IFMT(path.lstat().st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):  # a folder is refused by the system
+            raise OSError(errno.EINVAL, "is a device, pipe or socket, no file that could be replaced", str(path))
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove what killed processes of this machine had written of `path` by `replacing`."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        writer = temporary.name.split(".")[-2]
+        try:
+            os.kill(int(writer), 0)
+        except (ValueError, PermissionError):
+            continue
+        except ProcessLookupError:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replace `path` by `data`, whole or not at all."""
+    with replacing(path, durable) as handle:
+        handle.write(data)
+
+
+def write_json(path: Path, value: Any, durable: bool = True) -> None:
+    write_bytes(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE), durable)
+
+
+def read_json(path: Path, load: Callable[[bytes], Any] = orjson.loads) -> Json | None:
+    """The object in `path`, or None when there is no such file or it holds no JSON object. Raises OSError where it may not be read."""
+    try:
+        with open_regular(path, LARGEST_JSON) as handle:
+            value = load(handle.read())
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError, RecursionError):  # orjson's is json's
+        return None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
+    return value if isinstance(value, dict) else None
+
+
+def read_python_json(path: Path) -> Json | None:
+    """The same of what Python's own json wrote: NaN and Infinity are numbers there, which they are in no other JSON."""
+    return read_json(path, json.loads)
+
+
+def append_line(path: Path, value: Json, durable: bool = False) -> None:
+    """Append one JSON object as one line in one write; `durable`: and wait until it is on the disk.
+
+    Raises OSError when the disk takes no more; what was written of the line is cut off again, so the file stays whole.
+    """
+    line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    descriptor = log_descriptor(path)
+    try:
+        written = os.write(descriptor, line)
+        if written != len(line):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise OSError(28, f"only {written} of {len(line)} bytes could be written", str(path))
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[Json]:
+    """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number.
+
+    Raises Damaged, too, where no file has the journal's name, and OSError where it may not be read.
+    """
+    try:
+        handle = open_regular(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise damaged(path, f"it {error.strerror}") from None
+        raise
+    with handle:
+        for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
+            if not line.endswith(b"\n"):
+                return
+            yield _parsed(path, line, f"line {number}")
+
+
+class Tail:
+    """A journal that is read again and again: each time its new whole lines alone, all of them again after it was replaced.
+
+    from_end: what stands there already is passed over.
+    """
+
+    def __init__(self, path: Path, from_end: bool = False) -> None:
+        self.path = path
+        facts = path.stat() if from_end and path.exists() else None
+        self._at, self._file = (facts.st_size, facts.st_ino) if facts else (0, 0)
+
+    def new(self) -> tuple[list[Json], bool]:
+        """(the lines since the last time, whether the file is another one, so that they are all there are)"""
+        try:
+            with open_regular(self.path) as handle:
+                facts = os.fstat(handle.fileno())
+                replaced = facts.st_ino != self._file or facts.st_size < self._at
+                handle.seek(0 if replaced else self._at)
+                data = handle.read()
+        except FileNotFoundError:
+            replaced, self._at, self._file = self._at > 0, 0, 0
+            return [], replaced
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at, self._file = (0 if replaced else self._at) + len(whole), facts.st_ino
+        return [_parsed(self.path, line, "a line") for line in whole.splitlines()], replaced
+
+
+def cut_torn_line(path: Path) -> int:
+    """Cut what follows the last line end of a journal; the number of bytes removed. Only the file's single writer may call this.
+
+    Raises Damaged as `read_lines` does.
+    """
+    try:
+        data = read_small(path, 1 << 62)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise damaged(path, f"it {error.strerror}") from None
+        raise
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+    return len(data) - whole
+
+
+def last_line(path: Path) -> Json | None:
+    """The newest whole line of a journal, read from its end; None when there is none."""
+    window = _LINE_BYTES
+    while True:
+        lines, whole = _newest(path, window)
+        if lines or whole:
+            return _parsed(path, lines[-1], "its last line") if lines else None
+        window *= 8
+
+
+def newest_lines(path: Path, window: int) -> list[Json]:
+    """The whole lines in the last `window` bytes of a journal."""
+    return [_parsed(path, line, "a line") for line in _newest(path, window)[0]]
+
+
+def _parsed(path: Path, line: bytes, name: str) -> Json:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise damaged(path, f"{name} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise damaged(path, f"{name} is not a JSON object")
+    return value
+
+
+def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:
+    """The whole lines in the last `window` bytes, and whether these are the whole file."""
+    try:
+        with open_regular(path) as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - window))
+            lines = handle.read().split(b"\n")
+    except FileNotFoundError:
+        return [], True
+    return [line for line in lines[1 if size > window else 0 : -1] if line], size <= window
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_regular(path) as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

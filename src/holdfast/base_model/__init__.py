@@ -1,0 +1,1 @@
+"""What a model folder says of itself: shapes, types, packed weights. Loads no weights."""

@@ -1,0 +1,245 @@
+"""Read what a model folder says of itself: config.json and the headers of its safetensors files. No torch, no weights loaded."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_json
+from holdfast.base.safe_open import open_regular
+from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
+
+_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
+_STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
+_WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
+_LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
+EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a safetensors file: type as written there, shape, and where its bytes begin and end in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model's configuration, the shape of every weight by name, and the one type all matrices are `stored` in (None: several)."""
+
+    folder: Path
+    config: Json
+    shapes: dict[str, tuple[int, ...]]
+    file_bytes: int
+    stored: str | None = None
+
+    @property
+    def positions(self) -> int | None:
+        """The longest input the model takes, in tokens; None when its config does not say."""
+        value = self.config.get("max_position_embeddings") or self.config.get("n_positions")
+        return value if type(value) is int and value > 0 else None
+
+    def linear(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the weights of linear layers by module name: every matrix but embeddings and the output layer."""
+        return {name: shape for name, shape in self.matrices().items() if not any(part in name for part in _EMBEDDINGS)}
+
+    def matrices(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all two-dimensional weights by module name."""
+        return {name.removesuffix(".weight"): shape for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == 2}
+
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def number(self, *names: str, default: int) -> int:
+        """The first of these config keys that holds a size: a whole number above 0."""
+        return next((self.config[name] for name in names if type(self.config.get(name)) is int and self.config[name] > 0), default)
+
+
+def read_description(model: str) -> ModelFacts:
+    """Facts of a model whose weights may be missing: then no shapes, and `stored` as config.json has it. Raises Stop as read_model does."""
+    folder = EMBEDDED.get(model) or Path(model)
+    config = read_json(folder / "config.json") if folder.is_dir() else None
+    if config is None or any(folder.glob("*.safetensors*")):
+        return read_model(model)
+    return ModelFacts(folder, config, {}, 0, _STORED.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")))
+
+
+def read_model(model: str) -> ModelFacts:
+    """Facts of an embedded model, a local folder, or a hub name, also name@REVISION, in the local cache (fetched where there is a network).
+
+    Raises Stop(1) when it cannot be had or is damaged, naming the file.
+    """
+    folder = EMBEDDED.get(model) or Path(model)
+    if not is_folder(folder):
+        folder = _from_hub(model)
+    config = read_json(folder / "config.json")
+    if config is None:
+        _refuse_adapter(folder)
+        missing = not (folder / "config.json").exists()
+        found = "missing" if missing else "not a JSON object"
+        raise Stop(BLOCKED, f"{folder}/config.json is {found}", "give a folder in Hugging Face layout")
+    shapes: dict[str, tuple[int, ...]] = {}
+    types: set[str] = set()
+    size = 0
+    packed, wide = packed_as(config), widened_from(config)
+    for file in weight_files(folder):
+        tensors = stored_tensors(file)
+        own = _unpacked(file, tensors, wide) if packed or wide else {name: tensor.shape for name, tensor in tensors.items()}
+        shapes |= own
+        if not wide:
+            types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed else set())
+        size += file.stat().st_size
+    stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
+    return ModelFacts(folder, config, shapes, size, stored)
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Say how an adapter, or a run that has one, is gone on from. Raises Stop(1) where it is one."""
+    about = read_json(folder / "adapter_config.json") or read_json(folder / "adapter" / "adapter_config.json")
+    if about is not None:
+        base = about.get("base_model_name_or_path") or "its base model"
+        raise Stop(BLOCKED, f"{folder} holds an adapter and no model", f"to train it further: model: {base}, adapter.start: {folder}")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder; no name that is too long for one is an error."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def hub_name(model: str) -> tuple[str, str | None]:
+    """The name and the revision (a branch, a tag, a commit) of name@REVISION; None where none is asked for, and for a folder."""
+    name, at, revision = model.partition("@")
+    return (name, revision) if at and not is_folder(Path(model)) else (model, None)
+
+
+def _from_hub(model: str) -> Path:
+    name, revision = hub_name(model)
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise Stop(BLOCKED, f"{model} is not a folder, and the hub does not give it: {reason}", "give the path of a local folder") from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model. Raises Stop(1) where there are none, or some are missing."""
+    index = read_json(folder / "model.safetensors.index.json")
+    if index is not None:
+        names = sorted(set(index.get("weight_map", {}).values()))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise Stop(
+                BLOCKED, f"{folder} lacks {len(missing)} of {len(names)} weight files: {', '.join(missing[:3])}", "download them again"
+            )
+        return [folder / name for name in names]
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    others = [entry.name for entry in folder.glob("*.bin")]
+    found = f"only {', '.join(others[:3])}" if others else "no weights"
+    raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
+
+
+def _unpacked(file: Path, tensors: dict[str, Stored], wide: str | None) -> dict[str, tuple[int, ...]]:
+    try:
+        if wide:
+            return widened_shapes(wide, tensors)
+        with open_regular(file) as handle:
+            return unpacked_shapes(handle, tensors)
+    except (OSError, ValueError) as error:
+        hint = "take the model in 16 bits, or download it again" if wide else "download it again"
+        raise Stop(BLOCKED, f"{file} {'cannot be widened' if wide else 'is damaged'}: {error}", hint) from None
+
+
+def comes_quantised(model: ModelFacts) -> tuple[str, str] | None:
+    """(what, what to do) of a model whose files hold quantised weights that cannot be trained on; None for any other."""
+    about = about_packing(model.config, model.shapes)
+    if about is None or packed_as(model.config) or widened_from(model.config):
+        return None
+    method = about.get("quant_method") or "an unnamed method"
+    bits = next((f" in {count} bits" for key, count in (("load_in_4bit", 4), ("load_in_8bit", 8)) if about.get(key)), "")
+    bits = bits or (f" in {about['bits']} bits" if isinstance(about.get("bits"), int) else "")
+    text = f"{model.folder} comes quantised (by {method}{bits}), which is not read here; bitsandbytes, FP8 and MXFP4 are"
+    return text, "take the model in 16 bits; train.frozen: nf4 or int8 then holds it in 4 or 8"
+
+
+def stored_tensors(file: Path) -> dict[str, Stored]:
+    """What lies in one safetensors file, after checking that header and size agree. Raises Stop(1) when it is damaged."""
+    try:
+        opened = open_regular(file)
+    except OSError as error:
+        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", "download it again") from None
+    with opened as handle:
+        try:
+            return tensors_in(handle)
+        except NoTensors as error:
+            if error.pointer:
+                raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull") from None
+            raise Stop(BLOCKED, f"{file} is damaged: {error}", "download it again") from None
+
+
+class NoTensors(Exception):
+    """A file that is no whole safetensors file; the message says why. pointer: Git LFS left it in the file's place."""
+
+    pointer = False
+
+
+def tensors_in(handle: BinaryIO) -> dict[str, Stored]:
+    """What lies in an open safetensors file, after checking that header and size agree. Raises NoTensors."""
+    size = os.fstat(handle.fileno()).st_size
+    start = handle.read(8)
+    if start == _LFS:
+        error = NoTensors("it is a pointer of Git LFS")
+        error.pointer = True
+        raise error
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+    if length > min(size - 8, 100 << 20):
+        raise NoTensors(f"{size:,} bytes cannot hold its header of {length:,}")
+    try:
+        header: dict[str, Any] = orjson.loads(handle.read(length))
+    except orjson.JSONDecodeError as error:
+        raise NoTensors(f"its header is not JSON ({error})") from None
+    at = 8 + length
+    try:
+        tensors = {name: _stored(entry, at) for name, entry in header.items() if name != "__metadata__"}
+    except (AttributeError, KeyError, ValueError, TypeError) as error:
+        raise NoTensors(f"its header describes no tensors ({repr(error)[:200]})") from None
+    end = max((tensor.end for tensor in tensors.values()), default=at)
+    if end != size:
+        raise NoTensors(f"it has {size:,} bytes, its header describes {end:,}")
+    return tensors
+
+
+def _stored(entry: Any, at: int) -> Stored:
+    """A tensor of a header; `at`: where the file's data begin. Raises ValueError, KeyError or TypeError where it describes none."""
+    dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    numbers = [*shape, begin, end]
+    if not isinstance(dtype, str) or any(type(number) is not int or number < 0 for number in numbers) or begin > end:
+        raise ValueError(f"dtype {dtype!r}, numbers {numbers}"[:200])
+    if math.prod(shape) > 8 * (end - begin):
+        raise ValueError(f"{end - begin:,} bytes cannot hold {math.prod(shape):,} values")
+    return Stored(dtype, tuple(shape), at + begin, at + end)
+
+
+def broken_tensor(name: str, count: int, shape: tuple[int, ...], first: tuple[int, ...]) -> str:
+    """One tensor whose values are not all finite, in words."""
+    return f"{name}: {count:,} of {math.prod(shape):,} values, the first at {list(first)}"

@@ -1,0 +1,53 @@
+"""What a config.json must say of a model before it is planned: a type that there is code for, sizes that can be. Reads no weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json
+from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.types import causal_types
+
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+_SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
+    ("hidden_size", "n_embd", "d_model"): (1, 1 << 17),
+    LAYERS: (1, 1000),
+    ("num_attention_heads", "n_head", "num_heads"): (1, 4096),
+    ("vocab_size",): (2, 1 << 24),
+}
+_MOST_PARAMETERS = 10**13  # of all layers' attention and MLP, as such sizes come to at the least
+_MAY_BE_LEFT_OUT = dict.fromkeys(("intermediate_size", "num_key_value_heads", "head_dim"), (1, 1 << 20))
+
+
+def refuse_nonsense(model: ModelFacts) -> None:
+    """Raise Stop(1) where config.json leaves a size open, which transformers would fill in with another model's, or says what cannot be."""
+    file, kind, known = model.folder / "config.json", model.config.get("model_type"), causal_types()
+    if known is not None and not (isinstance(kind, str) and kind in known):
+        text = f"{file}: model_type {kind!r} is no causal language model of the installed transformers"
+        raise Stop(BLOCKED, text, "take config.json from the model's own download; for a new one: pip install --upgrade transformers")
+    for names, bounds in _SIZES.items():
+        given = {name: model.config[name] for name in names if name in model.config}
+        if not given:
+            text = f"{file} does not say {names[0]}, so the model's size is unknown"
+            raise Stop(BLOCKED, text, "take config.json from the model's own download")
+        for name, value in given.items():
+            _refuse_size(file, name, value, bounds)
+    _refuse_together(file, model.config)
+    for name, bounds in _MAY_BE_LEFT_OUT.items():
+        if (value := model.config.get(name)) is not None and not isinstance(value, list):  # some say it layer by layer
+            _refuse_size(file, name, value, bounds)
+
+
+def _refuse_together(file: Path, config: Json) -> None:
+    """Sizes that are possible one by one, and not together."""
+    hidden, layers = (next(config[name] for name in names if name in config) for names in list(_SIZES)[:2])
+    if (least := 6 * hidden * hidden * layers) > _MOST_PARAMETERS:
+        text = f"{file}: {layers:,} layers of {hidden:,} are more than {least // 10**12:,} trillion parameters: that is no model of today"
+        raise Stop(BLOCKED, text, "take config.json from the model's own download")
+
+
+def _refuse_size(file: Path, name: str, value: object, bounds: tuple[int, int]) -> None:
+    low, high = bounds
+    if type(value) is not int or not low <= value <= high:
+        raise Stop(BLOCKED, f"{file}: {name} = {value!r} is not a model size", f"a whole number from {low} to {high:,} is meant")

@@ -1,0 +1,1 @@
+"""The kinds of cards: pieces of knowledge, one file each, that prove themselves. Judges nothing."""

@@ -1,0 +1,64 @@
+"""A check of a whole table: what is odd about its columns, order or classes, as facts that were counted. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.book.kinds.catalog import Card
+
+
+class ColumnFacts(BaseModel):
+    """What was counted of a column.
+
+    same_as: an earlier column with equal values; uncounted: it has more than `distinct` values; target_match: share of rows where it
+    equals the target, target_lag: of so many rows later; target_correlation: absolute, with the same row's target.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    kind: Literal["number", "category"] = "number"
+    rows: int = 1000
+    missing: int = 0
+    infinite: int = 0
+    texts: int = 0
+    distinct: int | None = None
+    uncounted: bool = False
+    constant: bool = False
+    same_as: str | None = None
+    target_match: float = 0.0
+    target_correlation: float = 0.0
+    target_lag: int = 0
+
+
+class TableFacts(BaseModel):
+    """What was counted of a table. usual_step_s: seconds between most rows; missing_times: places where it is more."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    columns: list[ColumnFacts] = Field(default_factory=list)
+    rows: int = 1000
+    repeated_rows: int = 0
+    unordered: int = 0
+    repeated_times: int = 0
+    unreadable_times: int = 0
+    missing_times: int = 0
+    usual_step_s: float | None = None
+    zoned: int = 0
+    plain: int = 0
+    classes: dict[str, int] = Field(default_factory=dict)
+    held_out_classes: dict[str, int] = Field(default_factory=dict)
+
+
+class TableCheck(Card):
+    """`look` says in words what is odd about a table's facts. block: a run cannot begin; warn: it can. `hits`, `misses`: such facts."""
+
+    severity: Literal["block", "warn", "info"]
+    fix: str = Field(min_length=1)
+    look: Callable[[TableFacts], Iterator[str]] = Field(exclude=True)
+
+    def matches(self, evidence: Any) -> bool:
+        return next(iter(self.look(TableFacts.model_validate(evidence))), None) is not None

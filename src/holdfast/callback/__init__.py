@@ -1,0 +1,1 @@
+"""What runs inside other people's training processes, in their Python."""

@@ -1,0 +1,243 @@
+"""holdfast inside a transformers Trainer, or any subclass of it: TRL's, Axolotl's, LLaMA-Factory's, Unsloth's.
+
+    from holdfast.hf import HoldfastCallback
+    trainer = Trainer(..., callbacks=[HoldfastCallback()])
+
+`holdfast run --callback -- COMMAND` registers it without a line of code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from holdfast.callback.account import RESUME, SNAPSHOT, Account
+from holdfast.callback.gate import IN_A_ROW, Gate
+from holdfast.callback.packed import Packer
+from holdfast.callback.proof import differing
+from holdfast.callback.rows import Rows
+from holdfast.callback.snapshot import CannotSnapshot, Snapshots
+
+EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 69, 130
+
+
+def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """An error of ours is told once and never theirs: the callback steps aside. An exit that it decides on is let through."""
+
+    @functools.wraps(hook)
+    def safely(self: HoldfastCallback, *arguments: Any, **keywords: Any) -> Any:
+        if self.aside:
+            return None
+        try:
+            return hook(self, *arguments, **keywords)
+        except Exception as error:  # noqa: BLE001  (whatever it is, their training goes on)
+            self.aside = True
+            self._tell("callback_error", f"the callback has stepped aside: {type(error).__name__}: {error}")
+            return None
+
+    return safely
+
+
+class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
+    """Pulse, gate, a stop that saves, snapshots after each step, and a look at what a resume has loaded.
+
+    trainer: where it is given, the states of its other callbacks are kept, too. drops: dropped steps in a row that end the run.
+    """
+
+    def __init__(self, trainer: Any = None, drops: int = IN_A_ROW) -> None:
+        self.trainer, self.aside = trainer, False
+        self.account, self.gate = Account(), Gate(drops)
+        self.snapshots: Snapshots | None = None
+        self.rows: Rows | None = None
+        self.beyond = False
+        self.stopping = False
+        self.loss: float | None = None
+
+    def _tell(self, kind: str, text: str, **facts: Any) -> None:
+        try:
+            self.account.event(kind, text, **facts)
+        except Exception:  # noqa: BLE001  (a full disk, a closed terminal)
+            self.aside = True
+
+    @_guarded
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **more: Any) -> None:
+        self.alone = int(getattr(args, "world_size", 1)) == 1
+        place = Path(args.output_dir).resolve()
+        there = {entry.name: _changed(entry) for entry in place.glob("checkpoint-*")} if state.global_step == 0 else {}
+        self.account.pulse(
+            at_once=True,
+            phase="training",
+            step=int(state.global_step),
+            steps=int(state.max_steps),
+            place=str(place),
+            there=there,
+            python=sys.executable,
+        )
+        if state.global_step > 0 and model is not None:
+            self._prove_resume(args, state, model)
+        self.gates = not getattr(args, "fp16", False) and not getattr(args, "deepspeed", None)  # both look at gradients themselves
+        if self.alone:
+            self._take_sigterm()
+            self._begin_snapshots(args, model, more.get("processing_class"))
+            self._begin_rows(args, state, train_dataloader)
+
+    def _prove_resume(self, args: Any, state: Any, model: Any) -> None:
+        """End the process where it did not load what the checkpoint holds."""
+        named = os.environ.get(RESUME) or getattr(args, "resume_from_checkpoint", None)
+        checkpoint = Path(named) if isinstance(named, str) else Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if checkpoint.name != f"checkpoint-{state.global_step}" or not checkpoint.is_dir():
+            return
+        found = differing(model, checkpoint)
+        if found is None:
+            return
+        wrong, looked = found
+        if not wrong:
+            self._tell("resume_proven", f"resumed from {checkpoint.name}: all {looked} tensors are as they were saved", tensors=looked)
+            return
+        text = f"after resuming from {checkpoint.name}, {len(wrong)} of {looked} tensors do not hold what was saved (first: {wrong[0]})"
+        self._tell("resume_wrong", text, wrong=len(wrong), tensors=looked)
+        self.account.ends(
+            cause="checkpoint_model_mismatch", reason=f"{text}: going on would train an adapter that is not yours", final=True
+        )
+        raise SystemExit(EXIT_WRONG_RESUME)
+
+    def _take_sigterm(self) -> None:
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self.stopping = True
+
+    def _begin_snapshots(self, args: Any, model: Any, processing: Any) -> None:
+        path, folder = os.environ.get(SNAPSHOT), self.account.folder
+        if not path or folder is None or model is None or getattr(args, "fp16", False) or getattr(args, "deepspeed", None):
+            return
+        snapshots = Snapshots(Packer(Path(path), str(folder.parents[1])), folder / "pattern")
+        try:
+            snapshots.begin(model, processing, args)
+        except CannotSnapshot as error:
+            self._tell("no_snapshots", f"no snapshots between checkpoints: {error}")
+            return
+        self.snapshots = snapshots
+
+    def _begin_rows(self, args: Any, state: Any, loader: Any) -> None:
+        self.rows = None
+        if self.account.folder is None:
+            return
+        with contextlib.suppress(ValueError, TypeError, OSError):  # no sampler, an endless data set, a full disk
+            self.rows = Rows(loader, int(args.gradient_accumulation_steps), self.account.folder)
+            in_epoch = max(1, -(-self.rows.batches // self.rows.accumulation))
+            self.resumed = 0 if args.ignore_data_skip else int(state.global_step) % in_epoch
+
+    @_guarded
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if self.rows is not None:
+            self.rows.begin_epoch(self.resumed)
+            self.resumed = 0
+
+    @_guarded
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.beyond = 0 < state.max_steps <= state.global_step  # a Trainer that goes on from its last step computes one more
+        if self.rows is not None:
+            self._note(self.rows.begin, int(state.global_step) + 1)
+
+    def _note(self, write: Callable[[int], None], step: int) -> None:
+        """Note which rows a step has, or that it is done; a disk that takes no more, or rows with strange names, end the notes alone."""
+        try:
+            write(step)
+        except (OSError, TypeError, ValueError):
+            self.rows = None
+
+    @_guarded
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        if model is not None and self.gates and self.beyond:
+            model.zero_grad(set_to_none=True)  # the optimizer moves nothing
+            return
+        if model is None or not self.gates or self.gate.passes(model.parameters()):
+            return
+        step, row = int(state.global_step) + 1, self.gate.in_a_row
+        samples = self.rows.now if self.rows is not None else []
+        of = f" (rows {', '.join(map(str, samples[:8]))}{', ...' if len(samples) > 8 else ''})" if samples else ""
+        text = f"step {step}{of}: the gradients are not finite; dropped, the weights are as they were"
+        self._tell("gradients_dropped", text, step=step, count=1, samples=samples)
+        if row >= self.gate.limit:
+            reason = f"the gradients of {row} steps in a row were not finite, up to step {step}"
+            self.account.ends(cause="nonfinite_numerics", reason=reason)
+            raise SystemExit(EXIT_NONFINITE)
+
+    @_guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        if self.beyond and self.gates:
+            state.global_step = int(state.max_steps)
+        if self.rows is not None:
+            self._note(self.rows.end, int(state.global_step))
+        self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
+        if self.snapshots is not None:
+            try:
+                flos = getattr(self.trainer, "current_flos", 0)  # not yet in the state
+                self.snapshots.step(more.get("optimizer"), more.get("lr_scheduler"), state, self._callbacks(control), flos)
+            except Exception as error:  # noqa: BLE001  (a full /dev/shm, an optimizer of another kind: all else goes on)
+                self.snapshots = None
+                self._tell("no_snapshots", f"no snapshots from here on: {type(error).__name__}: {error}")
+        if self.stopping:
+            control.should_save = True
+        return control
+
+    def _callbacks(self, control: Any) -> dict[str, Any]:
+        """The states of callbacks as a checkpoint holds them."""
+        known = list(getattr(getattr(self.trainer, "callback_handler", None), "callbacks", ()))
+        return {type(one).__name__: one.state() for one in [*known, control] if hasattr(one, "state")}
+
+    @_guarded
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        for name in ("loss", "eval_loss", "grad_norm"):
+            value = (logs or {}).get(name)
+            if isinstance(value, (int, float)) and not math.isfinite(value):
+                self._tell("not_finite", f"step {state.global_step}: {name} is {value}", step=int(state.global_step), name=name)
+            elif name == "loss" and isinstance(value, (int, float)):
+                self.loss = float(value)
+                self.account.pulse(loss=self.loss)  # the step's own pulse came before it
+
+    @_guarded
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.account.pulse(step=int(state.global_step))
+
+    @_guarded
+    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if self.stopping and state.global_step < state.max_steps:
+            self._end_stopped(state)
+
+    @_guarded
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        kept = self.snapshots.packer if self.snapshots is not None else None
+        if kept is not None and kept.taken:
+            self.account.pulse(snapshots=kept.taken, snapshot_s=kept.cost_s, step_s=kept.step_s)
+        if self.rows is not None:
+            self.rows.close()
+            self.rows = None
+        self.account.pulse(at_once=True, phase="done", step=int(state.global_step), steps=int(state.max_steps))
+
+    def _end_stopped(self, state: Any) -> None:
+        self.account.pulse(at_once=True, phase="stopped", step=int(state.global_step))
+        self.account.ends(phase="stopped", step=int(state.global_step))
+        self._tell("stopped", f"stopped after step {state.global_step}, which is saved")
+        raise SystemExit(EXIT_STOPPED)
+
+
+def _changed(entry: Path) -> int:
+    for file in (entry / "trainer_state.json", entry):
+        try:
+            return file.stat().st_mtime_ns
+        except OSError:
+            continue
+    return 0

@@ -1,0 +1,101 @@
+"""Keep the trainable state of a Trainer after each step where a death cannot take it (callback/shared.py).
+
+What a checkpoint holds beside it (configuration, tokenizer, arguments) is written once, by the model's own save_pretrained,
+into a folder that serves as the pattern: the weights' file is later written with the very header that save_pretrained gave it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.callback.packed import Packer, random_states, strip
+
+_MOST = 0.2  # of the memory that is available, for the two slots
+WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
+
+
+class CannotSnapshot(Exception):
+    """The message says why."""
+
+
+def live_weights(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors that a checkpoint's file of weights holds, by the names they have there."""
+    if hasattr(model, "peft_config"):
+        from peft import get_peft_model_state_dict
+
+        return dict(get_peft_model_state_dict(model))
+    return dict(model.state_dict())
+
+
+class Snapshots:
+    """Of one training process. `packer`: where to; `pattern`: the folder of what does not change."""
+
+    def __init__(self, packer: Packer, pattern: Path) -> None:
+        self.packer, self.pattern = packer, pattern
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def begin(self, model: Any, processing: Any, args: Any) -> None:
+        """Write the pattern, and be sure that its weights are the live ones. Raises CannotSnapshot."""
+        trained = sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)
+        if 4 * trained * 2 > _MOST * available_bytes():  # weights, two moments, and something; two slots
+            raise CannotSnapshot(f"{trained / 2**20:,.0f} MiB of trained weights are too many for this machine's memory")
+        shutil.rmtree(self.pattern, ignore_errors=True)
+        self.pattern.mkdir(parents=True)
+        model.save_pretrained(self.pattern)
+        if processing is not None:
+            processing.save_pretrained(self.pattern)
+        torch.save(args, self.pattern / "training_args.bin")
+        files = [self.pattern / name for name in WEIGHTS if (self.pattern / name).exists()]
+        if len(files) != 1:
+            raise CannotSnapshot("its weights are not saved as one safetensors file")
+        self._match(files[0], live_weights(model))
+
+    def _match(self, file: Path, live: dict[str, torch.Tensor]) -> None:
+        from safetensors import safe_open
+
+        with safe_open(file, framework="pt") as saved:
+            for name in saved.keys():  # noqa: SIM118  (it is no dict)
+                value = saved.get_tensor(name)
+                if name not in live or live[name].dtype != value.dtype or not torch.equal(live[name].detach().cpu(), value):
+                    raise CannotSnapshot(f"{name} is saved otherwise than it is held")
+                self.weights[name] = live[name].detach()
+
+    def step(self, optimizer: Any, scheduler: Any, state: Any, callbacks: dict[str, Any], flos: float) -> None:
+        """After a step: keep its state, where it is time."""
+        if not self.packer.due():
+            return
+        tensors = list(self.weights.values())
+        facts = {
+            "weights": list(self.weights),
+            "optimizer": strip(optimizer.state_dict(), tensors),
+            "scheduler": strip(scheduler.state_dict() if scheduler is not None else None, tensors),
+            "rng": strip(random_states(), tensors),
+            "state": trainer_state(state, callbacks, flos),
+            "step": int(state.global_step),
+            "pattern": str(self.pattern),
+        }
+        self.packer.keep(tensors, facts)
+
+
+def trainer_state(state: Any, callbacks: dict[str, Any], flos: float) -> str:
+    """trainer_state.json as TrainerState.save_to_json writes it, with callbacks and operations as they stand now."""
+    tree = dataclasses.asdict(state)
+    tree["total_flos"] += flos
+    tree["stateful_callbacks"] = {**tree.get("stateful_callbacks", {}), **callbacks}
+    return json.dumps(tree, indent=2, sort_keys=True) + "\n"
+
+
+def available_bytes() -> int:
+    """Of the host's memory; 0 where it is not told."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as handle:
+            return next((int(line.split()[1]) << 10 for line in handle if line.startswith("MemAvailable")), 0)
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4

@@ -1,0 +1,63 @@
+"""`holdfast data clean`: write the rows that can be trained on into one file, and the others with their reasons into another.
+
+A row nothing is wrong with comes out byte for byte as it stood; a mended one with its changes, and as it was in FILE.mended.jsonl.
+The result is there whole or not at all; rerun the same command to resume an interrupted one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from holdfast.base.errors import DONE
+from holdfast.base.files import Json
+from holdfast.cli.commands.data import passes as data_pass
+from holdfast.cli.commands.data.tables import add_table_arguments, clean_tables, table_config
+from holdfast.data.duplicates.write import cannot_write, refuse_outputs
+from holdfast.data.files.paths import expand
+from holdfast.data.survey.clean import clean_files
+from holdfast.data.survey.findings import Findings
+from holdfast.data.survey.survey import clean_block
+from holdfast.data.tokens.cache import cache_key
+
+EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"
+
+
+def add_arguments(clean: argparse.ArgumentParser) -> None:
+    data_pass.add_shared_arguments(clean)
+    add_table_arguments(clean)
+    clean.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="where the clean rows go: JSON Lines; of a table CSV or Parquet, too"
+    )
+    clean.add_argument("--rejects", type=Path, required=True, metavar="FILE", help="where the others go, each with its reason and bytes")
+    clean.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        choices=[kind.replace("_", "-") for kind in data_pass.REPEATED],
+        help="reject what repeats an earlier row, too (may be given again)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    if table := table_config(arguments):
+        return clean_tables(arguments, *table)
+    files, held_out = expand(arguments.paths), expand(arguments.held_out)
+    mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
+    refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])
+    codec, rules = data_pass.codec_of(arguments), data_pass.rules_of(arguments)
+    findings = Findings(frozenset(kind.replace("-", "_") for kind in arguments.drop))
+    began = time.perf_counter()
+    try:
+        with data_pass.crew_of(arguments, codec, clean_block) as crew:
+            for path in (arguments.out, arguments.rejects):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            places = (arguments.out, arguments.rejects, mended)
+            reused = clean_files(files, held_out, crew, findings, *places, cache_key(codec, rules))
+    except OSError as error:
+        raise cannot_write(error, arguments.out) from None
+    answer = data_pass.answer_of(arguments, findings, files, codec, time.perf_counter() - began)
+    written = {"out": str(arguments.out), "rejects": str(arguments.rejects), "originals_of_mended": str(mended), "blocks_reused": reused}
+    data_pass.tell(arguments, answer | written)
+    return DONE, answer | written

@@ -1,0 +1,107 @@
+"""`holdfast data show`: one row as it is trained on, token by token, those that are learned marked. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.files import Json
+from holdfast.base.inert import say
+from holdfast.base.units import counted
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.config.load import load_config
+from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.read import read_unparsed
+from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.shown import ShownRow, show_row
+
+EXAMPLE = "holdfast data show rows.jsonl --row 3 --model ../models/Qwen2.5-0.5B"
+_SHOWN = 60  # characters of a token
+
+
+def add_arguments(show: argparse.ArgumentParser) -> None:
+    show.add_argument("file", type=Path, metavar="FILE", help="a file of rows")
+    show.add_argument("--row", type=int, required=True, metavar="N", help="its line, as rejects and incidents name it (counted from 1)")
+    show.add_argument("--model", metavar="DIR", help="the model whose tokenizer and chat template are used (default: tiny)")
+    show.add_argument("--config", type=Path, metavar="CONFIG", help="take model, data and train.max_tokens as this config has them")
+    show.add_argument("--json", action="store_true", help="print text, tokens, format and notes as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    rules, model = Rules(), arguments.model or "tiny"
+    if arguments.config:
+        config = load_config(arguments.config)
+        rules = rules_of(config, config.train.max_tokens)
+        model = arguments.model or config.model
+    row = _row(arguments.file, arguments.row)
+    codec = _codec(model)
+    try:
+        shown = _shown(row, rules, codec, any_objective=not arguments.config)
+    except BadRow as bad:
+        text = f"{arguments.file}:{arguments.row} cannot be trained on: {bad.reason}: {bad.detail}"
+        raise Stop(BLOCKED, text, f"all rows: holdfast data check {arguments.file}") from None
+    if not arguments.json:
+        _tell(shown, f"{arguments.file}:{arguments.row}", rules)
+    return DONE, shown.as_json()
+
+
+def _shown(row: Unparsed, rules: Rules, codec: Codec, any_objective: bool) -> ShownRow:
+    """any_objective: a row of preferences is shown as the objectives learn it that are for such rows. Raises BadRow."""
+    try:
+        return show_row(row, rules, codec)
+    except BadRow as bad:
+        if not any_objective or bad.reason != "preference_row":
+            raise
+        for wanted in ("pairs", "marks"):
+            with contextlib.suppress(BadRow):
+                shown = show_row(row, replace(rules, wanted=wanted, learns="last"), codec)
+                shown.notes.append(bad.detail)
+                return shown
+        raise
+
+
+def _row(file: Path, wanted: int) -> Unparsed:
+    if wanted < 1:
+        raise Stop(USAGE, f"--row {wanted}: rows are counted from 1", "give a line as rejects and incidents name it")
+    count, last = 0, 0
+    try:
+        for row in read_unparsed(str(file)):
+            if row.line == wanted:
+                return row
+            count, last = count + 1, row.line
+            if row.line > wanted:
+                raise Stop(BLOCKED, f"{file}:{wanted} holds no row", f"the next one is --row {row.line}")
+    except OSError as error:
+        raise Stop(USAGE, f"{file} cannot be read: {error.strerror or error}", "correct the path") from None
+    raise Stop(BLOCKED, f"{file} has {counted(count, 'row')}, none at line {wanted}", f"the last one is --row {last}" if count else "")
+
+
+def _codec(model: str) -> Codec:
+    folder = EMBEDDED.get(model) or Path(model)
+    if not folder.is_dir():
+        raise Stop(USAGE, f"--model {model}: no such folder", "give the folder of a model in Hugging Face layout")
+    return load_codec(folder)
+
+
+def _tell(shown: ShownRow, place: str, rules: Rules) -> None:
+    learned = sum(token["learned"] for token in shown.tokens)
+    limit = "" if rules.max_tokens == NO_LIMIT else f" of at most {rules.max_tokens:,}"
+    weight = "" if shown.weight is None else f", weight {shown.weight:g}"
+    say(f"{place}  {shown.layout}, {counted(len(shown.tokens), 'token')}{limit}, {learned:,} of them learned (*){weight}")
+    _list(shown.tokens)
+    if shown.worse:
+        say(f"rejected: {counted(len(shown.worse.tokens), 'token')}")
+        _list(shown.worse.tokens)
+    for note in shown.notes:
+        say(f"note: {note}")
+
+
+def _list(tokens: list[Json]) -> None:
+    for token in tokens:
+        text = token["text"] if len(token["text"]) <= _SHOWN else f"{token['text'][:_SHOWN]}..."
+        say(f"{token['id']:>8}  {'*' if token['learned'] else ' '}  {text!r}")

@@ -1,0 +1,111 @@
+"""`holdfast plan CONFIG`: what a run needs before there is a weight or a card: does it fit, how, what instead. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.files import Json, write_bytes
+from holdfast.base.units import parse_bytes
+from holdfast.book.graphics_cards import named_card
+from holdfast.config.load import load_config
+from holdfast.doctor.recorded_machine import recorded
+from holdfast.machine.probes import kept_probes
+from holdfast.machine.read import read_machine
+from holdfast.planning.plan_table import plan_table
+from holdfast.planning.planning import plan_run, with_card
+from holdfast.report.plan.lines import PlanView
+from holdfast.report.plan.page import plan_page
+from holdfast.run.plan import Seconds
+
+EXAMPLE = "holdfast plan my-run.yaml --card 'RTX 4090' adapter.r=32"
+_LEAST = 64 << 20  # bytes; less than that is a number without its unit
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="the run's YAML file; its model may be a config.json alone")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, as in train")
+    parser.add_argument("--memory", metavar="SIZE", help="plan for this much memory, for example 32GiB, in place of the device's")
+    parser.add_argument("--card", metavar="NAME", action="append", help="plan for a card that is not here, for example 'RTX 4090'")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="plan for a recorded machine; this one is not examined")
+    parser.add_argument("--why", type=Path, metavar="FILE.html", help="write a page that shows where each byte goes over a step")
+    parser.add_argument("--table", nargs="+", metavar="MODEL", help="what fits cards of 8 to 141 GB, for each model, without a config")
+    parser.add_argument(
+        "--price", type=float, metavar="PER_HOUR", help="price of an hour of the machine; the plan then gives the cost of the run"
+    )
+    parser.add_argument("--json", action="store_true", help="the plan as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit codes: 0 it fits, or nobody knows; 1 it does not fit."""
+    view = PlanView(to_stderr=arguments.json)
+    if arguments.table:
+        if arguments.config:
+            raise Stop(USAGE, "--table takes models, and no config", "holdfast plan --table MODEL ...")
+        answer = plan_table(arguments.table)
+        view.table(answer)
+        return DONE, answer
+    if arguments.config is None:
+        raise Stop(USAGE, "there is no config to plan for", "holdfast plan CONFIG, or holdfast plan --table MODEL ...")
+    config = load_config(arguments.config, arguments.overrides, need_rows=False)
+    limit = _size(arguments.memory)
+    if arguments.price is not None and not 0 <= arguments.price < math.inf:
+        raise Stop(USAGE, f"--price {arguments.price} is no price of an hour", "for example --price 1.99")
+    machine = _machine(arguments)
+    if limit and arguments.card and limit > machine["gpus"][0]["memory_bytes"]:
+        card = machine["gpus"][0]
+        text = f"--memory {arguments.memory} is more than {card['name']} has: {card['memory_bytes'] / 2**30:.0f} GiB"
+        raise Stop(USAGE, text, "leave --memory out, or give less")
+    here = not (arguments.card or arguments.machine)
+    probes = kept_probes(machine, Path.cwd()) if here else None
+    planned = plan_run(config, machine, limit, curve=arguments.why is not None, probes=probes)
+    plan = planned.plan
+    view.plan(plan, planned.demand, arguments.card[0] if arguments.card else None, arguments.price)
+    if arguments.why:
+        _save(arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand))
+        view.saved(arguments.why)
+    cost = {"price": _cost(plan.seconds, arguments.price)} if arguments.price is not None else {}
+    return BLOCKED if plan.fits is False else DONE, plan.model_dump(mode="json") | cost
+
+
+def _cost(seconds: Seconds | None, per_hour: float) -> Json | None:
+    """{low, likely, high} in what the price is in; None where the time is unknown."""
+    return None if seconds is None else {name: round(value * per_hour / 3600, 4) for name, value in seconds.model_dump().items()}
+
+
+def _size(text: str | None) -> int | None:
+    """Bytes of --memory. Raises Stop(2)."""
+    if text is None:
+        return None
+    try:
+        size = int(parse_bytes(text))
+    except ValueError:
+        raise Stop(USAGE, f"--memory {text} is not a size", "write a number and a unit, for example --memory 32GiB or 24GB") from None
+    if size < _LEAST:
+        unit = text.strip()
+        hint = f"did you mean --memory {unit}GiB?" if unit.isdigit() and int(unit) else "for example --memory 32GiB"
+        raise Stop(USAGE, f"--memory {text} is {size:,} bytes, which holds no model", hint)
+    return size
+
+
+def _machine(arguments: argparse.Namespace) -> Json:
+    """The machine to plan for. Raises Stop(2)."""
+    cards = list(dict.fromkeys(arguments.card or []))
+    if arguments.machine and cards:
+        raise Stop(USAGE, "--machine and --card both say what to plan for", "give one of them")
+    if len(cards) > 1:
+        raise Stop(USAGE, f"--card is given {len(cards)} times: {', '.join(cards)}", "a run uses one card; plan for each of them alone")
+    if arguments.machine:
+        return recorded(arguments.machine)
+    here = read_machine(Path.cwd(), ask_torch=not cards)
+    return with_card(here, named_card(cards[0])) if cards else here
+
+
+def _save(file: Path, page: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, page.encode())
+    except OSError as error:
+        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another place with --why FILE.html") from None

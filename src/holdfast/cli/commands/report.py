@@ -1,0 +1,37 @@
+"""`holdfast report RUN`: regenerate a run's one-file report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, DONE, Stop, reading
+from holdfast.base.files import Json
+from holdfast.base.inert import say
+from holdfast.report.command_report import write_command_report
+from holdfast.report.report import write_report
+from holdfast.run.folder import RunFolder
+
+EXAMPLE = "holdfast report runs/quickstart --out report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder, finished or not")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: RUN/report.html)")
+    parser.add_argument("--json", action="store_true", help="print the path as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    folder = RunFolder(arguments.run_folder.resolve())
+    of_command = folder.command_file.exists()
+    if not of_command:
+        folder.existing()
+    out = arguments.out.resolve() if arguments.out else folder.path / "report.html"
+    try:
+        with reading(folder.path):
+            (write_command_report if of_command else write_report)(folder, out)
+    except OSError as error:
+        raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
+    if not arguments.json:
+        say(str(out))
+    return DONE, {"report": str(out)}

@@ -1,0 +1,106 @@
+"""The command line: one parser, the exit codes, and the only place that prints an error."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import orjson
+
+from holdfast import __version__
+from holdfast.base.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.base.files import Json, is_full
+from holdfast.base.inert import inert
+from holdfast.cli.parser import Parser, add_verbs
+
+_STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}
+VERBS = {
+    "doctor": "look at the machine: what would fail, what is risky, what fixes it",
+    "plan": "say what a run needs before it begins: whether it fits, where each byte goes, what would fit instead",
+    "train": "train a model from a config, or go on with an unfinished run",
+    "run": "supervise any training command: restart it from its newest whole checkpoint, end hangs, say why it fails",
+    "walk": "train on the past, test on what follows, fold by fold (tables)",
+    "drill": "rehearse the worst on this machine: faults in short runs, each compared with an undisturbed one",
+    "status": "show what is running where, how far each run is, and what happened to it",
+    "attach": "follow a running run, from any terminal",
+    "stop": "let a run finish its step, save and end, as Ctrl-C does",
+    "move": "move a run to a shared folder or an object store, and from there to another machine",
+    "trial": "replay one step of a run, as it was or with one thing changed",
+    "diagnose": "name what ended a run, from any trainer's log",
+    "bundle": "pack a run into one archive for an issue, without secrets and names",
+    "explain": "print a card of the book: mechanism, source, remedies",
+    "chat": "talk to the base and the tuned model of a run side by side",
+    "verify": "say whether the tuned model is better than the base, on rows it has not seen",
+    "export": "write a run's result for other programs, proven equal to base and adapter",
+    "serve": "serve base and tuned model on this machine, OpenAI-compatible, with a page to compare them blind",
+    "models": "list what was shipped, promote a version past a gate, or roll back",
+    "data": "check rows, clean, split, sample or compare them, make them from a recipe, collect them from real use",
+    "report": "regenerate a run's one-file report",
+    "schema": "print the JSON schema of a config file",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="holdfast", description="holdfast makes fine-tuning runs finish.")
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    add_verbs(parser, "verb", VERBS, "holdfast.cli.commands.")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    as_json = "--json" in (sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # somebody's own stream, or a closed one
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # an unprintable arrow ends no command
+    try:
+        arguments = build_parser().parse_args(argv)
+        as_json = getattr(arguments, "json", False)
+        code, answer = arguments.verb_module.run(arguments)
+    except Stop as stop:
+        print(inert(f"holdfast: {stop}"), file=sys.stderr)
+        told, own = _untold(stop.code, stop.message, stop.hint), stop.answer or {}
+        code, answer = stop.code, own if "status" in own else told | own
+    except KeyboardInterrupt as interrupt:
+        print(inert(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}"), file=sys.stderr)
+        code, answer = INTERRUPTED, _untold(INTERRUPTED, str(interrupt) or "interrupted", "")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
+        edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
+        if is_full(error):
+            place = getattr(error, "filename", None) or Path.cwd()
+            edge = Stop(BLOCKED, f"no room on the disk of {place}", "make room, then repeat the command")
+        else:
+            traceback.print_exc()
+        print(f"holdfast: {edge}", file=sys.stderr)
+        code, answer = edge.code, _untold(edge.code, edge.message, edge.hint)
+    if as_json:
+        sys.stdout.write(_json(answer) + "\n")
+    return int(code)
+
+
+def _json(answer: Json) -> str:
+    try:
+        return orjson.dumps(answer).decode()
+    except TypeError:  # a name that is not UTF-8, a number beyond 64 bits
+        return json.dumps(answer)
+
+
+def _untold(code: int, error: str, hint: str) -> Json:
+    """What --json prints of a command that did not come to its answer: like any other, it has a status."""
+    return {"status": _STATUS.get(code, "failed"), "error": error, "hint": hint, "code": code}
+
+
+def entry() -> None:
+    """What the console script calls."""
+    if sys.platform == "win32":
+        print("holdfast: native Windows is not supported; use WSL 2, which runs what is made for Linux", file=sys.stderr)
+        raise SystemExit(USAGE)
+    raise SystemExit(main())

@@ -1,0 +1,102 @@
+"""A command line whose errors name the next command, and which imports what a verb needs only when that is used."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from holdfast.base.errors import DONE, USAGE, Stop
+
+_WITHOUT_OPTION = {  # what other programs have an option for
+    "resume": "an unfinished run goes on by itself: give the command it was begun with",
+    "continue": "an unfinished run goes on by itself: give the command it was begun with",
+    "config": "the config stands without an option, as in holdfast train CONFIG",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but its errors name the nearest verb or option and the next command, and `fill` adds what it takes once it is asked to."""
+
+    fill: Callable[[], None] | None = None
+    behind_dashes: str | None = None  # what is to hold the words behind two dashes
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
+        known = [*(str(choice) for action in self._actions for choice in action.choices or ()), *self._option_string_actions]
+        word = (wrong[1] or wrong[2] or "").partition("=")[0] if wrong else ""
+        close = difflib.get_close_matches(word, known, n=3)
+        near = sorted(close, key=lambda one: sorted(one) != sorted(word))[:1]  # letters that changed places come first
+        if wrong and wrong[1] is not None:
+            message = f"there is no command {wrong[1]!r}"
+        message = message.replace("required: CONFIG, key=value", "required: CONFIG")
+        hint = f"did you mean {near[0]}? " if near else ""
+        takes_settings = any(action.metavar == "key=value" for action in self._actions)
+        if takes_settings and wrong and wrong[2] and (not near or near == ["--help"] or wrong[2].startswith("--set")):
+            hint = f"settings are given without dashes, as in {_as_setting(message[wrong.start(2) :]) or 'train.lr=1e-4'}; "
+        if word in ("resume", "continue"):
+            hint = "an unfinished run goes on by itself: rerun `holdfast train CONFIG` (or `holdfast run -- COMMAND`) as it was begun; "
+        if word.startswith("--") and (meant := next((said for name, said in _WITHOUT_OPTION.items() if name in word), "")):
+            hint = f"{meant}; "
+        raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but words nobody takes are told by the verb they were given to."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            found.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, after filling it; words that come after an option belong to the list that was begun before it."""
+        fill, self.fill = self.fill, None
+        if fill:
+            fill()
+        words: list[str] = []
+        if self.behind_dashes and args is not None and "--" in args:
+            at = args.index("--")
+            args, words = args[:at], args[at:]
+        if not words and not (sys.argv[1:] if args is None else args) and any(action.nargs == argparse.PARSER for action in self._actions):
+            self.print_help()
+            raise SystemExit(DONE)
+        found, rest = super().parse_known_args(args, namespace)
+        if self.behind_dashes:
+            setattr(found, self.behind_dashes, words)
+        lists = [action.dest for action in self._actions if not action.option_strings and action.nargs in ("*", "+")]
+        if not lists or any(word.startswith("-") for word in rest):
+            return found, rest
+        setattr(found, lists[-1], [*getattr(found, lists[-1]), *rest])
+        return found, []
+
+
+def _as_setting(words: str) -> str:
+    """What was given as an option with its value, as KEY=VALUE; empty where no key is called so."""
+    from holdfast.config.load import key_named  # pydantic is imported only where something is wrong
+
+    option, _, value = words.replace("=", " ", 1).partition(" ")
+    key = key_named(option)
+    return f"{key}={value.partition(' ')[0] or 'VALUE'}" if key else ""
+
+
+def add_verbs(parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str, str], module_of: str) -> None:
+    """Give the parser a word for each summary; `dest` is to hold the word that is used, `dest`_module its module.
+
+    `module_of` and the word name the module, which is imported only then. It has EXAMPLE, add_arguments and run.
+    """
+    words = parser.add_subparsers(dest=dest, metavar="COMMAND", required=True)
+    for word, summary in summaries.items():
+        child = words.add_parser(word, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        assert isinstance(child, Parser)
+        child.fill = functools.partial(_fill, child, f"{module_of}{word}", f"{dest}_module")
+
+
+def _fill(parser: Parser, name: str, dest: str) -> None:
+    module = importlib.import_module(name)
+    parser.description, parser.epilog = module.__doc__, f"example:\n  {module.EXAMPLE}"
+    parser.set_defaults(**{dest: module, "parser": parser})
+    module.add_arguments(parser)

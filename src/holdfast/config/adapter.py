@@ -1,0 +1,93 @@
+"""The part of a config that says what is trained: an adapter of some kind, or weights of the model's own. Reads no file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from holdfast.config.module_pattern import refused
+from holdfast.config.table import Section
+
+LORA_KINDS = ("lora", "rslora", "dora")
+OWN_WEIGHTS = ("full", "layers")  # no adapter: a model is what such a run leaves
+_OF_KINDS: dict[str, tuple[str, ...]] = {
+    "layers": ("layers",),
+    "lr_ratio": LORA_KINDS,
+    "init": LORA_KINDS,
+    "target_r": ("adalora",),
+    "modules_to_save": (*LORA_KINDS, "adalora", "ia3"),
+    "trainable_token_indices": LORA_KINDS,
+    "target_parameters": ("lora", "rslora"),
+}
+
+
+class Adapter(Section):
+    """What is trained: an adapter through PEFT, or weights of the model's own."""
+
+    type: Literal["lora", "rslora", "dora", "adalora", "prompt", "ia3", "full", "layers"] = Field(
+        "lora", description="kind of adapter; full: all weights of the model, layers: those that adapter.layers names"
+    )
+    start: str | None = Field(
+        None, description="folder of an adapter to go on from (PEFT's layout, or a finished run); r, alpha and targets then follow it"
+    )
+    r: int = Field(8, ge=1, le=1024, description="rank")
+    alpha: float = Field(16.0, gt=0, description="scaling numerator: updates are scaled by alpha / r")
+    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input")
+    targets: str | list[str] = Field(
+        "all-linear", description="all-linear, a list of names of modules, or a pattern that the whole name of a module has to match"
+    )
+
+    init: Literal["default", "gaussian", "orthogonal", "pissa", "olora"] = Field(
+        "default", description="what a LoRA adapter begins with; pissa and olora: a part of the weights, for twice the rank in the file"
+    )
+    lr_ratio: float | None = Field(None, gt=0, description="LoRA+: the learning rate of the B matrices, as a multiple of train.lr")
+    target_r: int | None = Field(None, ge=1, description="adalora: mean rank at the end; half of r when not given")
+    virtual_tokens: int = Field(20, ge=1, le=4096, description="prompt: embeddings that are learned before every row")
+    modules_to_save: list[str] = Field(
+        default_factory=list, description="modules trained whole beside the adapter and saved with it, for example lm_head"
+    )
+    trainable_token_indices: list[Annotated[int, Field(ge=0)] | str] = Field(
+        default_factory=list, description="tokens whose embeddings are trained, too: their texts or numbers, for example [<|im_start|>]"
+    )
+    target_parameters: list[str] = Field(
+        default_factory=list, description="LoRA on weights that are no layers of their own, as those of experts: [mlp.experts.down_proj]"
+    )
+    layers: Annotated[int, Field(ge=1)] | str | list[str] | None = Field(
+        None, description="layers: how many of the last ones, a list of names, or a pattern that a weight's whole name has to match"
+    )
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Adapter:
+        given = {
+            "layers": self.layers is not None,
+            "lr_ratio": self.lr_ratio is not None,
+            "init": self.init != "default",
+            "target_r": self.target_r is not None,
+            "modules_to_save": bool(self.modules_to_save),
+            "trainable_token_indices": bool(self.trainable_token_indices),
+            "target_parameters": bool(self.target_parameters),
+        }
+        for name, kinds in _OF_KINDS.items():
+            if given[name] and self.type not in kinds:
+                raise ValueError(f"{name} belongs to type {', '.join(kinds)}; this is type {self.type}")
+        if self.type == "layers" and self.layers is None:
+            raise ValueError("type layers needs layers: how many of the last ones, names, or a pattern")
+        if isinstance(self.layers, str) and (why := refused(self.layers)):
+            raise ValueError(why)
+        if self.target_r is not None and self.target_r > self.r:
+            raise ValueError(f"target_r is {self.target_r}, and r, the rank to begin with, is {self.r}")
+        if self.target_parameters and (self.dropout or self.init != "default"):
+            raise ValueError("target_parameters go without dropout and with init default: PEFT adds their product to the weight itself")
+        if self.start and (self.trainable_token_indices or self.target_parameters):
+            raise ValueError("start goes on from an adapter without trainable_token_indices and target_parameters")
+        if self.init == "orthogonal" and self.r % 2:
+            raise ValueError(f"init orthogonal needs an even r, it is {self.r}")
+        return self
+
+    @field_validator("targets")
+    @classmethod
+    def _pattern(cls, value: str | list[str]) -> str | list[str]:
+        if isinstance(value, str) and (why := refused(value)):
+            raise ValueError(why)
+        return value

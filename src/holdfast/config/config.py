@@ -1,0 +1,278 @@
+"""The run's configuration: one YAML file, checked whole, frozen after loading. Reads no file: load.py does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from holdfast.config.adapter import OWN_WEIGHTS, Adapter
+from holdfast.config.faults import Fault
+from holdfast.config.table import Network, Section, Table
+from holdfast.config.train import Preference, Train
+
+Weight = Annotated[float, Field(gt=0)]
+
+
+class Data(Section):
+    """Where the rows come from."""
+
+    files: Annotated[list[str], Field(min_length=1)] = Field(
+        description="JSON Lines, JSON, CSV, Parquet, Arrow or text files, also compressed, read in this order"
+    )
+    format: Literal["auto", "alpaca", "prompt-completion", "chat", "question-answer", "text"] = Field(
+        "auto", description="layout of a row; auto looks at the fields of each row"
+    )
+    fields: dict[str, str] = Field(
+        default_factory=dict, description="names of fields where they differ: {instruction: the file's name for it, output: ...}"
+    )
+    too_long: Literal["cut", "reject", "split"] = Field(
+        "cut", description="a row of more than train.max_tokens is cut, rejected, or split at turns and sentences"
+    )
+    train_on: Literal["assistant", "last", "all"] = Field(
+        "assistant", description="what of a row is learned: every answer, the last one alone, or all tokens, the prompt's too"
+    )
+    redact: bool = Field(False, description="take secrets and e-mail addresses out of the texts")
+    held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
+    held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
+    rows_per_epoch: int | None = Field(
+        None, ge=1, description="rows an epoch draws, another part of the same mix each time; all of them when not given"
+    )
+    weights: dict[str, Weight] = Field(
+        default_factory=dict, description="how often a file's rows are drawn, relative to their number: {file: weight}; 1 when not given"
+    )
+
+    row_weight: str | None = Field(
+        None, min_length=1, description="the field that says how much a row's loss counts beside that of others; all alike when not given"
+    )
+
+    @model_validator(mode="after")
+    def _split_answers(self) -> Data:
+        if self.too_long == "split" and self.train_on != "assistant":
+            raise ValueError(f"too_long split learns every answer once: it goes with train_on assistant, not {self.train_on}")
+        return self
+
+    @field_validator("files", "held_out_files", mode="before")
+    @classmethod
+    def _one_file_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("weights")
+    @classmethod
+    def _weights_of_known_files(cls, value: dict[str, float], others: ValidationInfo) -> dict[str, float]:
+        files = others.data.get("files")
+        unknown = [name for name in value if files is not None and name not in files]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: not among data.files ({', '.join(files or [])}); write names as they stand there")
+        return value
+
+
+class Save(Section):
+    """What is kept on the way."""
+
+    every: int | None = Field(
+        None,
+        ge=1,
+        description="steps between durable checkpoints; chosen from measured times and failures when not given",
+    )
+    min_every: int = Field(1, ge=1, description="fewest steps between durable checkpoints when the interval is chosen")
+    max_every: int = Field(100, ge=1, description="most steps between durable checkpoints when the interval is chosen")
+    keep: int = Field(3, ge=1, description="newest checkpoints kept")
+    keep_every: int | None = Field(None, ge=1, description="checkpoints of steps that are multiples of this are made and kept for good")
+    snapshot_dir: str | None = Field(None, description="folder of the memory snapshot; /dev/shm when there is room, else the run folder")
+    flush_snapshots: bool = Field(
+        False,
+        description="put each snapshot on disk (snapshot_dir, else the run folder): a power cut then costs one step",
+    )
+    to: str | None = Field(
+        None, description="a second place for checkpoints, sent beside training: a shared folder or an fsspec address (s3://bucket/name)"
+    )
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Save:
+        if self.min_every > self.max_every:
+            raise ValueError(f"min_every is {self.min_every}, max_every {self.max_every}: no interval lies between them")
+        return self
+
+
+class Evaluate(Section):
+    """What is measured on the held-out rows: their loss on the way, and base against tuned when the run is done."""
+
+    every: int | None = Field(None, ge=1, description="steps between evaluations on the way, the last step is one too; none when not given")
+    rows: int | None = Field(None, ge=1, description="held-out rows of an evaluation on the way, drawn by seed; all when not given")
+    patience: int | None = Field(
+        None, ge=1, description="evaluations in a row without improvement after which the run ends early; never when not given"
+    )
+    min_delta: float = Field(0.0, ge=0, description="the held-out loss has to fall by more than this to count as improved")
+    keep_best: bool = Field(True, description="with every: the run's adapter is the one of the lowest held-out loss, else the last one")
+    generate: int = Field(8, ge=0, description="held-out prompts that base and tuned model answer; 0: none")
+    max_new_tokens: int = Field(64, ge=1, description="longest answer")
+
+    @model_validator(mode="after")
+    def _on_the_way(self) -> Evaluate:
+        without = [name for name in ("rows", "patience") if getattr(self, name) is not None and self.every is None]
+        if without:
+            raise ValueError(f"{' and '.join(without)} {'need' if len(without) > 1 else 'needs'} every, the steps between evaluations")
+        return self
+
+
+class Run(Section):
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder under runs/; by default the file's name")
+    standby: bool | None = Field(
+        None, description="a second trainer, ready to take over after a death; by default in longer runs where memory allows"
+    )
+    trials: int = Field(60, ge=0, description="most experiments with a step that keeps failing; 0: none")
+    hang_s: float = Field(
+        60.0, gt=0, description="seconds of silence, at least, before a trainer counts as hanging; more where steps are long"
+    )
+    device_s: float = Field(300.0, ge=0, description="seconds to look for a GPU that is gone before the run is given up")
+    allow_cpu: bool = Field(False, description="where nothing else was seen to help, continue on the CPU rather than give up")
+    rollback: bool = Field(
+        True, description="go back to before a rise of the loss that lasts, without the rows that did it or at half the learning rate"
+    )
+    track: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
+        default_factory=list, description="trackers that get every step, each through its own package"
+    )
+
+
+_OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
+_OF_TEXT = ("model", "adapter")
+CUT_FROZEN = ("lora", "rslora")  # adapters that train.fsdp cuts the frozen layers beside
+QUANTISED = ("nf4", "fp4", "int8")  # of train.frozen, by bitsandbytes
+IN_PIECES = ("adamw", "lion", "sgd")  # optimizers that move each weight by its own gradient and moments alone, and by fp32 numbers
+
+
+class Config(Section):
+    """A holdfast run."""
+
+    task: Literal["sft", "tabular"] = Field("sft", description="sft: a language model learns answers; tabular: a network learns a column")
+    model: str = Field(description="a folder in Hugging Face layout, a hub name (name or name@REVISION), or tiny (ships with holdfast)")
+    data: Data
+    adapter: Adapter = Adapter()
+    table: Table | None = Field(None, description="with task tabular: what the columns are")
+    network: Network = Network()
+    train: Train = Train()
+    preference: Preference = Preference()
+    save: Save = Save()
+    evaluate: Evaluate = Evaluate()
+    run: Run = Run()
+
+    @model_validator(mode="after")
+    def _objective_fits(self) -> Config:
+        wanted, kind = self.train.objective, self.adapter.type
+        if self.train.frozen in QUANTISED and kind in OWN_WEIGHTS:
+            raise ValueError(f"adapter.type {kind} trains the weights themselves, which train.frozen {self.train.frozen} would hold frozen")
+        if self.train.fsdp and (reason := self._not_cut()):
+            what = "all that is trained" if kind == "full" else "frozen layers in 16 or 32 bits"
+            raise ValueError(f"train.fsdp cuts {what} between ranks, and {reason}")
+        if self.train.offload == "layers" and (reason := self._not_kept_away()):
+            raise ValueError(f"train.offload layers keeps frozen decoder layers in main memory, and {reason}")
+        if self.train.double_quant and self.train.frozen not in ("nf4", "fp4"):
+            raise ValueError(f"train.double_quant belongs to train.frozen nf4 and fp4; this is {self.train.frozen}")
+        if self.train.weights == "bf16" and (self.task == "tabular" or kind not in OWN_WEIGHTS):
+            what = "a network on tables" if self.task == "tabular" else f"adapter.type {kind}"
+            raise ValueError(f"train.weights bf16 is for adapter.type full and layers; {what} has few weights, and trains them in fp32")
+        optimizer = self.train.optimizer
+        if self.adapter.lr_ratio is not None and optimizer in ("adamw8bit", "paged"):
+            raise ValueError(f"adapter.lr_ratio needs rates for single matrices, and {optimizer} has one for all; take adamw")
+        if self.adapter.init in ("pissa", "olora") and (optimizer == "muon" or self.train.weight_decay):
+            moved = "train.optimizer muon moves" if optimizer == "muon" else "train.weight_decay shrinks"
+            raise ValueError(f"adapter.init {self.adapter.init} keeps half of its weights as they began, and {moved} them")
+        if optimizer == "schedule_free" and kind == "adalora":
+            raise ValueError("adapter.type adalora takes weights away, and train.optimizer schedule_free keeps their mean; take adamw")
+        if wanted in ("dpo", "kto") and kind in OWN_WEIGHTS:
+            text = f"train.objective {wanted} holds the model against the one without its adapter, and adapter.type {kind} has none"
+            raise ValueError(f"{text}; take orpo or simpo, which need no reference, or an adapter")
+        if wanted == "reward" and (kind in (*OWN_WEIGHTS, "prompt") or self.adapter.start):
+            text = "adapter.start has none" if self.adapter.start else f"adapter.type {kind} has no place for one"
+            raise ValueError(
+                f"train.objective reward trains a scalar head beside a fresh adapter, and {text}; take lora or another adapter"
+            )
+        if wanted != "sft" and self.data.train_on != "assistant":
+            raise ValueError(f"data.train_on {self.data.train_on} is for train.objective sft; {wanted} looks at the last answer")
+        return self
+
+    def fusable(self, precision: str) -> bool:
+        """Whether a GPU's kernels of LoRA layers read what is computed with: plain frozen matrices that are whole on it."""
+        return self.train.frozen not in QUANTISED and precision != "fp16" and not self.train.fsdp
+
+    @property
+    def cuts_trained(self) -> bool:
+        """Whether ranks hold pieces of what is trained, with gradients and moments: of all weights, in a full fine-tune."""
+        return self.train.fsdp and self.adapter.type == "full"
+
+    def _not_cut(self) -> str:
+        """What of this run FSDP does not go with; empty where it does."""
+        kind, train = self.adapter.type, self.train
+        if kind not in (*CUT_FROZEN, "full") or self.adapter.modules_to_save or self.adapter.init in ("pissa", "olora"):
+            how = f"adapter.init {self.adapter.init}" if self.adapter.init in ("pissa", "olora") else f"adapter.type {kind}"
+            how = "adapter.modules_to_save" if self.adapter.modules_to_save else how
+            return f"{how} needs whole weights; it goes with adapter.type lora, rslora and full"
+        if kind == "full" and (reason := self._not_in_pieces()):
+            return reason
+        if train.frozen in ("nf4", "fp4", "int8"):
+            return f"train.frozen is {train.frozen}; take auto or half"
+        if train.precision == "fp16":
+            return "train.precision is fp16; it goes with fp32 and bf16"
+        if train.objective != "sft":
+            return f"train.objective is {train.objective}; it goes with sft"
+        if self.task == "tabular":
+            return "a network on tables has none"
+        return ""
+
+    def _not_in_pieces(self) -> str:
+        """What of a full fine-tune needs whole matrices, or bits that would follow from the number of ranks; empty where nothing does."""
+        train = self.train
+        if train.optimizer not in IN_PIECES:
+            return f"train.optimizer {train.optimizer} needs whole matrices or blocks of its own; take {', '.join(IN_PIECES)}"
+        if train.weights == "bf16":
+            return "train.weights bf16 is rounded by where a weight lies in its rank's memory; take fp32"
+        if train.offload == "optimizer":
+            return "train.offload optimizer keeps whole moments in main memory; leave one of them out"
+        if train.shards == "off":
+            return "train.shards is off, by whose parts it is cut; leave it out, or give a power of two"
+        return ""
+
+    def _not_kept_away(self) -> str:
+        """What of this run has no such layers, or holds them elsewhere; empty where it goes with it."""
+        if self.task == "tabular":
+            return "a network on tables has none"
+        if self.adapter.type == "full":
+            return "adapter.type full trains all of them; take an adapter, or adapter.type layers"
+        return "train.fsdp cuts them between ranks; leave one of them out" if self.train.fsdp else ""
+
+    faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_task(cls, tree: Any) -> Any:
+        """Refuse what belongs to the other task, and give a network on tables the defaults of its kind."""
+        if not isinstance(tree, dict):
+            return tree
+        if tree.get("task", "sft") != "tabular":
+            if strange := [name for name in ("table", "network") if tree.get(name) and not _as_by_default(tree, name)]:
+                raise ValueError(f"{' and '.join(strange)}: for networks on tables; add task: tabular, or leave them out")
+            return tree
+        if isinstance(data := tree.get("data"), dict) and data.get("row_weight"):
+            raise ValueError("data.row_weight: for language models; rows of a table all count alike")
+        if strange := [name for name in _OF_TEXT if tree.get(name) and not _as_by_default(tree, name)]:
+            raise ValueError(f"{' and '.join(strange)}: for language models; task: tabular has network and table instead")
+        if tree.get("table") is None:
+            raise ValueError("table: missing; task: tabular needs to know the column to learn, as in table: {target: price}")
+        train = tree.get("train") or {}
+        if not isinstance(train, dict):
+            return tree
+        length = {} if train.get("steps") or train.get("epochs") else {"epochs": 10}
+        return tree | {"model": "", "train": _OF_TABLES | train | length}
+
+    @property
+    def columns(self) -> Table:
+        """What the columns of a table are. Only with task tabular."""
+        assert self.table is not None
+        return self.table
+
+
+def _as_by_default(tree: dict[str, Any], name: str) -> bool:
+    """Whether a section says what it says anyway, as in the config that a run folder keeps."""
+    default = Config.model_fields[name].default
+    return hasattr(default, "model_dump") and tree[name] == default.model_dump(mode="json")

@@ -1,0 +1,292 @@
+"""Load a config file with its overrides and report every problem at once. The model of a config is config/config.py."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.inert import refuse_unwritable_name
+from holdfast.base.safe_open import read_small
+from holdfast.base.units import counted
+from holdfast.base_model.folder import EMBEDDED, hub_name
+from holdfast.config.config import Config
+from holdfast.config.faults import Fault, FaultFile
+from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of, translated
+from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
+
+_INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
+_ALIKE = 0.75  # of the letters of a key that may stand elsewhere
+_KEYS = "`holdfast schema` lists every key"
+_OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
+_SHOWN = 60  # characters of a wrong value
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
+_PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
+
+
+def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool = True) -> Config:
+    """Read `file`, apply `key.path=value` overrides (values are YAML), make paths absolute.
+
+    Paths are looked up beside the config file first, then in the current folder. Raises Stop(2) naming every problem: path of
+    the key, value found, what is expected, nearest valid key. need_rows: files of rows that are missing are problems.
+    """
+    refuse_unwritable_name(file.resolve())
+    tree = read_yaml(file)
+    if program := program_of(tree):
+        told = "\n".join(f"  - {line}" for line in translated(tree))
+        hint = "write the keys behind the arrows into a config of your own; `holdfast schema` lists every key"
+        raise Stop(USAGE, f"{file}: this is a config of {program}, not of holdfast\n{told}", hint)
+    problems = _apply_overrides(tree, overrides or [])
+    config: Config | None = None
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        problems += _problems(error, tree, Config)
+    missing = _missing_files(tree, file.parent) if need_rows else []
+    problems += missing
+    if problems or config is None:
+        count = counted(len(problems), "problem")
+        places = " and in ".join(dict.fromkeys(map(str, (file.parent.resolve(), Path.cwd()))))
+        hint = _KEYS if len(problems) > len(missing) else f"correct the path; a relative one is looked up in {places}"
+        raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), hint)
+    return _with_absolute_paths(config, file.parent)
+
+
+def load_faults(file: Path) -> list[Fault]:
+    """Read a fault list (`faults:` in YAML, or the list alone). Raises Stop(2)."""
+    tree = read_yaml(file, allow_list=True)
+    try:
+        return FaultFile.model_validate(tree).faults
+    except ValidationError as error:
+        problems = _problems(error, tree, FaultFile)
+        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/faults.md shows the language") from error
+
+
+def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
+    if file.suffix in _OF_ROWS and file.is_file():
+        text = f"{file} is a file of rows; a config is a YAML file that names it"
+        raise Stop(USAGE, text, f"write `data: {{files: {file}}}` and a `model:` into one; {_KEYS}")
+    try:
+        text = read_small(file).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise Stop(USAGE, f"{file}: no such file", _near(file)) from None
+    except IsADirectoryError:
+        raise Stop(USAGE, *_about_folder(file)) from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
+    try:
+        root, values = root_of(text, slowly=True)
+        tree = values()
+    except yaml.YAMLError as error:
+        raise Stop(USAGE, f"{file}: not valid YAML: {in_one_line(error)}", "check indentation and quotes at that line") from None
+    twice = [(".".join(map(str, (*keys, name))), lines) for keys, mapping in mappings(root) for name, *lines in repeated(mapping)]
+    if twice:
+        told = "; ".join(f"duplicate key {name}, in lines {first} and {again}" for name, (first, again) in twice)
+        raise Stop(USAGE, f"{file}: {told}", "keep one of them")
+    if allow_list and isinstance(tree, list):
+        return {"faults": tree}
+    if not isinstance(tree, dict):
+        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", _KEYS)
+    return tree
+
+
+def _about_folder(folder: Path) -> tuple[str, str]:
+    """What to say when a folder stands where a config is needed: a run folder goes on from its own copy of the config."""
+    if (folder / "run.json").exists() and (folder / "config.yaml").exists():
+        return (
+            f"{folder} is a run folder, a config is needed",
+            f"to resume that run: holdfast train {folder}/config.yaml --run {folder}",
+        )
+    found = sorted(entry.name for pattern in ("*.yaml", "*.yml") for entry in folder.glob(pattern))
+    return f"{folder} is a folder, a YAML file is needed", f"try {folder / found[0]}" if found else "there is no YAML file in it"
+
+
+def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
+    problems = []
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        if not sign or not key:
+            problems.append(f"override {override!r}: write key=value, for example train.lr=1e-4")
+            continue
+        node = tree
+        *parents, last = key.split(".")
+        for parent in parents:
+            child = node.setdefault(parent, {})
+            if not isinstance(child, dict):
+                problems.append(f"override {override!r}: {parent} is not a section")
+                break
+            node = child
+        else:
+            node[last] = _yaml_value(text)
+            if key in _INSTEAD and node[last] is not None and not any(other.startswith(_INSTEAD[key] + "=") for other in overrides):
+                node.pop(_INSTEAD[key].split(".")[-1], None)
+    return problems
+
+
+def _yaml_value(text: str) -> Any:
+    try:
+        return value_of(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseModel]) -> list[str]:
+    lines = []
+    for problem in error.errors():
+        place = [part for part in problem["loc"] if part not in ("str", "list[str]")]
+        path = ".".join(str(part) for part in place)
+        kind = problem["type"]
+        if kind == "extra_forbidden":
+            near = _nearest(place, model)
+            turned = _turned(place, model)
+            why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config and not turned else ""
+            more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
+            lines.append(f"{path}: unknown key (value {_short(problem['input'])}){more}")
+        elif kind == "missing":
+            lines.append(f"{path}: missing; {_describe(place, model)}")
+        elif path:
+            message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            shown = "" if isinstance(problem["input"], dict) else f" {_short(problem['input'])}:"
+            said = _PLAINLY.get(kind) or message[0].lower() + message[1:]
+            lines.append(f"{path}:{shown} {said}")
+        else:
+            lines.append(problem["msg"])
+    return list(dict.fromkeys(lines))
+
+
+def _nearest(place: list[Any], model: type[BaseModel]) -> str:
+    """The valid key for the last part of `place`: what other trainers call so, the most like it in its own section, or anywhere."""
+    if turned := _turned(place, model):
+        return turned
+    if model is Config and str(place[-1]) in OURS:
+        return OURS[str(place[-1])]
+    section = _section(place[:-1], model)
+    here = list(section.model_fields) if section else []
+    close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5 if len(place) > 1 else _ALIKE)
+    if close:
+        return ".".join([*map(str, place[:-1]), close[0]])
+    everywhere = {path.split(".")[-1]: path for path in _paths(model, "")}
+    close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, _ALIKE)
+    if close:
+        return everywhere[close[0]]
+    return f"one of {', '.join(here)}" if here else ""
+
+
+def _turned(place: list[Any], model: type[BaseModel]) -> str:
+    """The key of its section that a wrong one is with two neighbouring letters changed round; empty where there is none."""
+    section, word = _section(place[:-1], model), str(place[-1])
+    swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
+    return next((".".join([*map(str, place[:-1]), name]) for name in (section.model_fields if section else ()) if name in swapped), "")
+
+
+def key_named(option: str) -> str:
+    """The config's key that an option such as --learning_rate or --steps is likely to mean; empty where none or several have its name."""
+    name = option.lstrip("-").replace("-", "_")
+    found = [path for path in _paths(Config, "") if path in (name, option.lstrip("-")) or path.split(".")[-1] == name]
+    return OURS.get(name) or (found[0] if len(found) == 1 else "")
+
+
+def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None:
+    current: type[BaseModel] | None = model
+    for part in place:
+        field = current.model_fields.get(str(part)) if current else None
+        annotation = field.annotation if field else None
+        current = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return current
+
+
+def _paths(model: type[BaseModel], prefix: str) -> list[str]:
+    found = []
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found += _paths(annotation, f"{prefix}{name}.")
+        found.append(prefix + name)
+    return found
+
+
+def _describe(place: list[Any], model: type[BaseModel]) -> str:
+    section = _section(place[:-1], model)
+    field = section.model_fields.get(str(place[-1])) if section else None
+    return (field.description if field and field.description else "") or "a value is needed"
+
+
+def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
+    data = tree.get("data")
+    problems = []
+    found: dict[Path, str] = {}
+    for key in ("files", "held_out_files"):
+        files = data.get(key) if isinstance(data, dict) else None
+        files = [files] if isinstance(files, str) else files if isinstance(files, list) else []
+        for number, name in enumerate(files):
+            path = find_path(name, folder) if isinstance(name, str) else folder / __file__
+            if path is None:
+                problems.append(f"data.{key}[{number}]: {name}: no such file{_near_text(folder / name)}")
+            elif path.is_dir():
+                problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
+            elif not path.is_file():
+                problems.append(f"data.{key}[{number}]: {name} is a pipe or a device; write its rows into a file first")
+            elif found.setdefault(path, f"{key}[{number}]") != f"{key}[{number}]":
+                why = "to draw its rows more often: data.weights" if found[path].startswith(key) else "rows that are learned judge nothing"
+                problems.append(f"data.{key}[{number}]: {name} is also in data.{found[path]}; {why}")
+    adapter = tree.get("adapter")
+    start = adapter.get("start") if isinstance(adapter, dict) else None
+    if isinstance(start, str) and find_path(start, folder) is None:
+        problems.append(f"adapter.start: {start}: no such folder{_near_text(folder / start)}")
+    model = tree.get("model")
+    if isinstance(model, str) and looks_local(model) and find_path(model, folder) is None:
+        problems.append(f"model: {model}: no such folder{_near_text(folder / model)}")
+    return problems
+
+
+def looks_local(model: str) -> bool:
+    """Whether `model` can only be meant as a folder: hub names are `name` or `owner/name`, with or without @REVISION."""
+    return model.startswith((".", "/", "~")) or hub_name(model)[0].count("/") > 1
+
+
+def find_path(name: str, folder: Path) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return next((candidate.resolve() for candidate in (folder / path, path) if candidate.exists()), None)
+    except (OSError, RuntimeError, ValueError):  # no name of a file: too long, of nobody's home
+        return None
+
+
+def _with_absolute_paths(config: Config, folder: Path) -> Config:
+    data: dict[str, Any] = {
+        key: [str(find_path(name, folder) or name) for name in getattr(config.data, key)] for key in ("files", "held_out_files")
+    }
+    data["weights"] = {str(find_path(name, folder) or name): weight for name, weight in config.data.weights.items()}
+    start = config.adapter.start
+    adapter = config.adapter.model_copy(update={"start": str(find_path(start, folder) or start)}) if start else config.adapter
+    model = config.model if config.model in ("", *EMBEDDED) else str(find_path(config.model, folder) or config.model)
+    return config.model_copy(update={"data": config.data.model_copy(update=data), "model": model, "adapter": adapter})
+
+
+def _near(path: Path) -> str:
+    text = _near_text(path)
+    return text.strip("; ") or f"the current folder is {Path.cwd()}"
+
+
+def _near_text(path: Path) -> str:
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, 1, 0.6)
+    return f"; did you mean {path.parent / close[0]}?" if close else ""
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else "text" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    text = _SHORT.repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -1,0 +1,175 @@
+"""The parts of a config that say how it is trained: objective, optimizer, memory, ranks. Reads no file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from holdfast.base.units import parse_bytes
+from holdfast.config.settings import Attention, Frozen
+from holdfast.config.table import Section
+
+WITH_MOMENTS = ("adamw", "lion", "sgd")  # in fp32, each weight's its own, so that they can come and go in stretches
+ROUNDED_AT_RANDOM = (*WITH_MOMENTS, "adamw8bit", "paged")
+
+
+class Preference(Section):
+    """How answers are held against each other, where train.objective is not sft; by default as is usual for it."""
+
+    beta: float | None = Field(None, gt=0, description="how far the model may go from the reference: 0.1; simpo: scale of the margin, 2")
+    loss: Literal["sigmoid", "ipo", "hinge"] = Field("sigmoid", description="dpo: what becomes of a pair's margin")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="dpo, simpo, reward: share of the pairs that may be the wrong way round")
+    length_normalised: bool = Field(False, description="dpo: margins per token")
+    sft_weight: float = Field(0.0, ge=0, description="dpo, simpo: share of the better answer's own loss per token that is added")
+    margin: float = Field(0.5, ge=0, description="simpo: by how much the better answer is to be ahead (gamma)")
+    desirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked good")
+    undesirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked bad")
+
+
+class Train(Section):
+    """How it is trained."""
+
+    objective: Literal["sft", "dpo", "orpo", "simpo", "kto", "reward"] = Field(
+        "sft",
+        description="what is learned: answers (sft), which of two answers is better (dpo, orpo, simpo), which answers are good (kto), "
+        "a number for an answer, of which the better one of two has more (reward)",
+    )
+
+    epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
+    steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
+    optimizer: Literal["adamw", "adamw8bit", "paged", "schedule_free", "adafactor", "lion", "muon", "sgd"] = Field(
+        "adamw",
+        description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; schedule_free: the mean of all "
+        "steps is the result, lr stays after the warm-up; muon: matrices, the rest by adamw",
+    )
+    effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
+    lr: float = Field(2e-4, gt=0, description="peak learning rate")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls after the warm-up, to 0")
+    warmup: float = Field(0.03, ge=0, description="below 1: share of all steps; from 1 on: steps")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled decay: a step takes lr times this share off each weight")
+    beta1: float = Field(0.9, ge=0, lt=1, description="share of the mean gradient that a step keeps; sgd: momentum")
+    beta2: float = Field(0.999, ge=0, lt=1, description="share of the mean squared gradient that a step keeps; lion: of its moment")
+    epsilon: float = Field(1e-8, gt=0, description="added to the root of AdamW's mean squared gradient before dividing by it")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models; "
+        "fp16: with a loss scale, for cards that multiply no bf16",
+    )
+    frozen: Frozen = Field(
+        "auto",
+        description="how weights that are not trained are held; auto: as in their file; half: in 16 bits; nf4, fp4, int8: by bitsandbytes",
+    )
+    weights: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="how weights that adapter.type full and layers train are held; bf16: half the bytes, of their gradients too, "
+        "rounded at random so that small updates are not lost",
+    )
+    offload: Literal["off", "layers", "optimizer"] = Field(
+        "off",
+        description="what lies in main memory and comes to the card one ahead of what is used, for models that do not fit it; layers: "
+        "frozen decoder layers; optimizer: the moments of adamw, lion and sgd; changes no result",
+    )
+    double_quant: bool = Field(False, description="nf4, fp4: the scales of blocks are quantised, too")
+    neftune: float | None = Field(
+        None, gt=0, description="NEFTune: noise on embeddings while training, of this size (alpha; 5 is usual); none when not given"
+    )
+    attention: Attention = Field("sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference")
+    max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
+    liger: bool | None = Field(
+        None,
+        description="Liger's Triton kernels for norms, activations and rotary positions, once proven to give the model's own results; "
+        "by default on a GPU where liger-kernel is installed",
+    )
+    packing: bool = Field(True, description="several samples share a row without padding, each attending to itself alone")
+    micro_batch_tokens: int | None = Field(None, ge=1, description="tokens per forward pass; the plan chooses when not given")
+    checkpointed_layers: int | None = Field(
+        None, ge=0, description="decoder layers computed again in backward to save memory; the plan chooses when not given"
+    )
+    memory_limit: Annotated[int, BeforeValidator(parse_bytes)] | None = Field(
+        None,
+        ge=1,
+        description="most memory the trainer may take, for example 8GiB; by default 95 % of it where running out freezes a machine",
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="of the adapter's first weights, the order of the rows, dropout and what is held out")
+    deterministic: bool | None = Field(
+        None, description="only kernels that give the same bits every time; by default on the CPU and in trials"
+    )
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of each rank; all cores this process may use, shared by the ranks, when not given"
+    )
+    ranks: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="processes that train together, one a device; auto: one for each GPU of the first one's kind"
+    )
+    ranks_min: int = Field(1, ge=1, description="fewest ranks to go on with where devices are lost")
+    shards: Literal["off"] | Annotated[int, Field(ge=2, le=1024)] | None = Field(
+        None,
+        description="parts of a step (2, 4, 8 ...), added in one order, so that any number of ranks gives the same bits; "
+        "8 where there are several ranks, else off",
+    )
+
+    spot_check: int | None = Field(
+        None,
+        ge=1,
+        description="steps between checks of each rank's gradients by another rank, for devices that compute wrong; never when not given",
+    )
+    fsdp: bool = Field(
+        False,
+        description="cut frozen layers into pieces, one a rank (FSDP2), for models that do not fit one card, changes no result; "
+        "adapter.type full: weights, gradients and moments",
+    )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Train:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give epochs or steps, not both")
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_schedule(cls, tree: Any) -> Any:
+        """Give an optimizer without a schedule none, where another was not asked for."""
+        if not isinstance(tree, dict) or tree.get("optimizer") != "schedule_free":
+            return tree
+        if (schedule := tree.get("schedule", "constant")) != "constant":
+            raise ValueError(f"optimizer schedule_free has no schedule, and schedule is {schedule}; leave it out")
+        return tree | {"schedule": "constant"}
+
+    @model_validator(mode="after")
+    def _held(self) -> Train:
+        if self.offload == "optimizer" and self.optimizer not in WITH_MOMENTS:
+            beside = "; paged is AdamW of 8 bits whose moments the driver moves there" if self.optimizer != "paged" else " by itself"
+            raise ValueError(f"offload optimizer is for {_some(WITH_MOMENTS)}, this is optimizer {self.optimizer}{beside}")
+        if self.weights == "bf16" and self.optimizer not in ROUNDED_AT_RANDOM:
+            raise ValueError(f"weights bf16 go with optimizer {_some(ROUNDED_AT_RANDOM)}: {self.optimizer} would round small updates away")
+        if self.weights == "bf16" and self.precision == "fp16":
+            raise ValueError("weights bf16 do not go with precision fp16, whose range is smaller; take auto, bf16 or fp32")
+        return self
+
+    @field_validator("shards", "offload", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML takes a plain off for false
+
+    @model_validator(mode="after")
+    def _ranks_fit_shards(self) -> Train:
+        shards, ranks = self.shards, self.ranks
+        if isinstance(shards, int) and shards & (shards - 1):
+            raise ValueError(f"shards is {shards}, which is no power of two: {1 << shards.bit_length() - 1} or {1 << shards.bit_length()}")
+        if isinstance(ranks, int) and self.ranks_min > ranks:
+            raise ValueError(f"ranks_min is {self.ranks_min}, ranks {ranks}: it cannot be more")
+        if self.spot_check is not None and self.fsdp:
+            raise ValueError("spot_check computes parts on one rank alone, which train.fsdp cannot; leave one of them out")
+        if shards == "off" or ranks == "auto" or ranks == 1:
+            return self
+        if ranks & (ranks - 1):
+            below = 1 << ranks.bit_length() - 1
+            raise ValueError(f"ranks is {ranks}, which is no power of two: {below} or {2 * below} with shards, any number with shards: off")
+        if shards is not None and ranks > shards:
+            raise ValueError(f"ranks is {ranks} and shards {shards}: a rank without a part has nothing to do; {ranks} shards, or more")
+        return self
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,1 +1,0 @@
-"""Nouns and paper: types, errors, config, run folder, journals, file formats. No torch, no processes."""

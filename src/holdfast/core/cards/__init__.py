@@ -1,1 +1,0 @@
-"""Kinds of cards: pieces of knowledge, one file each, that prove themselves. Judges nothing."""

@@ -1,0 +1,1 @@
+"""Rows: files, checks, chat template, tokens. No torch."""

@@ -1,0 +1,173 @@
+"""Records from a Redis stream, read as one of a consumer group: an entry is acknowledged once its row is on the disk, and not before.
+
+An entry that was delivered and not acknowledged, to this consumer before a kill or to one that is gone, comes again; a row that was
+written already is then a duplicate. Redis streams and groups: https://redis.io/docs/latest/develop/data-types/streams/.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.base.errors import BLOCKED, GAVE_UP, USAGE, Stop
+from holdfast.data.collect.pairs import record_of
+from holdfast.data.collect.record import Batch, Record, Unusable
+
+KIND = "redis"
+_AT_ONCE = 256
+_WAIT_MS = 500
+_ONE_FIELD = ("data", "json", "payload", "message", "record", "value")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stream and how it is read. What another consumer left for `idle_s` is taken over; a server may be away for `patience_s`."""
+
+    url: str
+    stream: str
+    group: str = "holdfast"
+    consumer: str = "collect"
+    follow: bool = False
+    idle_s: float = 60.0
+    patience_s: float = 60.0
+
+    @property
+    def shown(self) -> str:
+        """The address without its password."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+
+class Reader:
+    """Reads a stream to its end, or for ever with `follow`; goes on where the server went away and came back."""
+
+    def __init__(self, source: Source, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic) -> None:
+        try:
+            self._redis: Any = importlib.import_module("redis")
+        except ImportError:
+            raise Stop(USAGE, "a Redis stream needs the package redis", "pip install 'holdfast[redis]'") from None
+        self._source, self._sleep, self._clock = source, sleep, clock
+        self.reconnected = self.gone = 0
+        retry = importlib.import_module("redis.retry").Retry(importlib.import_module("redis.backoff").NoBackoff(), 0)
+        try:
+            self._client = self._redis.Redis.from_url(source.url, socket_timeout=30, socket_connect_timeout=5, retry=retry)
+        except ValueError as error:
+            raise Stop(USAGE, f"{source.shown}: {error}", "for example: redis://127.0.0.1:6379/0") from None
+
+    def batches(self) -> Iterator[Batch]:
+        """Entries of this consumer that were not acknowledged, then those of consumers that are gone, then new ones.
+
+        Raises Stop(2) for a stream that is not there, Stop(3) where the server stays away.
+        """
+        self._patiently(self._join)
+        while True:
+            before = self.reconnected
+            read = False
+            for entries in self._patiently_each():
+                read = True
+                yield self._batch(entries)
+            if not read and before == self.reconnected and not self._source.follow:
+                return
+
+    def _patiently_each(self) -> Iterator[list[Any]]:
+        """One round: pending entries until there are none, left ones, then what is new."""
+        last = "0"
+        while entries := self._patiently(functools.partial(self._read, last)):
+            yield entries
+            last = _text(entries[-1][0])
+        while entries := self._patiently(self._claim):
+            yield entries
+        while entries := self._patiently(lambda: self._read(">")):
+            yield entries
+
+    def _join(self) -> None:
+        """Become one of the group, which begins at the stream's first entry."""
+        if not self._client.exists(self._source.stream):
+            found = sorted(_text(key) for key in self._client.scan_iter(count=1000, _type="stream"))[:10]
+            hint = f"streams there: {', '.join(found)}" if found else "there is no stream at all in this database"
+            raise Stop(USAGE, f"{self._source.shown} has no stream {self._source.stream}", hint)
+        try:
+            self._client.xgroup_create(self._source.stream, self._source.group, id="0")
+        except self._redis.exceptions.ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    def _read(self, start: str) -> list[Any]:
+        block = _WAIT_MS if start == ">" and self._source.follow else None
+        names = {self._source.stream: start}
+        try:
+            answer = self._client.xreadgroup(self._source.group, self._source.consumer, names, count=_AT_ONCE, block=block)
+        except self._redis.exceptions.ResponseError as error:
+            if "NOGROUP" not in str(error):
+                raise
+            self._join()  # the server came back without what it had kept
+            return []
+        found = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or ()]
+        return [entry for entries in found for entry in (entries[0] if entries and isinstance(entries[0], list) else entries)]
+
+    def _claim(self) -> list[Any]:
+        answer = self._client.xautoclaim(
+            self._source.stream, self._source.group, self._source.consumer, int(self._source.idle_s * 1000), count=_AT_ONCE
+        )
+        return list(answer[1])
+
+    def _batch(self, entries: list[Any]) -> Batch:
+        records = [self._record(_text(name), fields) for name, fields in entries if fields]
+        names = [name for name, _ in entries]
+        self.gone += len(names) - len(records)  # trimmed from the stream while they were waited for
+        return Batch(records, lambda: self._patiently(lambda: self._client.xack(self._source.stream, self._source.group, *names)))
+
+    def _record(self, name: str, fields: dict[bytes, bytes]) -> Record | Unusable:
+        place = f"{self._source.stream}/{name}"
+        value: Any = {_text(key): _value(item) for key, item in fields.items()}
+        raw = json.dumps(value, ensure_ascii=False)
+        inner = next((value[key] for key in _ONE_FIELD if isinstance(value.get(key), dict)), None)
+        if inner is not None:  # the rating and the consent may stand beside it
+            value = {key: item for key, item in value.items() if item is not inner} | inner
+        return record_of(value, place, raw, KIND)
+
+    def _patiently(self, call: Callable[[], Any]) -> Any:
+        """What the call gives; again for as long as the server is away. Raises Stop."""
+        errors = self._redis.exceptions
+        away: float | None = None
+        pause_s = 0.1
+        while True:
+            try:
+                return call()
+            except (errors.AuthenticationError, errors.NoPermissionError) as error:
+                raise Stop(USAGE, f"{self._source.shown} refuses us: {error}", "the address may carry a name and a password") from None
+            except (errors.ConnectionError, errors.TimeoutError) as error:  # BusyLoadingError is one of them
+                now = self._clock()
+                away = now if away is None else away
+                if now - away >= self._source.patience_s:
+                    hint = "start it, then give the same command: nothing was acknowledged that is not written"
+                    raise Stop(
+                        GAVE_UP, f"{self._source.shown} cannot be reached for {self._source.patience_s:g} s: {error}", hint
+                    ) from None
+                self.reconnected += 1
+                self._sleep(pause_s)
+                pause_s = min(2 * pause_s, 2.0)
+            except errors.ResponseError as error:
+                raise Stop(
+                    BLOCKED, f"{self._source.shown}, stream {self._source.stream}: {error}", "Redis 6.2 or newer is needed"
+                ) from None
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _value(item: bytes) -> Any:
+    text = _text(item)
+    if text[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return text

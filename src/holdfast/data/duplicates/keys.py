@@ -1,0 +1,108 @@
+"""What identifies each row of a set: hashes of its value, its texts and its prompt. Reads files; some hundred bytes a row are held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.data.duplicates.seen import Keys, Mask
+from holdfast.data.duplicates.similar import BINS, Signatures, key_of, normal, signatures
+from holdfast.data.files.raw_row import Reject, Source
+from holdfast.data.files.read import line_of, parse, read_unparsed
+from holdfast.data.judge.judge import view_of
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.turns import BadRow
+
+_AT_ONCE = 1024  # rows whose signatures are made together
+
+
+class RowLine(NamedTuple):
+    """A row: where it stood, its line of JSON, its value (None where it has none that can be read)."""
+
+    source: Source
+    text: bytes
+    value: Any
+
+    def of(self, field: str) -> str:
+        """What the row has in a field, as a name; "" where it has none."""
+        found = self.value.get(field) if isinstance(self.value, dict) else None
+        return found if isinstance(found, str) else "" if found is None else orjson.dumps(found, default=str).decode()
+
+
+def lines_of(files: list[str], whole: bool) -> Iterator[RowLine]:
+    """Every row of the files, in order. `whole`: raise Stop(1) at a row that cannot be read, instead of giving its bytes."""
+    for file in files:
+        for unparsed in read_unparsed(file):
+            row = parse(file, unparsed)
+            if isinstance(row, Reject):
+                if whole:
+                    hint = f"write the good rows first: holdfast data clean {file} --out clean.jsonl --rejects rejects.jsonl"
+                    raise Stop(BLOCKED, f"{row.source} cannot be read ({row.reason}: {row.detail[:200]})", hint)
+                yield RowLine(row.source, row.raw, None)
+            else:
+                yield RowLine(row.source, line_of(unparsed, row.value), row.value)
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """[rows] each: hash of the value, of prompt and answer (but for case and spaces), of the prompt (0 without one); whether there is
+    enough text to compare, [rows, BINS] signatures; the number of its category in `categories`."""
+
+    values: Keys
+    pairs: Keys
+    prompts: Keys
+    comparable: Mask
+    signatures: Signatures
+    category: npt.NDArray[np.int32]
+    categories: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def keys_of(lines: Iterator[RowLine], category: str, compared: bool) -> RowKeys:
+    """The keys of rows; `category`: the field that names it ("" for none); `compared`: with signatures, else those are empty."""
+    values, pairs, prompts, numbers = [], [], [], []
+    names: dict[str, int] = {}
+    texts: list[str] = []
+    parts: list[tuple[Signatures, Mask]] = []
+    for line in lines:
+        prompt, text = _texts(line)
+        values.append(key_of(_canonical(line)))
+        pairs.append(key_of(text))
+        prompts.append(key_of(prompt) if prompt else 0)
+        numbers.append(names.setdefault(line.of(category) if category else "", len(names)))
+        if compared:
+            texts.append(text)
+        if len(texts) == _AT_ONCE:
+            parts.append(signatures(texts))
+            texts = []
+    parts.append(signatures(texts))
+    made = np.concatenate([part for part, _ in parts]) if compared else np.zeros((0, BINS), np.uint8)
+    comparable = np.concatenate([enough for _, enough in parts])
+    numbered = np.array(numbers, np.int32)
+    hashes = [np.array(found, np.int64) for found in (values, pairs, prompts)]
+    return RowKeys(hashes[0], hashes[1], hashes[2], comparable, made, numbered, tuple(names))
+
+
+def _texts(line: RowLine) -> tuple[str, str]:
+    """Prompt and whole text as they are compared; of a row of no known layout the row itself is the text."""
+    try:
+        view = view_of(parse_example(line.value, "auto"))
+    except BadRow:
+        return "", normal(line.text.decode("utf-8", "replace"))
+    prompt = normal(view.prompt)
+    return prompt, f"{prompt}\n{normal(view.answer)}"
+
+
+def _canonical(line: RowLine) -> str:
+    try:
+        return orjson.dumps(line.value, option=orjson.OPT_SORT_KEYS).decode() if line.value is not None else line.text.hex()
+    except orjson.JSONEncodeError:  # whole numbers beyond 64 bits
+        return line.text.decode("utf-8", "replace")

@@ -1,0 +1,88 @@
+"""How a file of rows is written: told by its first bytes, then by its name. Reads no rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import orjson
+
+from holdfast.data.files.stream import FileHead, bare_suffix, read_head
+
+_SUFFIX_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".md": "text"}
+_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+_NO_ROWS = {  # (what a file is that holds no rows at all)
+    b"PK\x03\x04": "a zip archive: unpack it, and name the files in it",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "a document of an older Office program, as .xls files are: save its sheet as CSV (UTF-8)",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it, and name the files in it",
+    b"Rar!": "a RAR archive: unpack it, and name the files in it",
+    b"\xfd7zXZ": "compressed with xz: unpack it with unxz",
+    b"\x93NUMPY": "a numpy array",
+    b"\x7fELF": "a program",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"%PDF-": "a PDF document",
+    b"\x80\x02": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"GGUF": "a GGUF model",
+    b"SQLite format 3": "an SQLite database",
+}
+_IN_ZIP = {  # (what a zip archive is by the names in it)
+    b"xl/": "an Excel workbook: save its sheet as CSV (UTF-8)",
+    b"application/vnd.oasis.opendocument.spreadsheet": "a LibreOffice spreadsheet: save its sheet as CSV (UTF-8)",
+    b"Index/Tables": "a Numbers spreadsheet: export it as CSV (UTF-8)",
+    b"word/": "a Word document: save its text as a file of plain text",
+    b"application/vnd.oasis.opendocument.text": "a LibreOffice document: save its text as a file of plain text",
+    b"application/epub": "an e-book: take its text out",
+    b"/data.pkl": "a checkpoint of torch, which holds no rows",
+    b".npy": "an archive of numpy arrays",
+}
+
+
+class Form(NamedTuple):
+    """How a file is written: lines, array, values, csv, text, parquet, arrow, or none (`what` then says what it is)."""
+
+    kind: str
+    head: FileHead
+    what: str = ""
+
+    @property
+    def words(self) -> str:
+        names = {"lines": "JSON Lines", "array": "a JSON array", "values": "JSON objects one after the other", "text": "plain text"}
+        undone = [self.head.compression, self.head.encoding.removesuffix("-sig").upper() if self.head.encoding != "utf-8-sig" else ""]
+        return ", ".join([names.get(self.kind, self.kind), *filter(None, undone)])
+
+
+def form_of(file: str) -> Form:
+    """How `file` is written, by its first bytes, then by its name. Raises Stop(1) for what cannot be opened."""
+    head = read_head(file)
+    for magic, kind in _MAGIC.items():
+        if head.text.startswith(magic) and not head.compression:
+            return Form(kind, head)
+    for magic, what in _NO_ROWS.items():
+        if head.text.startswith(magic):
+            inside = (said for name, said in _IN_ZIP.items() if what.startswith("a zip") and name in head.text)
+            return Form("none", head, next(inside, what))
+    kind = _SUFFIX_FORMS.get(bare_suffix(file), "")
+    if kind in ("parquet", "arrow"):
+        return Form(kind, head)
+    if kind and not _first_line_is_an_object(head.text):
+        return Form(kind, head)
+    return Form(_json_kind(head.text), head)
+
+
+def _first_line_is_an_object(text: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(text.lstrip().split(b"\n", 1)[0]), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _json_kind(head: bytes) -> str:
+    """One array, objects over several lines, or one row a line. Rows may be arrays themselves: those end with their lines."""
+    text = head.lstrip()
+    first_line = text.split(b"\n", 1)[0].strip()
+    if text.startswith(b"["):
+        alone = not first_line.endswith(b"]") or b"\n" not in text.rstrip() or first_line == b"[]"
+        return "array" if alone else "lines"
+    pretty = first_line.endswith((b"{", b"[", b",")) and first_line.startswith(b"{") and b"\n" in text
+    return "values" if pretty and text.split(b"\n", 2)[1][:1] in (b" ", b"\t", b'"', b"\r") else "lines"

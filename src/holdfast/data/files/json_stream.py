@@ -1,0 +1,122 @@
+"""JSON values that do not stand one a line: the elements of an array, or objects one after the other. Bounded memory; parses no row.
+
+Bytes are looked at as Latin-1, one character each: where a value ends does not depend on the letters in it. What is damaged becomes
+one damaged row that reaches up to the next value that looks like the first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from holdfast.data.files.raw_row import LARGEST_ROW, Unparsed, overlong
+
+_LONGEST_LITERAL = 64  # characters in which the decoder has told a damaged literal from one that the window cuts off
+WINDOW = 1 << 20  # bytes that are looked at together
+_EXTENT = json.JSONDecoder(parse_int=len, parse_float=len)  # asked for the end of a value, not for the value itself
+_FIRST_KEY = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"')
+
+
+class JsonStream:
+    """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array."""
+
+    def __init__(self, handle: BinaryIO, in_array: bool) -> None:
+        self.handle, self.in_array = handle, in_array
+        self.text = handle.read(WINDOW).decode("latin-1")
+        self.at, self.line, self.ended = 0, 1, False
+        self._lost = False  # whether the end was reached inside of damage
+        self._again: re.Pattern[str] | None = None  # how a value begins, as the first one did
+        if in_array:
+            self._move(self.text.index("[") + 1)
+
+    def rows(self) -> Iterator[Unparsed]:
+        between = " \t\r\n" if self.in_array else " \t\r\n,"
+        while not self._cut_off(between):
+            if self.in_array and self.text[self.at] == "]":
+                self._move(self.at + 1)
+                yield from self._after_the_array()
+                return
+            end = self._value_end()
+            if isinstance(end, int):
+                self._remember()
+                yield Unparsed(self.line, self.text[self.at : end].encode("latin-1"))
+                self._move(end)
+            else:
+                yield self._damaged(end)
+            between = " \t\r\n,"
+        if self.in_array and not self._lost:
+            yield Unparsed(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
+
+    def _after_the_array(self) -> Iterator[Unparsed]:
+        if not self._cut_off(" \t\r\n"):
+            yield self._damaged("text behind the array's closing bracket")
+
+    def _remember(self) -> None:
+        if self._again is None:
+            start = _FIRST_KEY.match(self.text, self.at)
+            key = re.escape(start[0][1:].strip()) if start else None
+            self._again = re.compile(rf"[\s,\]}}](\{{\s*{key})" if key else r"(?!)")
+
+    def _damaged(self, wrong: str) -> Unparsed:
+        """Everything up to the next value that begins like the first one, as one row; of a long stretch only the start is kept."""
+        line, kept, size = self.line, "", 0
+        self._remember()
+        assert self._again is not None
+        begin = self.at
+        while True:
+            found = self._again.search(self.text, begin)
+            to = found.start(1) if found else max(self.at, len(self.text) - (0 if self.ended else 1 << 10))
+            size += to - self.at
+            kept += self.text[self.at : to][: LARGEST_ROW - len(kept)]
+            self._move(to)
+            if found or self.ended:
+                break
+            self._grow()
+            begin = self.at
+        self._lost = not found
+        lost = "nothing after this point can be read" if not found else f"reading goes on in line {self.line}"
+        raw = kept.rstrip(" \t\r\n,").encode("latin-1")
+        return overlong(line, raw, size) if size > len(kept) else Unparsed(line, raw, ("parse_error", f"{wrong}; {lost}"))
+
+    def _cut_off(self, between: str) -> bool:
+        """Move to the next character that is not one of `between`; whether the stream ends before it."""
+        while True:
+            at = self.at
+            while at < len(self.text) and self.text[at] in between:
+                at += 1
+            self._move(at)
+            if at < len(self.text):
+                return False
+            if self.ended:
+                return True
+            self._grow()
+
+    def _value_end(self) -> int | str:
+        """Where the value at hand ends, or what is wrong with it. At the window's end only a longer window can tell."""
+        while True:
+            wrong = ""
+            try:
+                _, end = _EXTENT.raw_decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                wrong = f"{error.msg} in line {self.line + self.text.count(chr(10), self.at, error.pos)}"
+                if not error.msg.startswith("Unterminated") and error.pos + _LONGEST_LITERAL < len(self.text):
+                    return wrong  # reading on would not mend it
+            except RecursionError:
+                return "nested too deeply"
+            if self.ended or (not wrong and end + len("e+") < len(self.text)):
+                return wrong or end
+            if len(self.text) - self.at > LARGEST_ROW:
+                return f"a value of more than {LARGEST_ROW:,} bytes"
+            self._grow()
+
+    def _move(self, to: int) -> None:
+        self.line += self.text.count("\n", self.at, to)
+        self.at = to
+
+    def _grow(self) -> None:
+        """Read on, twice as far for a value that does not fit; what lies behind is dropped."""
+        kept = self.text[self.at :]
+        fresh = self.handle.read(max(WINDOW, len(kept)))
+        self.text, self.at, self.ended = kept + fresh.decode("latin-1"), 0, not fresh

@@ -1,0 +1,187 @@
+"""Open a data file as a stream of UTF-8 bytes: decompressed, recoded, guarded. Looks at the first bytes; knows nothing of rows.
+
+What a damaged stream still gives is given; `Guarded.damage` then says why it ended early.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import re
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+
+import zstandard
+
+from holdfast.base.errors import BLOCKED, Stop
+
+HEAD = 1 << 16  # bytes a file is judged by
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+_BOMS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+_UTF8_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_LATIN_IN_WORD = re.compile(rb"(?<=[A-Za-z ])[\xc0-\xd6\xd8-\xf6\xf8-\xff](?=[A-Za-z ,.])")
+_LATIN_ENOUGH = 3  # letters that speak for Latin-1, with nothing against it
+_CHUNK = 1 << 18
+_PACKED_AT_ONCE = 1 << 12  # bytes of zstd; at worst they unpack to 128 MiB
+
+
+class FileHead(NamedTuple):
+    """The first bytes of a file as UTF-8, and what had to be undone to get them ("" where nothing)."""
+
+    text: bytes
+    compression: str
+    encoding: str
+
+
+class _Source(Protocol):
+    """A stream that gives what it has before it says what is wrong."""
+
+    def read1(self, size: int, /) -> bytes: ...
+
+
+class Guarded(io.RawIOBase):
+    """A raw stream that ends where its source is damaged, and says so; recodes to UTF-8 on the way where `encoding` is another."""
+
+    def __init__(self, source: _Source, encoding: str) -> None:
+        self.damage = ""
+        self._source, self._rest = source, b""
+        self._decoder: Any = None if encoding in ("", "utf-8-sig") else codecs.getincrementaldecoder(_decoding(encoding))(_errors(encoding))
+        self._first = encoding != ""
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and not self._ended:
+            self._rest = self._next()
+        taken = self._rest[: len(buffer)]
+        self._rest = self._rest[len(taken) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+    def _next(self) -> bytes:
+        try:
+            data = self._source.read1(_CHUNK)  # what a damaged stream still gives is not lost with what it does not
+        except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+            self.damage, data = str(error), b""
+        self._ended = not data
+        if self._decoder:
+            data = self._decoder.decode(data, self._ended).encode("utf-8", "surrogatepass")
+        if self._first and data:
+            self._first, data = False, data.removeprefix(codecs.BOM_UTF8)
+        return data
+
+
+def _decoding(encoding: str) -> str:
+    return "cp1252" if encoding == "latin-1" else encoding
+
+
+def _errors(encoding: str) -> str:
+    return "replace" if encoding == "latin-1" else _HALVES_PASS
+
+
+def _pass_or_replace(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Half of a surrogate pair goes through, for the row's parsing to find; what is cut off or beyond Unicode becomes U+FFFD."""
+    try:
+        return codecs.lookup_error("surrogatepass")(error)
+    except UnicodeError:
+        return codecs.lookup_error("replace")(error)
+
+
+_HALVES_PASS = "holdfast-pass-or-replace"
+codecs.register_error(_HALVES_PASS, _pass_or_replace)
+
+
+def read_head(file: str) -> FileHead:
+    """What the first bytes say. Raises Stop(1) for what cannot be opened."""
+    try:
+        with open(file, "rb") as handle:
+            raw = handle.read(HEAD)
+            compression = next((name for magic, name in _COMPRESSED.items() if raw.startswith(magic)), "")
+            if compression:
+                handle.seek(0)
+                raw = io.BufferedReader(Guarded(_decompressed(handle, compression), ""), HEAD).read(HEAD)
+    except IsADirectoryError:
+        raise Stop(BLOCKED, f"{file} is a folder", "name the files in it under data.files") from None
+    except OSError as error:
+        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", f"check it with: ls -l {file}") from None
+    encoding = _encoding(raw)
+    return FileHead(Guarded(io.BytesIO(raw), encoding).readall() or b"", compression, encoding)
+
+
+def open_stream(handle: BinaryIO, head: FileHead) -> tuple[io.BufferedReader, Guarded]:
+    """The rows' bytes of an opened file as `head` says they are written, and the guard that knows of damage."""
+    guarded = Guarded(_decompressed(handle, head.compression), head.encoding)
+    return io.BufferedReader(guarded, _CHUNK), guarded
+
+
+def _decompressed(handle: BinaryIO, compression: str) -> _Source:
+    opened: Any = handle
+    if compression == "gzip":
+        opened = gzip.GzipFile(fileobj=handle)
+    elif compression == "bz2":
+        opened = bz2.BZ2File(handle)
+    elif compression == "zstd":
+        opened = _Zstd(handle)
+    return cast(_Source, opened)
+
+
+class _Zstd:
+    """Frames of zstd one after the other; unlike the library's own reader it tells a file that ends inside of a frame."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle, self._frame, self._begun = handle, _frame(), False
+
+    def read1(self, _: int) -> bytes:
+        while packed := self._handle.read(_PACKED_AT_ONCE):
+            found = []
+            while packed:
+                found.append(self._frame.decompress(packed))
+                packed, self._begun = self._frame.unused_data, not self._frame.eof
+                if self._frame.eof:
+                    self._frame = _frame()
+            if data := b"".join(found):
+                return data
+        if self._begun:
+            raise EOFError("it ends in the middle")
+        return b""
+
+
+def _frame() -> zstandard.ZstdDecompressionObj:
+    return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+
+
+def _encoding(raw: bytes) -> str:
+    """The encoding to undo: by its mark, by NULs in every second byte, or by letters that only Latin-1 explains."""
+    for mark, name in _BOMS.items():
+        if raw.startswith(mark):
+            return name
+    sample = raw[:4096]
+    if len(sample) >= 4 and not sample[1::2].strip(b"\0") and b"\0" not in sample[::2]:
+        return "utf-16-le"
+    if len(sample) >= 4 and not sample[::2].strip(b"\0") and b"\0" not in sample[1::2]:
+        return "utf-16-be"
+    if raw.isascii() or _UTF8_SEQUENCE.search(raw):
+        return ""
+    return "latin-1" if len(_LATIN_IN_WORD.findall(raw)) >= _LATIN_ENOUGH else ""
+
+
+def from_latin_1(raw: bytes) -> bytes:
+    """Bytes of Latin-1, or of Windows-1252 which holds it, as UTF-8."""
+    return raw.decode("cp1252", "replace").encode()
+
+
+def bare_suffix(file: str) -> str:
+    """The suffix of a file's name without that of its compression: .csv of rows.csv.gz."""
+    path = Path(file)
+    return (path.with_suffix("") if path.suffix in (".gz", ".zst", ".bz2", ".zstd") else path).suffix.lower()

@@ -1,0 +1,95 @@
+"""Rows of CSV and TSV files, by the standard library. Each row becomes one JSON object."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import orjson
+
+from holdfast.data.files.raw_row import Unparsed
+
+_LONGEST_RECORD = 1 << 20  # bytes; what a quote that is never closed may swallow
+
+
+class _TooLong(Exception):
+    """A record goes on and on: a quote was opened and not closed."""
+
+
+class _Lines:
+    """Lines for the csv module, which also remembers those of the record at hand."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self.handle, self.number, self.size = handle, 0, 0
+        self.taken: list[bytes] = []
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self.handle.readline(_LONGEST_RECORD)
+        if not line:
+            raise StopIteration
+        self.number += line.endswith(b"\n")
+        self.taken.append(line)
+        self.size += len(line)
+        if self.size > _LONGEST_RECORD:
+            raise _TooLong
+        return line.decode("utf-8", "surrogateescape").replace("\0", "\ufffd")
+
+    def record(self) -> bytes:
+        raw, self.taken, self.size = b"".join(self.taken), [], 0
+        return raw
+
+
+def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
+    """Every record behind the header, which names the fields; the separator is the one the header has most of."""
+    csv.field_size_limit(_LONGEST_RECORD)
+    separator = max(",\t;|", key=head.split(b"\n", 1)[0].decode("utf-8", "replace").count)
+    lines = _Lines(handle)
+    header: list[str] | None = None
+    reader = csv.reader(lines, delimiter=separator)
+    while True:
+        first = lines.number + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except (_TooLong, csv.Error) as error:
+            raw = lines.record()
+            wrong = f"a quote is not closed within {_LONGEST_RECORD:,} bytes" if isinstance(error, _TooLong) else str(error)
+            yield Unparsed(first, raw.rstrip(b"\r\n"), ("parse_error", f"no CSV record: {wrong}"))
+            reader = csv.reader(lines, delimiter=separator)
+            continue
+        raw = lines.record().rstrip(b"\r\n")
+        if not any(field.strip() for field in fields):
+            continue
+        if header is None:
+            header = [field.strip() for field in fields]
+        else:
+            yield _record(first, raw, header, fields)
+
+
+def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> Unparsed:
+    if len(fields) > len(header):
+        return Unparsed(line, raw, ("parse_error", f"{len(fields)} fields, the header names {len(header)}"))
+    named = dict(itertools.zip_longest(header, fields))
+    for name, value in zip(header, fields, strict=False):
+        if named[name] != value:
+            return Unparsed(line, raw, ("duplicate_key", f"the header names {name!r} more than once, here with different values"))
+    try:
+        return Unparsed(line, raw, None, orjson.dumps(named))
+    except (TypeError, orjson.JSONEncodeError):
+        if _is_utf_8(raw):
+            return Unparsed(line, raw, ("bad_encoding", "a name in the header is not UTF-8"))
+        return Unparsed(line, raw, None, raw)  # parsing says where
+
+
+def _is_utf_8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""Bring a row of any known layout into one form: what is given and what is to be learned. Knows no tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from holdfast.data.judge.names import (
+    KNOWN_NAMES,
+    MARKS,
+    PAIRS,
+    PREFERENCE,
+    REJECTED,
+    TWO_ANSWERS,
+    Pair,
+    in_our_case,
+    name_them,
+    pair_of,
+    under_our_names,
+)
+from holdfast.data.judge.preferences import parse_marked, parse_pair
+from holdfast.data.judge.turns import BadRow, Example, Message, conversation, kind_of, tools_of
+
+_PAIR_BY_NAMES: dict[tuple[str, ...], Pair | None] = {}  # what rows of these fields are; None: no pair
+Wanted = Literal["answers", "pairs", "marks"]
+_MOST_NAMES = 1000  # lists of fields that are kept, and characters of one
+CONVERSATIONS = ("chat", "preference")
+WITHOUT_TURNS = ("prompt-completion", "text")  # the layouts that no chat template is written around
+_KNOWN = (
+    "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
+    "question-answer: question + answer; text: text"
+)
+
+
+def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
+    """Layout, prompt and answer of a row that holds them in fields of their own, as nearly all rows do; None where `parse_example` has to
+    look at it. The prompt of a text is empty."""
+    if type(value) is not dict:
+        return None
+    names = tuple(value)
+    pair = _PAIR_BY_NAMES[names] if names in _PAIR_BY_NAMES else _pair_by_names(value, names)
+    if pair is None:
+        return None
+    answer = value[pair.answer]
+    prompt = value[pair.question] if pair.question else ""
+    if type(prompt) is not str or type(answer) is not str or not answer or answer.isspace():
+        return None
+    if pair.question and (not prompt or prompt.isspace()):
+        return None
+    extra = value.get(pair.extra) if pair.extra else None
+    if extra is None or extra == "":
+        return pair.layout, prompt, answer
+    if type(extra) is not str:
+        return None
+    return pair.layout, prompt if extra.isspace() else f"{prompt}\n{extra}", answer
+
+
+def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> Pair | None:
+    if not PREFERENCE.isdisjoint(names):
+        return None  # its values tell
+    if any(name not in KNOWN_NAMES and in_our_case(name) in KNOWN_NAMES for name in names):
+        return None
+    try:
+        layout, pair = _recognise(value, value)
+    except BadRow:
+        return None
+    if layout == "text":
+        pair = Pair("text", "", "", "text")
+    if len(_PAIR_BY_NAMES) < _MOST_NAMES and sum(map(len, names)) < _MOST_NAMES:
+        _PAIR_BY_NAMES[names] = pair
+    return pair
+
+
+def example_of(layout: str, prompt: str, answer: str) -> Example:
+    """The example that `parse_example` makes of a row of which `prompt_and_answer` gives this."""
+    if layout in WITHOUT_TURNS:
+        return Example(given=prompt, learned=answer, layout=layout)
+    return Example(messages=(Message("user", prompt), Message("assistant", answer)), layout=layout)
+
+
+def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = None, wanted: Wanted = "answers") -> Example:
+    """Read one parsed row in `layout` ("auto": by its fields). `fields`: names of ours and those the file uses. Raises BadRow.
+
+    wanted: answers that are all good, pairs of a better and a worse one, or answers with marks.
+    """
+    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in value):
+        value = {"messages": value}
+    if not isinstance(value, dict):
+        raise BadRow("not_an_object", f"a JSON object is needed, this is {kind_of(value)}")
+    as_it_stands, value = value, under_our_names(value, fields or {})
+    if wanted == "pairs":
+        return parse_pair(value, lambda one: _answer_alone(one, layout, as_it_stands))
+    if wanted == "marks":
+        return parse_marked(value, lambda one: _answer_alone(one, layout, as_it_stands))
+    return _answer_alone(value, layout, as_it_stands)
+
+
+def _answer_alone(value: dict[str, Any], layout: str, as_it_stands: dict[str, Any]) -> Example:
+    _refuse_preferences(value)
+    name, pair = _recognise(value, as_it_stands) if layout == "auto" else (layout, pair_of(value, layout))
+    if pair:
+        return _from_pair(value, pair)
+    if name == "text":
+        return Example(learned=_answer(value, "text"), layout="text")
+    return Example(messages=conversation(value), tools=tools_of(value), layout="chat")
+
+
+def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str, Pair | None]:
+    """The layout of a row under our names, and its pair if it is one. Raises BadRow, with the names as they stand in the file."""
+    if "conversations" in value:
+        return "chat", None
+    for pair in PAIRS[:3]:
+        if pair.question in value and pair.answer in value:
+            return pair.layout, pair
+    if "messages" in value:
+        return "chat", None
+    for pair in PAIRS[3:]:
+        if pair.question in value and pair.answer in value:
+            return pair.layout, pair
+    if "text" in value:
+        return "text", None
+    for name, inside in value.items():
+        if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
+            raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
+    names = sorted(map(str, as_it_stands))[:20]
+    raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}); {name_them(value, as_it_stands)}")
+
+
+def _refuse_preferences(value: dict[str, Any]) -> None:
+    """Raise BadRow for a row that says which answer is better, or that its own is bad: learning the answer alone may be the opposite."""
+    pair = next((names for names in TWO_ANSWERS if all(value.get(name) for name in names)), None)
+    worse = next((name for name in REJECTED if value.get(name)), None)
+    if pair or worse:
+        fields = " and ".join(pair) if pair else f"an answer and {worse}"
+        raise BadRow("preference_row", f"it holds {fields}, two answers of which one is the better; {_PREFERENCES}")
+    mark = next((name for name in MARKS if _is_mark(value.get(name))), None)
+    if mark and "text" not in value:
+        kept = f"jq -c 'select(.{mark}) | del(.{mark})' keeps the good ones"
+        raise BadRow("preference_row", f"its {mark} says whether the answer is a good one ({value[mark]}); {_PREFERENCES}, {kept}")
+
+
+_PREFERENCES = "preferences are learned with train.objective dpo, orpo or simpo (marked answers: kto); sft learns answers that are all good"
+
+
+def _is_mark(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
+
+
+def _looks_like_a_row(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return "messages" in value or "conversations" in value or any(pair.question in value and pair.answer in value for pair in PAIRS)
+
+
+def _from_pair(value: dict[str, Any], pair: Pair) -> Example:
+    question = _text(value, pair.question)
+    if pair.layout == "prompt-completion":
+        return Example(given=_filled(question, pair.question), learned=_answer(value, pair.answer), layout=pair.layout)
+    extra = _text(value, pair.extra, optional=True) if pair.extra else ""
+    prompt = f"{question}\n{extra}" if extra.strip() else question
+    turns = (Message("user", _filled(prompt, pair.question)), Message("assistant", _answer(value, pair.answer)))
+    return Example(messages=turns, layout=pair.layout)
+
+
+def _text(value: dict[str, Any], field: str, optional: bool = False) -> str:
+    text = value.get(field)
+    if isinstance(text, str):
+        return text
+    if text is None:
+        if optional:
+            return ""
+        raise BadRow("missing_field", f"{field} is {'null' if field in value else 'missing'}")
+    raise BadRow("wrong_type", f"{field} must be text, it is {kind_of(text)}")
+
+
+def _filled(text: str, field: str) -> str:
+    if not text.strip():
+        raise BadRow("empty_prompt", f"{field} is empty")
+    return text
+
+
+def _answer(value: dict[str, Any], field: str) -> str:
+    text = _text(value, field)
+    if not text.strip():
+        raise BadRow("empty_answer", f"{field} is empty")
+    return text

@@ -1,0 +1,120 @@
+"""Rows that say which answer is better: pairs (chosen, rejected) and marked answers, in the forms of TRL,
+LLaMA-Factory, Axolotl, HH and OpenAI.
+
+Both answers of a pair end as conversations that differ in their last turn alone. Knows no tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS
+from holdfast.data.judge.turns import BadRow, Example, Message, kind_of, turn_of
+
+_MORE_PAIRS = (*TWO_ANSWERS, ("preferred_output", "non_preferred_output"))
+_BESIDE = ("rejected_response", "rejected_messages")  # the worse answer beside a row of another layout
+_HH = re.compile(r"\n\n(Human|Assistant): ?")
+_TRUE, _FALSE = ("true", "yes", "1", "1.0", "good", "desirable"), ("false", "no", "0", "0.0", "bad", "undesirable")
+_FORMS = "prompt + chosen + rejected, messages + chosen + rejected, or two whole conversations"
+Parse = Callable[[dict[str, Any]], Example]
+
+
+def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
+    """The row as its better conversation, with the worse one's messages beside it. parse: reads rows of one answer. Raises BadRow."""
+    better, worse, given = _answers(value, parse)
+    chosen, rejected = _whole(better, given, "chosen"), _whole(worse, given, "rejected")
+    for name, turns in (("chosen", chosen), ("rejected", rejected)):
+        if not turns or turns[-1].role != "assistant":
+            raise BadRow("no_assistant_turn", f"{name} does not end with an answer")
+        if not turns[-1].content.strip() and not turns[-1].calls:
+            raise BadRow("empty_answer", f"{name} is empty")
+    if chosen[:-1] != rejected[:-1]:
+        at = next((at for at, (one, two) in enumerate(zip(chosen[:-1], rejected[:-1], strict=False)) if one != two), None)
+        where = f"turn {at} differs" if at is not None else f"{len(chosen) - 1} turns before chosen, {len(rejected) - 1} before rejected"
+        raise BadRow("prompts_differ", f"chosen and rejected answer different prompts: {where}")
+    if not any(message.role == "user" for message in chosen):
+        raise BadRow("no_user_turn", f"none of {len(chosen)} turns is the user's")
+    return Example(messages=chosen, worse=rejected, layout="preference")
+
+
+def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
+    """A row of one answer and a mark that says whether it is a good one. Raises BadRow."""
+    name = next((name for name in MARKS if value.get(name) is not None), None)
+    if name is None:
+        raise BadRow("no_mark", f"train.objective kto learns from marked answers: a field {' or '.join(MARKS)}, true or false, is missing")
+    word = str(value[name]).strip().lower()
+    if word not in _TRUE + _FALSE:
+        raise BadRow("no_mark", f"{name} must say true or false, it is {value[name]!r}"[:200])
+    found = parse({key: inside for key, inside in value.items() if key not in MARKS})
+    if found.layout == "text":
+        raise BadRow("empty_prompt", "a text without a prompt is no answer that could be marked")
+    return Example(found.messages, found.given, found.learned, found.tools, good=word in _TRUE, layout=found.layout)
+
+
+def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Message, ...]]:
+    """(better, worse, what stands before both)."""
+    names = next((names for names in _MORE_PAIRS if all(name in value for name in names)), None)
+    if names:
+        rest = {key: inside for key, inside in value.items() if key not in names}
+        return value[names[0]], value[names[1]], _given(rest)
+    beside = next((name for name in _BESIDE if value.get(name)), None)
+    if beside:
+        found = parse({key: inside for key, inside in value.items() if key != beside})
+        if found.messages:
+            return found.messages[-1].content, value[beside], found.messages[:-1]
+        return found.learned, value[beside], (Message("user", found.given),)
+    raise BadRow(
+        "no_preference", f"an answer alone is no preference: two answers are needed, as {_FORMS}; answers alone are learned with sft"
+    )
+
+
+def _given(value: dict[str, Any]) -> tuple[Message, ...]:
+    """The turns before the answers, from whatever holds them; none where each answer brings its own."""
+    inside = value.get("input")
+    turns = value.get("messages") or value.get("conversations") or (inside.get("messages") if isinstance(inside, Mapping) else None)
+    prompt = value.get("prompt")
+    if turns is None and isinstance(prompt, list):
+        turns = prompt
+    system = value.get("system")
+    before = (Message("system", system),) if isinstance(system, str) and system.strip() else ()
+    if turns is not None:
+        found = tuple(turn_of(turn, at) for at, turn in enumerate(turns)) if isinstance(turns, list) else ()
+        return found if found and found[0].role == "system" else before + found
+    for pair in PAIRS:
+        question = value.get(pair.question)
+        if isinstance(question, str) and question.strip():
+            extra = value.get(pair.extra) if pair.extra else None
+            text = f"{question}\n{extra}" if isinstance(extra, str) and extra.strip() else question
+            return _transcript(text) or (*before, Message("user", text))
+    return before
+
+
+def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message, ...]:
+    """The conversation that an answer ends, or is."""
+    if isinstance(answer, str):
+        found = _transcript(answer)
+        if found and not given:
+            return found
+        if not any(message.role == "user" for message in given):
+            raise BadRow("missing_field", f"{name} is an answer without a prompt: {_FORMS} are read")
+        return (*given, Message("assistant", answer))
+    turns = answer if isinstance(answer, list) else [answer] if isinstance(answer, dict) else None
+    if not turns:
+        if turns == [] or answer is None:
+            raise BadRow("empty_answer", f"{name} is empty")
+        raise BadRow("wrong_type", f"{name} must be a text, a turn or a list of turns, it is {kind_of(answer)}")
+    found = tuple(turn_of(turn, at) for at, turn in enumerate(turns))
+    own = any(message.role == "user" for message in found)
+    return found if own else given + found
+
+
+def _transcript(text: str) -> tuple[Message, ...]:
+    """The turns of a transcript as HH writes them; none where it is no such text."""
+    if not text.startswith(("\n\nHuman:", "\n\nAssistant:")):
+        return ()
+    parts = _HH.split(text)[1:]
+    roles = {"Human": "user", "Assistant": "assistant"}
+    turns = tuple(Message(roles[role], said.strip()) for role, said in zip(parts[::2], parts[1::2], strict=True))
+    return turns[:-1] if turns and turns[-1].role == "assistant" and not turns[-1].content and len(turns) > 1 else turns

@@ -1,0 +1,96 @@
+"""By what rules rows are read, checked and cut; the same for `train` and for `data check`. Holds them; applies none."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.book import cards_of
+from holdfast.book.kinds.data_check import DataCheck
+from holdfast.config.config import Config
+from holdfast.data.judge.names import FIELDS, MARKS, in_our_case
+
+NO_LIMIT = sys.maxsize
+Wanted = Literal["answers", "pairs", "marks"]
+Learns = Literal["assistant", "last", "all"]
+WANTED: dict[str, Wanted] = {"dpo": "pairs", "orpo": "pairs", "simpo": "pairs", "reward": "pairs", "kto": "marks"}
+_VERSION = 8  # of everything that turns a row into tokens: reader, formats, template, cut
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`fields`: names of ours with those the files use. `too_long`: what becomes of a row of more than `max_tokens`.
+
+    `redact`: whether secrets and addresses are taken out of the texts. `languages`: whether the language of each row is looked for.
+    `wanted`: answers that are all good, pairs of a better and a worse one, or marked ones.
+    `learns`: every answer, the last one, or all tokens. `weight`: the field that says how much a row counts; empty: all count alike.
+    """
+
+    layout: str = "auto"
+    max_tokens: int = NO_LIMIT
+    fields: tuple[tuple[str, str], ...] = ()
+    too_long: Literal["cut", "reject", "split"] = "cut"
+    redact: bool = False
+    languages: bool = False
+    wanted: Wanted = "answers"
+    learns: Learns = "assistant"
+    weight: str = ""
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """Fields that are used beside the texts of a row, in lower case."""
+        marks = MARKS if self.wanted == "marks" else ()
+        return frozenset((*marks, *([in_our_case(self.weight)] if self.weight else [])))
+
+    def changes(self, card: DataCheck) -> bool:
+        """Whether rows in which this check finds something are rejected or mended, and not only noted."""
+        return card.verdict != "note" or (self.redact and card.mend is not None)
+
+
+def learns_of(wanted: Wanted, asked: Learns = "assistant") -> Learns:
+    """What of a row is learned: of answers that are held against each other the last one."""
+    return asked if wanted == "answers" else "last"
+
+
+def rules_of(config: Config, limit: int) -> Rules:
+    """The rules of a run, whose rows may have `limit` tokens."""
+    data, train = config.data, config.train
+    fields = named(data.fields.items(), "data.fields")
+    wanted: Wanted = WANTED.get(train.objective, "answers")
+    learns = learns_of(wanted, data.train_on)
+    too_long = "cut" if wanted != "answers" and data.too_long == "split" else data.too_long
+    return Rules(data.format, limit, fields, too_long, data.redact, wanted=wanted, learns=learns, weight=data.row_weight or "")
+
+
+def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:
+    """Names of ours with those the files use, as `key` gives them. Raises Stop(2) where the first is none of ours."""
+    pairs = tuple(fields)
+    wrong = next(((ours, theirs) for ours, theirs in pairs if ours not in FIELDS), None)
+    if wrong:
+        ours, theirs = wrong
+        hint = f"ours comes first: {theirs}, then {ours}" if theirs in FIELDS else f"one of {', '.join(sorted(FIELDS))}"
+        raise Stop(USAGE, f"{key}: {ours} is no field that rows are read from", hint)
+    return pairs
+
+
+@functools.cache
+def checks() -> tuple[DataCheck, ...]:
+    """All data checks: those that mend first, so that the others see what is left."""
+    order = ("mend", "reject", "note")
+    return tuple(sorted(cards_of("checks_data").values(), key=lambda card: order.index(card.verdict)))
+
+
+@functools.cache
+def rules_version() -> str:
+    """A hash of how rows are read and of the data checks as they stand: rows judged otherwise have to be judged again."""
+    digest = hashlib.sha256(b"%d" % _VERSION)
+    for file in sorted(files("holdfast.book.checks_data").iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".py"):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()

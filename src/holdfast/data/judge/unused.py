@@ -1,0 +1,91 @@
+"""Which fields of a row nothing is learned from, and which of them look as if they changed what the row means. Judges no text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from holdfast.data.judge.names import THINKING, fields_read, in_our_case
+
+_MOST_NAMES = 200  # that are counted; rows with more have no columns
+_TURN = {"role", "content", "from", "value", "tool_calls", "tool_call_id", "name", "id", *THINKING}
+_MEANING = re.compile(
+    r"(?i)(?<![a-z])(?:weight|rating|score|reward|quality|label|grade|rank|star|vote|upvote|downvote|like|dislike|thumb|feedback|prefer|chosen"
+    r"|reject|correct|incorrect|wrong|accept|good|bad|valid|invalid|verif|approv|annotat|split|fold|mask|loss|train|learn|ignore|exclude|skip"
+    r"|delete|flag|toxic|unsafe|safe|harm|negative|positive|histor|system|context|document|passage|think|reason|rationale|cot"
+    r"|tool|function|image|video|audio)"
+)
+_COUNTING = re.compile(
+    r"(?i)(?<![a-z])(?:id|ids|idx|index|uuid|hash|line|row|number|num|no|nr|time|timestamp|date|created|updated|year|len|length|tokens?|chars?"
+    r"|words?|count|turns?|seed|version|page|offset|start|end|size|order|position|ms|seconds|latency)(?![a-z])"
+)
+_NUMBER = re.compile(r"[-+]?\d{1,12}(?:[.,]\d{1,12})?%?|true|false|yes|no", re.IGNORECASE)
+
+
+@dataclass
+class Unused:
+    """How many rows have a value in each field that is not used. `telling`: those that may change what a row means, by name or value."""
+
+    telling: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
+
+    def add(self, rows: Iterable[tuple[Any, str]], fields: Mapping[str, str], beside: Collection[str] = ()) -> None:
+        """Count the fields of rows, each given with the layout it was read in. beside: fields that are used beside its texts."""
+        plain: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for value, layout in rows:
+            names = (layout, *value) if isinstance(value, dict) else ()
+            if names not in plain:
+                used = fields_read(value, layout, fields) | {name for name in value if in_our_case(name) in beside} if names else set()
+                plain[names] = tuple(name for name in names[1:] if name not in used)
+            found = {name: value[name] for name in plain[names]}
+            if layout == "chat":
+                found |= dict(_of_turns(value))
+            for name, inside in found.items():
+                if inside is not None and inside != "" and inside != [] and inside != {}:
+                    counter = self.telling if tells(name, inside) else self.others
+                    if name in counter or len(counter) < _MOST_NAMES:
+                        counter[name] += 1
+
+    def merge(self, other: Unused) -> None:
+        for mine, theirs in ((self.telling, other.telling), (self.others, other.others)):
+            for name, count in theirs.items():
+                if name in mine or len(mine) < _MOST_NAMES:
+                    mine[name] += count
+
+    def as_json(self) -> dict[str, dict[str, int]]:
+        """`telling` and `others`, the most frequent first; a field whose values tell in some rows is told of with all its rows."""
+        telling = Counter({name: count + self.others[name] for name, count in self.telling.items()})
+        others = Counter({name: count for name, count in self.others.items() if name not in telling})
+        return {"telling": dict(telling.most_common()), "others": dict(others.most_common())}
+
+
+def tells(name: str, value: Any) -> bool:
+    """Whether a field nothing is learned from may change what its row means: it is named so, or holds a number or a yes or no."""
+    meaning, counting = _says(name)
+    if meaning or counting:
+        return meaning
+    return isinstance(value, int | float) or (isinstance(value, str) and bool(_NUMBER.fullmatch(value.strip())))
+
+
+@lru_cache(maxsize=4 * _MOST_NAMES)
+def _says(name: str) -> tuple[bool, bool]:
+    """Whether a field's name speaks of what its row means, and whether of a place, time or size. Rows share their names."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+    return bool(_MEANING.search(words)), bool(_COUNTING.search(words))
+
+
+def _of_turns(value: Any) -> Iterator[tuple[str, Any]]:
+    """Fields of a conversation's turns beside what is said and by whom, under the name of the list they stand in."""
+    where, turns = "", value
+    if isinstance(value, dict):
+        named = {name.strip().lower(): name for name in value}
+        where = named.get("messages", named.get("conversations", ""))
+        turns = value.get(where)
+    for turn in turns if isinstance(turns, list) else ():
+        for name in turn if isinstance(turn, dict) else ():
+            if name.lower() not in _TURN and turn[name] is not None:
+                yield f"{where}[].{name}", turn[name]

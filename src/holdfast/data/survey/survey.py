@@ -1,0 +1,234 @@
+"""What `data check` and `data clean` know of a block: verdicts, lengths, notes, hashes, and the lines of the clean file. Reads no file.
+
+It follows from the block's bytes and the rules, like a shard, so the work of an interrupted cleaning is found again by its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from holdfast.base.files import Json
+from holdfast.data.duplicates.similar import BINS, hashes, normal, signatures
+from holdfast.data.files.raw_row import Reject, json_line, raw_json
+from holdfast.data.files.read import json_of, line_of
+from holdfast.data.judge.judge import Judged
+from holdfast.data.judge.notes import note
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import BadRow, Example
+from holdfast.data.survey.languages import languages_of
+from holdfast.data.survey.scripts import scripts_of
+from holdfast.data.tokens.arrays import Array, pack, unpack
+from holdfast.data.tokens.chat_template import worse_pieces
+from holdfast.data.tokens.codec import Codec, Fit
+from holdfast.data.tokens.shard import Block, Verdicts, as_lines, placed, readable, verdicts_of
+from holdfast.data.tokens.skeleton import Piece
+from holdfast.data.tokens.too_long import Changes, Sizes, fitted_sizes
+
+_SHOWN = 200  # characters of a row that is quoted
+_QUOTED = 3  # rows a block quotes for one note
+_NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "prompts", "comparable", "signatures")
+_COUNTS = ("layouts", "scripts", "languages", "categories", "longer")
+_CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
+_LONGEST_CATEGORY = 60  # characters; longer ones are texts
+_ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Of the rows that are kept or mended, [rows] each: place in the block, line (from the block's first), tokens that are trained on
+    ([parts of all rows]), how many parts it is split into, tokens before cut or split, hash of the row, hash of its prompt (0 without
+    one), whether there is enough text to compare, [rows, BINS] signatures. Then JSON lines: rejects, what was mended, examples of notes,
+    and the clean rows themselves."""
+
+    at: npt.NDArray[np.int32]
+    lines: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
+    parts: npt.NDArray[np.int32]
+    whole: npt.NDArray[np.int32]
+    pairs: npt.NDArray[np.int64]
+    prompts: npt.NDArray[np.int64]
+    comparable: npt.NDArray[np.uint8]
+    signatures: npt.NDArray[np.uint8]
+    rejects: npt.NDArray[np.uint8]
+    mended: npt.NDArray[np.uint8]
+    notes: npt.NDArray[np.uint8]
+    clean: npt.NDArray[np.uint8]
+    verdicts: Verdicts
+    layouts: Counter[str]
+    scripts: Counter[str]
+    languages: Counter[str]
+    categories: Counter[str]
+    longer: Counter[str]  # of pairs: which of the two answers has more characters
+
+    def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
+        """The entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
+        return placed(getattr(self, name), file, first_line)
+
+
+def check_block(block: Block, rules: Rules, codec: Codec) -> bytes:
+    """The survey of a block as bytes, without the clean lines."""
+    return _bytes(_survey(block, rules, codec, with_clean=False))
+
+
+def clean_block(block: Block, rules: Rules, codec: Codec) -> bytes:
+    """The survey of a block as bytes."""
+    return _bytes(_survey(block, rules, codec, with_clean=True))
+
+
+def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Survey:
+    good, rejects = readable(block, rules, codec)
+    rows, sizes = _fitting(good, rejects, rules, codec)
+    verdicts = Verdicts()
+    verdicts.reject(rejects)
+    mended = [(row, changes) for row, changes in zip(rows, sizes.changes, strict=True) if row.mended or changes]
+    for row, changes in mended:
+        verdicts.take(row, changes)
+    verdicts.kept += len(rows) - len(mended)
+    notes = _notes(rows, sizes.whole, rules, codec, verdicts.noted)
+    verdicts.unused.add([(row.value, row.layout) for row in rows], dict(rules.fields), rules.beside)
+    verdicts.weights.take(row.weight for row in rows)
+    languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
+    firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
+    notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]
+    prompts = [normal(row.prompt) for row in rows]
+    texts = [f"{prompt}\n{normal(row.answer)}" for prompt, row in zip(prompts, rows, strict=True)]
+    compared, comparable = signatures(texts)
+    return Survey(
+        at=np.array([row.at for row in rows], np.int32),
+        lines=np.array([row.line for row in rows], np.int32),
+        lengths=np.array(sizes.lengths, np.int32),
+        parts=np.array(sizes.parts, np.int32),
+        whole=np.array(sizes.whole, np.int32),
+        pairs=hashes(texts),
+        prompts=hashes(prompts),
+        comparable=comparable.astype(np.uint8),
+        signatures=compared.reshape(-1),
+        rejects=as_lines(rejects),
+        mended=_json_lines([entry for row, changes in mended for entry in _mends(row, changes)]),
+        notes=_json_lines(notes),
+        clean=np.frombuffer(b"".join(_clean_line(row, block) for row in rows), np.uint8) if with_clean else np.zeros(0, np.uint8),
+        verdicts=verdicts,
+        layouts=Counter([row.layout for row in rows]),
+        scripts=scripts_of([row.text for row in rows if not row.is_ascii], len(rows)),
+        languages=Counter(languages),
+        categories=Counter(filter(None, [_category(row.value) for row in rows])),
+        longer=Counter([_longer(row.example) for row in rows if row.layout == "preference"]),
+    )
+
+
+def _sizes(example: Example, size: int | Fit | BadRow, codec: Codec, rules: Rules) -> Sizes:
+    return Sizes((size,), size) if isinstance(size, int) else fitted_sizes(example, size, codec, rules)
+
+
+def _of_both(example: Example, better: Sizes, codec: Codec, rules: Rules) -> Sizes:
+    """Of a pair, which is trained on as one row of two sequences, each of which has to fit in. Raises BadRow as `judged_answers` does."""
+    (size,) = codec.measure([worse_pieces(example, codec.template)], rules)
+    worse = _sizes(replace(example, messages=example.worse, worse=()), size, codec, rules)
+    return Sizes((better.lengths[0] + worse.lengths[0],), max(better.whole, worse.whole), better.changes or worse.changes)
+
+
+@dataclass
+class _Fitted:
+    """Of the rows that can be trained on: tokens of each part, how many parts, tokens of the whole row, what was changed to fit it in."""
+
+    lengths: list[int] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)
+    whole: list[int] = field(default_factory=list)
+    changes: list[Changes] = field(default_factory=list)
+
+
+def _fitting(good: list[tuple[Judged, list[Piece]]], rejects: list[Reject], rules: Rules, codec: Codec) -> tuple[list[Judged], _Fitted]:
+    """The rows of which something can be learned, and their sizes; the others go to the rejects."""
+    rows: list[Judged] = []
+    found = _Fitted()
+    for (row, _), size in zip(good, codec.measure([text for _, text in good], rules), strict=True):
+        try:
+            fitted = _sizes(row.example, size, codec, rules)
+            if rules.wanted == "pairs":
+                fitted = _of_both(row.example, fitted, codec, rules)
+        except BadRow as bad:
+            rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
+            continue
+        rows.append(row)
+        found.lengths += fitted.lengths
+        found.parts.append(len(fitted.lengths))
+        found.whole.append(fitted.whole)
+        found.changes.append(fitted.changes)
+    return rows, found
+
+
+def _mends(row: Judged, fitted: Changes) -> list[Json]:
+    return [{"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw) for reason, detail in (*row.mended, *fitted)]
+
+
+def _notes(rows: list[Judged], sizes: list[int], rules: Rules, codec: Codec, found: Counter[str]) -> list[Json]:
+    """The first few rows each note was made of; `found` counts them all."""
+    for row, size in [] if codec.stands_in else zip(rows, sizes, strict=True):
+        row.tokens = size
+    quoted: list[Json] = []
+    for card, row, detail in note(rows, rules):
+        found[card.reason] += 1
+        if found[card.reason] <= _QUOTED:
+            quoted.append(_quote(row, card.reason, detail))
+    return quoted
+
+
+def _quote(row: Judged, reason: str, detail: str) -> Json:
+    return {"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode())
+
+
+def _longer(pair: Example) -> str:
+    better, worse = (len(turns[-1].said) for turns in (pair.messages, pair.worse))
+    return "better" if better > worse else "worse" if worse > better else "same"
+
+
+def _category(value: Any) -> str:
+    """What a row says it is of, by the first of its fields that is named like one; "" where none is."""
+    for name in _CATEGORY_FIELDS if isinstance(value, dict) else ():
+        found = value.get(name)
+        if isinstance(found, str) and 0 < len(found) <= _LONGEST_CATEGORY:
+            return found
+    return ""
+
+
+def _clean_line(row: Judged, block: Block) -> bytes:
+    """A row as it goes into the clean file: byte for byte as it stood where it was a line of JSON and nothing was mended."""
+    if row.mended:
+        return json_of({"messages": row.value} if isinstance(row.value, list) else row.value) + b"\n"
+    return line_of(block.rows[row.at], row.value)
+
+
+def _json_lines(entries: list[Json]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(b"".join(json_line(entry) for entry in entries), np.uint8)
+
+
+def _bytes(survey: Survey) -> bytes:
+    arrays: dict[str, Array] = {name: getattr(survey, name) for name in _ARRAYS}
+    facts: Json = {"verdicts": survey.verdicts.facts()} | {name: getattr(survey, name) for name in _COUNTS}
+    return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
+
+
+def read_survey(data: bytes) -> Survey:
+    """The survey in `data`. Raises ValueError when it is torn or damaged."""
+    facts, arrays = unpack(data)
+    stated = facts.pop("sha256", None)
+    if set(arrays) != set(_ARRAYS) or stated != _checksum(arrays, facts):
+        raise ValueError("its checksum does not match")
+    arrays["signatures"] = arrays["signatures"].reshape(-1, BINS)
+    fields: Json = arrays | {name: Counter(facts[name]) for name in _COUNTS}
+    return Survey(**fields, verdicts=verdicts_of(facts["verdicts"]))
+
+
+def _checksum(arrays: dict[str, Array], facts: Json) -> str:
+    digest = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS))
+    for name in _ARRAYS:
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()

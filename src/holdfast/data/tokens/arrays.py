@@ -1,0 +1,114 @@
+"""Arrays in a safetensors file: its header, and a mapping of what follows it. Knows nothing of rows."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from holdfast.base.files import Json
+from holdfast.base.safe_open import open_regular
+
+Array = npt.NDArray[Any]
+_TYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "U8": np.dtype("u1"),
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+}
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+
+
+class Span(NamedTuple):
+    """Where a one-dimensional array lies in its file: element type, first byte, byte after the last."""
+
+    kind: np.dtype[Any]
+    begin: int
+    end: int
+
+
+def in_file_order(kinds: Mapping[str, np.dtype[Any]]) -> list[str]:
+    """Wide types first, then by name: as safetensors itself writes them, so that every array is aligned."""
+    return sorted(kinds, key=lambda name: (-kinds[name].itemsize, name))
+
+
+def header_of(facts: Json, kinds: Mapping[str, np.dtype[Any]], sizes: Mapping[str, int]) -> bytes:
+    """The bytes before the arrays; `sizes` in elements. Equal to what safetensors writes."""
+    entries: Json = {"__metadata__": {"holdfast": orjson.dumps(facts).decode()}}
+    at = 0
+    for name in in_file_order(kinds):
+        end = at + sizes[name] * kinds[name].itemsize
+        entries[name] = {"dtype": _NAMES[kinds[name]], "shape": [sizes[name]], "data_offsets": [at, end]}
+        at = end
+    text = orjson.dumps(entries)
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def pack(arrays: Mapping[str, Array], facts: Json) -> bytes:
+    """A whole file of one-dimensional arrays."""
+    kinds = {name: array.dtype for name, array in arrays.items()}
+    header = header_of(facts, kinds, {name: len(array) for name, array in arrays.items()})
+    return b"".join([header, *(arrays[name].tobytes() for name in in_file_order(kinds))])
+
+
+def read_header(handle: BinaryIO) -> tuple[Json, dict[str, Span]]:
+    """Facts, and where each array lies. Raises ValueError when this is no whole file of ours."""
+    size = handle.seek(0, os.SEEK_END)
+    handle.seek(0)
+    first = handle.read(8)
+    length = struct.unpack("<Q", first)[0] if len(first) == 8 else size
+    if length > size - 8:
+        raise ValueError(f"{size:,} bytes cannot hold its header")
+    try:
+        entries = orjson.loads(handle.read(length))
+        facts: Json = orjson.loads(entries.pop("__metadata__")["holdfast"])
+        spans = {name: _span(entry, 8 + length) for name, entry in entries.items()}
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"its header is damaged ({error!r})") from None
+    end = max((span.end for span in spans.values()), default=8 + length)
+    if end != size:
+        raise ValueError(f"it has {size:,} bytes, its header describes {end:,}")
+    return facts, spans
+
+
+def _span(entry: Json, start: int) -> Span:
+    begin, end = entry["data_offsets"]
+    kind = _TYPES[entry["dtype"]]
+    if not 0 <= begin <= end or (end - begin) != entry["shape"][0] * kind.itemsize:
+        raise ValueError(f"offsets {begin} to {end}")
+    return Span(kind, start + begin, start + end)
+
+
+def unpack(data: bytes) -> tuple[Json, dict[str, Array]]:
+    """Facts and arrays of a whole file that `pack` made. Raises ValueError when it is damaged."""
+    facts, spans = read_header(io.BytesIO(data))
+    return facts, {name: np.frombuffer(data[span.begin : span.end], span.kind) for name, span in spans.items()}
+
+
+def map_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
+    """Facts and arrays of a file, mapped, read-only. Raises FileNotFoundError, or ValueError when it is damaged."""
+    with open_regular(path) as handle:
+        try:
+            facts, spans = read_header(handle)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        raw = np.frombuffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    return facts, {name: raw[span.begin : span.end].view(span.kind) for name, span in spans.items()}
+
+
+def read_array(path: Path, name: str) -> Array:
+    """One array of a file, read into memory."""
+    with open_regular(path) as handle:
+        span = read_header(handle)[1][name]
+        handle.seek(span.begin)
+        return np.frombuffer(handle.read(span.end - span.begin), span.kind)

@@ -1,0 +1,215 @@
+"""Tokenise examples with the model's own tokenizer.json. No torch, no transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_json
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.tokens.chat_template import ChatTemplate, load_template
+from holdfast.data.tokens.skeleton import Piece
+from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One row: token numbers, and for each whether it is learned. `cut`: how many tokens did not fit."""
+
+    ids: list[int]
+    learned: list[bool] | list[int]
+    cut: int
+
+
+class Fit(NamedTuple):
+    """What of a row is trained on: tokens, how many did not fit, how many are learned."""
+
+    tokens: int
+    cut: int
+    learned: int
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A model's tokenizer and template. `pad` is the number padding is filled with: never the end-of-text token."""
+
+    folder: Path
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    pad: int
+    pad_reason: str
+    bos: tuple[int, ...]
+    vocabulary: int
+    stands_in: bool = False  # for the tokenizer of a model that is not known: it counts, and says nothing about single rows
+
+    @property
+    def eos(self) -> int | None:
+        """The token an answer ends with; None when the tokenizer names none."""
+        number = self.tokenizer.token_to_id(self.template.eos) if self.template.eos else None
+        return number if isinstance(number, int) else None
+
+    @functools.cached_property
+    def specials(self) -> tuple[str, ...]:
+        """Texts that become special tokens wherever they stand."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return tuple(sorted(token.content for token in added if token.special and len(token.content) > 2))
+
+    def encode(self, rows: list[list[Piece]], rules: Rules) -> list[Tokens | BadRow]:
+        """Tokenise rows of pieces; each piece on its own, as a prompt is tokenised on its own when the model is used."""
+        return [self._join(row, parts, rules) for row, parts in zip(rows, self._encoded(rows), strict=True)]
+
+    def measure(self, rows: list[list[Piece]], rules: Rules) -> list[int | Fit | BadRow]:
+        """What `encode` would make of the rows, without the token numbers; of a row that fits whole, as nearly all do, its length alone."""
+        found: list[int | Fit | BadRow] = []
+        at = 0
+        sizes = self._sizes([text for row in rows for text, _ in row])
+        most = rules.max_tokens
+        for row in rows:
+            if len(row) == 2 and row[1][1] and not row[0][1] and not self.bos:
+                given, learned = sizes[at], sizes[at + 1]
+                if given and learned and given + learned <= most:
+                    found.append(given + learned)
+                    at += 2
+                    continue
+            found.append(self._fit(row, sizes[at : at + len(row)], rules))
+            at += len(row)
+        return found
+
+    def _fit(self, row: list[Piece], sizes: list[int], rules: Rules) -> Fit | BadRow:
+        try:
+            return fit(self.lead(row), [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
+        except BadRow as bad:
+            return bad
+
+    @functools.cached_property
+    def _words(self) -> WordCounts | None:
+        return word_counts(self.tokenizer, self.template.eos)
+
+    def _sizes(self, texts: list[str]) -> list[int]:
+        """Tokens of each text; what stands there more than once is counted once."""
+        once = [*dict.fromkeys(texts)]
+        counts = self._words.of(once) if self._words is not None else tokens_of(self.tokenizer, once)
+        if len(once) == len(texts):
+            return counts
+        size_of = dict(zip(once, counts, strict=True))
+        return [size_of[text] for text in texts]
+
+    def _encodings(self, texts: list[str]) -> list[Encoding]:
+        found: list[Encoding] = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return found
+
+    def _encoded(self, rows: list[list[Piece]]) -> Iterator[list[Encoding]]:
+        encoded = iter(self._encodings([text for row in rows for text, _ in row]))
+        return ([next(encoded) for _ in row] for row in rows)
+
+    def lead(self, row: list[Piece]) -> tuple[int, ...]:
+        """What stands before a row whose text does not begin with it already."""
+        return () if self.template.bos and row[0][0].startswith(self.template.bos) else self.bos
+
+    def _join(self, row: list[Piece], parts: list[Encoding], rules: Rules) -> Tokens | BadRow:
+        lead = self.lead(row)
+        try:
+            size = fit(lead, [(len(part), learned) for part, (_, learned) in zip(parts, row, strict=True)], rules)
+        except BadRow as bad:
+            return bad
+        ids, flags = list(lead), [False] * len(lead)
+        for part, (_, learned) in zip(parts, row, strict=True):
+            ids += part.ids
+            flags += [learned] * len(part)
+        return Tokens(ids[: size.tokens], flags[: size.tokens], size.cut)
+
+
+def fit(lead: tuple[int, ...], parts: list[tuple[int, bool]], rules: Rules) -> Fit:
+    """How much of a row is trained on, from the number of tokens of each part. Raises BadRow where nothing of it can be."""
+    total, targets, learned = len(lead), 0, 0
+    for length, is_learned in parts:
+        if is_learned:
+            begin = max(total, 1)  # the first token of a row is never predicted
+            targets += max(0, total + length - begin)
+            learned += max(0, min(total + length, rules.max_tokens) - begin)
+        total += length
+    if total > rules.max_tokens and rules.too_long == "reject":
+        raise BadRow("too_long", f"the row has {total} tokens, max_tokens = {rules.max_tokens}")
+    if not learned:
+        cause = f"the answer begins after max_tokens = {rules.max_tokens}" if targets else "the answer has no token"
+        raise BadRow("all_labels_masked", f"{cause}; the row has {total} tokens, {targets} of them to be learned")
+    return Fit(min(total, rules.max_tokens), max(0, total - rules.max_tokens), learned)
+
+
+def load_codec(folder: Path) -> Codec:
+    """Load tokenizer and template of a model folder. Raises Stop(1) when there is none or it is damaged."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # rows are shared out among threads and processes of ours
+    tokenizer = _load_tokenizer(folder)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    template = load_template(folder)
+    pad, reason = _pad_token(folder, tokenizer, template)
+    bos = () if template.compiled else _leading_specials(tokenizer, template)
+    return Codec(folder, tokenizer, template, pad, reason, bos, tokenizer.get_vocab_size(with_added_tokens=True))
+
+
+def plain_codec(codec: Codec) -> Codec:
+    """The same tokenizer with the plain instruction form instead of a chat template: for counting, when the model is not known."""
+    return dataclasses.replace(codec, template=ChatTemplate(None, "", codec.template.eos, None), bos=(), stands_in=True)
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    file = folder / "tokenizer.json"
+    settings = read_json(folder / "tokenizer_config.json") or {}
+    try:
+        if file.is_file():
+            return Tokenizer.from_file(str(file))
+        if settings.get("tokenizer_class") == "Qwen2Tokenizer" and (folder / "merges.txt").is_file():
+            return _of_qwen2(folder, settings)
+    except Exception as error:  # noqa: BLE001  (tokenizers raises plain Exception for a damaged file; it is reported below)
+        raise Stop(BLOCKED, f"the tokenizer in {folder} is damaged: {error}", "fetch the model's tokenizer again") from None
+    raise Stop(
+        BLOCKED,
+        f"{folder} has no tokenizer.json",
+        "save the model's fast tokenizer into it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
+    )
+
+
+def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
+    """The tokenizer of a Qwen2 folder that has vocabulary and merges only, put together as transformers does."""
+    tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    added = sorted((int(number), token) for number, token in settings.get("added_tokens_decoder", {}).items())
+    tokenizer.add_tokens([AddedToken(token["content"], special=token["special"], normalized=False) for _, token in added])
+    return tokenizer
+
+
+def _leading_specials(tokenizer: Tokenizer, template: ChatTemplate) -> tuple[int, ...]:
+    """What the tokenizer itself puts before a text (the beginning-of-text token), for forms without a chat template."""
+    ids = tokenizer.encode("", add_special_tokens=True).ids
+    eos = tokenizer.token_to_id(template.eos) if template.eos else None
+    return tuple(number for number in ids if number != eos)
+
+
+def _pad_token(folder: Path, tokenizer: Tokenizer, template: ChatTemplate) -> tuple[int, str]:
+    """A token for padding that is not the end of text: the model's own, else one that never has to be predicted."""
+    settings = read_json(folder / "tokenizer_config.json") or {}
+    value = settings.get("pad_token")
+    own = value.get("content") if isinstance(value, dict) else value
+    eos = tokenizer.token_to_id(template.eos) if template.eos else None
+    number = tokenizer.token_to_id(own) if isinstance(own, str) else None
+    if number is not None and number != eos:
+        return number, f"the tokenizer's own {own}"
+    for candidate in ("<|pad|>", "<pad>", "[PAD]", "<|endoftext|>", "<unk>", "[UNK]"):
+        number = tokenizer.token_to_id(candidate)
+        if number is not None and number != eos:
+            return number, f"{candidate}, because the tokenizer's pad token is {own or 'not set'}" + (" = its EOS" if own else "")
+    number = 0 if eos != 0 else 1
+    return number, f"token {number}, because the tokenizer has no pad token; padding is masked and never learned"

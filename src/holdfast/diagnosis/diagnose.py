@@ -1,0 +1,296 @@
+"""Name the likeliest cause of a wreck from its evidence and the book's failure cards. Pure: no files, no clock; the cards are given.
+
+What an exit code or the trainer's own account says comes before any text. Roots beat echoes, the first error wins, advice ("try
+setting ...") is never evidence. Where no card fires the words are compared; `unknown` with the best clues is an answer.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from holdfast.base.units import figure
+from holdfast.book.kinds.failure import Failure
+from holdfast.diagnosis.logs.frames import tracebacks
+from holdfast.diagnosis.logs.harmless import of_weight, without_passing
+from holdfast.diagnosis.logs.readings import readings
+from holdfast.diagnosis.logs.sift import sift
+from holdfast.diagnosis.logs.text import Evidence, Line, clean
+from holdfast.diagnosis.logs.unfinished import CutShort, cut_short
+from holdfast.diagnosis.word_similarity import guess
+from holdfast.run.types import Clue, Diagnosis, Wreck
+
+_LOW_MEMORY_BYTES = 512 << 20
+_ADVICE = re.compile(  # up to the end of the line: advice follows the fact, unless it is all that the error says
+    r"(?<!Error: )\b(?:If (?:reserved\b|you\b|this\b|the problem)|[Pp]lease (?:try|consider|check|make sure|see)\b|[Cc]onsider\b"
+    r"|For debugging\b"
+    r"|(?:also )?[Tt]ry (?:to |set|using|with|increas|reduc|lower)|Compile with `TORCH_USE|[Mm]ake sure\b"
+    r"|Possible (?:reasons|causes|solutions)|Hint:|[Ss]ee (?:documentation|https?:)"
+    r"|To (?:fix|avoid|resolve|solve|suppress|disable) this)[^\n]*"
+)
+_EXCEPTION = re.compile(
+    r"^\W*(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Expired|Found|Exit)\b|^terminate called|what\(\):|^\S*: fatal"
+)
+_BOXED = re.compile(r"^[│|\s]*([^│|\s]\S*\.py):(\d+) in ([^│|\s]*)[│|\s]*$")  # a frame as rich draws it
+_SOURCE = re.compile(r"^│ +(?:❱ *)?\d+ │[ │]*(.*[^ │])?[ │]*$")  # and a line of its source
+_TROUBLE = re.compile(r"error|exception|fail|fatal|abort|kill|fault|cannot|can't|unable|denied|timed? ?out|\bnan\b", re.I)
+_SIGNS = re.compile(  # of a failure, in a log that is nothing but a piece of one
+    r"traceback|^[ \t]*File \"|❱|invalid|not found|no such|missing|unsupported|undefined|refused|illegal|mismatch|\bhang|stuck|lost|crash"
+    r"|\bstall|panick|dumped|corrupt|insufficient|non-?finite|disagree|unresolv"
+    r"|assert|^[^\w\n]*#\d+ +0x[0-9a-f]+ in |is_available\(\)\S{0,80}\s+False",
+    re.I | re.M,
+)
+_OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")  # what a program calls itself no error
+_CRASH = re.compile(r"^reading: killed by SIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|^Fatal Python error: ")
+_SIGKILL_ALONE = ("host-oom-sigkill",)  # the card that is led by nothing but the signal
+ECHO_BESIDE_ROOT = 0.2
+MERE_WARNING = 0.25  # a line that calls itself a warning, in a program that crashed
+LATER = 0.75  # an error after the first one
+AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
+AGAINST_MEASURED = 0.6  # words that say otherwise than what was measured
+IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
+ENOUGH = 0.3  # below this no card is believed
+ENOUGH_TO_ACT = 0.4  # below this a run of our own is not steered by it
+UNSEEN = 0.93  # how much less often cards are right on threads nobody read for them (benchmarks/results/diagnose.md)
+_BAR = re.compile(r"^[^|%\[]{0,80}\d{1,3}%\|[^|]{0,200}\| {0,4}[^ \[]{1,40} \[[^\]]{0,120}\]\s*")
+CLUES, LONGEST_CLUE = 5, 500
+_OF_DEVICES = ("hardware_fault", "driver_or_firmware", "device_access_denied", "wrong_device_selected")  # why a GPU may be gone
+READING = "reading: "
+HEALTHY = "reading: loss is finite and does not climb"
+
+
+@dataclass(frozen=True)
+class _Fired:
+    card: Failure
+    line: Line
+    place: int
+
+    @property
+    def told_by_ending(self) -> bool:
+        return self.line.number is None and self.line.text.startswith("reading: killed")
+
+
+def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, ...] = ()) -> Diagnosis:
+    """The cause of one ended attempt of holdfast's own trainer, whose account of itself comes before its output.
+
+    `log`: its whole log, where there is more of it than the wreck's last lines.
+    """
+    ending, facts = wreck.ending, wreck.ending.facts
+    if ending.kind == "nonfinite":
+        known = f"loss {figure(facts['loss'])}, gradient norm {figure(facts.get('grad_norm'))}" if "loss" in facts else ""
+        seen = known or str(facts.get("reason", ""))
+        return Diagnosis.plain("nonfinite_numerics", 0.9, seen)
+    if ending.kind == "damaged":
+        return Diagnosis.plain("hardware_fault", 0.8, *facts["damaged"])
+    if ending.kind == "refused":
+        return Diagnosis.plain(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
+    if ending.kind == "disk_full" or wreck.disk_is_full:
+        free = "an unknown number of" if wreck.disk_free_bytes is None else f"{wreck.disk_free_bytes:,}"
+        return Diagnosis.plain("disk_full", 0.95, f"the disk of the run folder has {free} bytes free")
+    if ending.kind in ("hang", "stuck"):
+        return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
+    if ending.kind == "no_state":
+        return Diagnosis.plain("checkpoint_unreadable", 0.95, str(facts.get("reason", "")))
+    if ending.kind == "out_of_memory":
+        return Diagnosis.plain("gpu_out_of_memory" if facts.get("device") == "cuda" else "host_out_of_memory", 0.95, str(facts["reason"]))
+    if ending.kind == "device_gone":
+        return _of_a_device(wreck, cards)
+    if ending.kind not in ("killed", "error"):
+        return Diagnosis("unknown", 0.0)
+    available = wreck.memory_available_bytes
+    if ending.by_signal == signal.SIGKILL:
+        named = [text for text in _kernels_words(wreck) if "Killed process" in text]
+        if wreck.oom_kills or named:
+            counted = (
+                f"the kernel ended {wreck.oom_kills} of its control group for memory" if wreck.oom_kills else "the kernel ran out of memory"
+            )
+            return Diagnosis.plain("host_out_of_memory", 0.95, ending.words(), *(named[-2:] or [counted]))
+        if available is not None and available < _LOW_MEMORY_BYTES:
+            return Diagnosis.plain("host_out_of_memory", 0.8, ending.words(), f"{available >> 20} MiB of memory left")
+        return Diagnosis.plain("unknown", 0.0, ending.words())  # anybody may have sent it
+    lines = log or tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
+    told = tuple(line for text in _kernels_words(wreck) if (line := clean(text)).text)
+    serious, _ = without_passing((*told, *lines))
+    found = _by_cards(Evidence(tuple(serious), ending.code), cards)
+    if found.confidence < ENOUGH_TO_ACT:
+        found = Diagnosis("unknown", 0.0, found.clues, found.also)
+    if found.cause == "disk_full" and wreck.disk_free_bytes is not None:
+        room = Clue(None, f"the disk of the run folder has {wreck.disk_free_bytes / 1e9:.1f} GB free, so it is another one")
+        found = replace(found, confidence=round(found.confidence * AGAINST_MEASURED, 3), clues=(*found.clues[: CLUES - 1], room))
+    if found.cards == _SIGKILL_ALONE and wreck.oom_kills == 0 and (available is None or available >= _LOW_MEMORY_BYTES):
+        return Diagnosis.plain("unknown", 0.0, *found.words())  # a launcher tells of it, and the kernel has ended nobody for memory
+    return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
+
+
+def _of_a_device(wreck: Wreck, cards: Mapping[str, Failure]) -> Diagnosis:
+    """Why there is no device: what the kernel's log and the trainer's own say, where that names one of the causes it can have."""
+    texts = (*_kernels_words(wreck), *wreck.lines)
+    found = _by_cards(Evidence(tuple(line for text in texts if (line := clean(text)).text)), cards)
+    if found.cause in _OF_DEVICES and found.confidence >= ENOUGH_TO_ACT:
+        return found
+    return Diagnosis.plain("device_access_denied", 0.5, str(wreck.ending.facts.get("reason", "")))
+
+
+def _kernels_words(wreck: Wreck) -> list[str]:
+    """The kernel's messages, without those about another process."""
+    pid = re.compile(rf"\b{wreck.pid}\b")
+    return [text for text in wreck.kernel_messages or () if not _OF_A_PROCESS.search(text) or pid.search(text)]
+
+
+def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
+    """The likeliest cause in any log. `confidence` is meant as a frequency: benchmarks/diagnosis.py measures it."""
+    serious, beyond_doubt = without_passing(evidence.lines)
+    troubled = bool(evidence.exit_code) or _is_trouble(beyond_doubt)
+    found = _by_cards(replace(evidence, lines=tuple(serious if troubled else beyond_doubt)), cards)
+    if found.cause == "healthy" and (cut := cut_short(evidence.lines)):
+        return _cut_short(cut, evidence.exit_code)
+    if found.cause != "unknown":
+        return found if found.clues else replace(found, clues=tuple(_best_clues(evidence, [])))
+    kin = guess(_text(sift(serious)), cards.values())
+    if kin and troubled:
+        return Diagnosis(*kin[0], found.clues, tuple(kin[1:]))
+    return replace(found, clues=found.clues or tuple(_best_clues(evidence, [])), also=found.also or tuple(kin))  # nobody says it failed
+
+
+def _cut_short(cut: CutShort, code: int | None) -> Diagnosis:
+    """Losses that look well say nothing about how a program ended."""
+    where = f"the log ends at {cut.done} of {cut.total}, without any closing words"
+    clues = (Clue(None, where), Clue(cut.line.number, cut.line.text.strip()[-LONGEST_CLUE:]))
+    asked = "How did the program end? Tell it with --exit-code N: 137 (or SIGKILL) where it was killed, 0 where it ended by itself."
+    told = "The loss looks well as far as it goes, but the log is cut short: whatever ended the program left no line in it."
+    return Diagnosis("unknown", 0.0, clues, explanation=f"{told} {asked if code is None else f'It ended with exit code {code}.'}")
+
+
+def _is_trouble(lines: Sequence[Line]) -> bool:
+    text = of_weight(_text(sift(lines)))
+    return bool(_TROUBLE.search(text) or _SIGNS.search(text))
+
+
+def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
+    """What the cards that fire say together."""
+    fired = _fire(evidence, cards.values())
+    warned: list[_Fired] = []
+    if any(_CRASH.search(one.line.text) for one in fired):
+        fired, warned = _without_warnings(fired, evidence, cards.values())
+    scores = _scores([*fired, *warned], warned)
+    ranked = sorted(scores, key=lambda cause: -scores[cause])
+    confidences = {cause: _confidence(scores, cause) for cause in ranked}
+    if not ranked or scores[ranked[0]] < ENOUGH:
+        guesses = tuple((cause, confidences[cause]) for cause in ranked[:3])
+        return Diagnosis("unknown", 0.0, tuple(_best_clues(evidence, fired)), guesses)
+    chosen = [one for one in [*fired, *warned] if one.card.cause == ranked[0]]
+    own = _own_lines(evidence)
+    chosen.sort(key=lambda one: (one.line not in own, -one.card.sure, one.place))
+    spoken = [one.line for one in chosen]
+    if not any(line in own for line in spoken):
+        spoken[CLUES - 1 :] = own[-1:]
+    clues = dict.fromkeys(clue for line in spoken for clue in _clues(line, evidence))
+    also = tuple((cause, confidences[cause]) for cause in ranked[1:4])
+    return Diagnosis(ranked[0], confidences[ranked[0]], tuple(clues)[:CLUES], also, tuple(one.card.id for one in chosen))
+
+
+def lines_as_seen(evidence: Evidence) -> tuple[list[Line], str]:
+    """What cards are held against: the log without its advice, frames in Python's form, then the readings; as lines and as one text."""
+    lines = [*sift(evidence.lines), *readings(evidence)]
+    return lines, _text(lines)
+
+
+def _text(lines: Sequence[Line]) -> str:
+    """Lines as cards meet them; of the source that tracebacks quote nothing is left."""
+    quoted = tracebacks([line for line in lines if not line.text.startswith(READING)]).quoted  # readings come last
+    return "\n".join("" if at in quoted else _plain(line) for at, line in enumerate(lines))
+
+
+def _plain(line: Line) -> str:
+    """A line without advice, and without the frame that rich draws around a traceback."""
+    return _BOXED.sub(r'  File "\1", line \2, in \3', _SOURCE.sub(r"    \1", _ADVICE.sub("", line.text)))
+
+
+def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
+    """The cards that fire, each with the first line it fires on."""
+    lines, text = lines_as_seen(evidence)
+    starts = list(accumulate((len(part) + 1 for part in text.split("\n")), initial=0))
+    found = ((card, card.place(text)) for card in cards)
+    places = ((card, bisect_right(starts, place) - 1) for card, place in found if place is not None)
+    return [_Fired(card, lines[place], place) for card, place in places]
+
+
+def _without_warnings(fired: list[_Fired], evidence: Evidence, cards: Iterable[Failure]) -> tuple[list[_Fired], list[_Fired]]:
+    """What fires without the lines that call themselves warnings, and what fires on nothing but them."""
+    kept = _fire(replace(evidence, lines=tuple(line for line in evidence.lines if not _WARNING.search(line.text))), cards)
+    ids = {one.card.id for one in kept}
+    return kept, [one for one in fired if one.card.id not in ids]
+
+
+def _scores(fired: list[_Fired], warned: Sequence[_Fired] = ()) -> dict[str, float]:
+    """Per cause: how sure its cards are together, an echo's voice lowered beside a root, a later error's beside the first.
+
+    warned: those that fired on warnings alone, in a program that crashed.
+    """
+    fired = [one for one in fired if not _was_survived(one, fired)]
+    roots = [one for one in fired if one.card.role == "root" and one not in warned]
+    first = min((one.place for one in roots if one.card.sure >= 0.6), default=None)
+    named = any(_EXCEPTION.search(one.line.text) for one in roots)
+    doubt: dict[str, float] = {}
+    ended = {one.card.cause for one in roots if one.told_by_ending}
+    opening = {one.card.cause for one in roots if one.place == first}
+    for one in fired:
+        weight = one.card.sure
+        if one in warned:
+            weight *= MERE_WARNING
+        elif one.card.role == "echo":
+            weight *= ECHO_BESIDE_ROOT if any(root.card.cause != one.card.cause for root in roots) else 1
+        elif not one.told_by_ending:
+            weight *= AGAINST_ENDING if ended and one.card.cause not in ended else 1
+            weight *= LATER if first is not None and one.place > first and one.card.cause not in opening else 1
+            weight *= IN_PASSING if named and not _EXCEPTION.search(one.line.text) else 1
+        doubt[one.card.cause] = doubt.get(one.card.cause, 1.0) * (1 - weight)
+    return {cause: 1 - left for cause, left in doubt.items()}
+
+
+def _was_survived(one: _Fired, fired: list[_Fired]) -> bool:
+    """Whether training went on in good health after the line."""
+    went_on = max((other.line.number or 0 for other in fired if other.line.text.startswith(HEALTHY)), default=0)
+    number = one.line.number
+    return number is not None and number < went_on and not one.line.text.startswith(READING)
+
+
+def _confidence(scores: dict[str, float], cause: str) -> float:
+    others = max((score for other, score in scores.items() if other != cause), default=0.0)
+    own = scores[cause]
+    return round(min(0.97, own * (1 - 0.5 * others) if own >= others else own * (1 - others)) * UNSEEN, 3)
+
+
+def _own_lines(evidence: Evidence) -> list[Line]:
+    """What exceptions say themselves, in order."""
+    return [evidence.lines[at] for at in tracebacks(evidence.lines).own]
+
+
+def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
+    """What a person would look at first: lines that cards fired on, the first trouble, the last line."""
+    lines = _own_lines(evidence)[-2:]
+    lines += [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]
+    quoted = tracebacks(evidence.lines).quoted
+    own_words = [line for at, line in enumerate(evidence.lines) if at not in quoted]
+    lines += [line for line in own_words if _TROUBLE.search(_ADVICE.sub("", line.text))][:2]
+    lines += own_words[-1:]
+    return list(dict.fromkeys(clue for line in lines for clue in _clues(line, evidence)))[:CLUES]
+
+
+def _behind_a_bar(text: str) -> str:
+    """A line without the progress bar that it was printed behind; a bar alone stays."""
+    return _BAR.sub("", text, count=1) or text
+
+
+def _clues(line: Line, evidence: Evidence) -> list[Clue]:
+    """A line as it stands in the log; before it the sentence that was read from it, where it is one."""
+    sentence = line.text.removeprefix(READING)
+    if sentence == line.text:
+        return [Clue(line.number, _behind_a_bar(line.text.strip())[:LONGEST_CLUE])]
+    source = next((told.text for told in evidence.lines if told.number == line.number), None) if line.number else None
+    return [Clue(None, sentence), *([Clue(line.number, _behind_a_bar(source.strip())[:LONGEST_CLUE])] if source else [])]

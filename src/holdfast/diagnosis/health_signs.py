@@ -1,0 +1,45 @@
+"""Say what is odd about a run's course, or that nothing is. Pure: rows and cards are given; it stops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.base.files import Json
+from holdfast.book.kinds.sign import Sign, column
+from holdfast.diagnosis.divergence import above_start
+
+FIRST_WORD_AT = 10  # steps after which a run is called healthy, or not
+
+
+def odd(steps: Sequence[Json], signs: Iterable[Sign]) -> dict[str, str]:
+    """What the signs say about the newest rows, by sign."""
+    found = {sign.id: sign.look(steps[-sign.newest :]) for sign in signs}
+    return {name: words for name, words in found.items() if words is not None}
+
+
+def at_the_end(steps: Sequence[Json], told: Iterable[Json], signs: Iterable[Sign]) -> list[Json]:
+    """[{sign, step, says, cause, lasts}]: what was told of a run, and what is odd about its last steps. lasts: at its end it still is so.
+
+    told: the events of signs. For summary, report, terminal and `diagnose` alike.
+    """
+    cards = {sign.id: sign for sign in signs}
+    now = odd(steps, cards.values()) if len(steps) >= FIRST_WORD_AT else {}
+    found = {one["sign"]: (one["step"], one["says"]) for one in told if one["sign"] != "first"}
+    found |= {name: (found[name][0] if name in found else steps[-1]["step"], says) for name, says in now.items()}
+    causes = {name: cards[name].cause if name in cards else None for name in found}
+    return [{"sign": name, "step": step, "says": says, "cause": causes[name], "lasts": name in now} for name, (step, says) in found.items()]
+
+
+def ills(summary: Json) -> list[Json]:
+    """Of a summary's `health` what a run still suffers from at its end, though nothing ended it: its result may be worth nothing."""
+    return [one for one in summary.get("health") or () if one["cause"] and one["lasts"]]
+
+
+def first_word(steps: Sequence[Json], oddities: dict[str, str]) -> str:
+    """One sentence after the first steps."""
+    if oddities:
+        return f"after {len(steps)} steps: {'; '.join(oddities.values())}"
+    losses, norms = column(steps, "loss"), column(steps, "grad_norm")
+    standing = "the loss is higher than it began" if above_start(losses) else "healthy"
+    course = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, gradient norm {min(norms):.2f} to {max(norms):.2f}"
+    return f"{standing} after {len(steps)} steps: {course}"

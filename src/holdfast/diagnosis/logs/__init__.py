@@ -1,0 +1,1 @@
+"""Logs of any program as lines and numbers."""

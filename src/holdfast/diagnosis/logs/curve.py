@@ -1,0 +1,171 @@
+"""Read the course of loss and gradient norm out of a log of any trainer, and say in a sentence what is odd about it. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from holdfast.diagnosis.logs.text import Line
+
+_NUMBER = r"['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
+_LOSS = re.compile(
+    r"(?<![\w/])(?:(?:train|training|lm|avg|avr|average|mean|total|sft|lm_|batch|global|step|epoch|running|smooth|ema|tr|ce|cur|current)"
+    r"(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?" + _NUMBER,
+    re.I,
+)
+_NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
+_RATE = re.compile(r"(?<![\w/])(?:learning[ _]rate|lr)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
+_ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
+_EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
+_COLUMN = re.compile(r"(?<!\s)\s*\|\s*|\t+| {2,}|,(?=\S)")
+_HEAD = re.compile(r"(?:train(?:ing)?[ _/])?loss", re.I)
+_NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
+HUGE = 1000.0  # no cross entropy is that large
+HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
+CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
+RISEN, DIP = 1.25, 0.97  # the last value against the first, where each is at least this share of the one before it
+LARGE_RATE = 1.0
+JUMPED = 2.0  # all later values against the first, where there are only three
+
+
+@dataclass(frozen=True)
+class Point:
+    line: Line
+    loss: float
+    norm: float | None
+    rate: float | None
+    accuracy: float | None
+    epoch: float | None
+
+
+def points(lines: Sequence[Line]) -> list[Point]:
+    """The logged training losses, in order."""
+    found = _table(lines)
+    for line in lines:
+        if "oss" not in line.text and "OSS" not in line.text:
+            continue
+        match = _LOSS.search(line.text)
+        if match is None and not math.isfinite(_value(_NORM, line.text) or 0.0):
+            found.append(Point(line, math.nan, math.nan, None, None, None))  # Megatron leaves a loss out that is not finite
+        if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - 12) : match.start() + 5]):
+            continue
+        rest = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
+        found.append(Point(line, float(match[1]), *rest))
+    return found
+
+
+def _table(lines: Sequence[Line]) -> list[Point]:
+    """The losses of a table as notebooks and CSV files show it: a column below the words "Training Loss"."""
+    found: list[Point] = []
+    column: int | None = None
+    for line in lines:
+        cells = _COLUMN.split(line.text.strip(" |"))
+        heads = [at for at, cell in enumerate(cells) if _HEAD.fullmatch(cell)] if len(cells) > 1 else []
+        if heads:
+            column = heads[0]
+        elif column is not None and column < len(cells) and (value := re.fullmatch(_NUMBER, cells[column], re.I)):
+            found.append(Point(line, float(value[1]), None, None, None, None))
+    return found
+
+
+def _value(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    try:
+        return float(match[1]) if match else None
+    except ValueError:
+        return None
+
+
+def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
+    """One sentence on the course of the loss, and one on what does not move, where there is a curve at all."""
+    course = points(lines)
+    if not course:
+        return
+    bad = next((point for point in course if not math.isfinite(point.loss)), None)
+    lost = next((at for at, point in enumerate(course) if not _alive(point)), None)
+    ill = next((point for point in course if point.norm is not None and not math.isfinite(point.norm)), None)
+    alive = [point for point in course if _alive(point)]
+    if not alive:
+        yield _dead_from_the_start(course)
+    elif lost is not None and lost > 0 and not _recovers(course[lost:]):
+        what = "becomes nan" if bad else "falls to 0"
+        before = " after a gradient norm that is not finite" if ill and ill.line != course[lost].line else ""
+        yield Line(course[lost].line.number, f"reading: loss {what} after healthy steps{before}", course[lost].line.rank)
+    elif bad:
+        yield Line(bad.line.number, "reading: loss is nan at single steps", bad.line.rank)
+    elif ill and not _heals(course):
+        yield Line(ill.line.number, "reading: gradient norm is not finite while the loss is", ill.line.rank)
+    else:
+        yield _finite(alive)
+    rates = [(point.rate, point.line) for point in course if point.rate is not None and point.rate > LARGE_RATE]
+    if rates:
+        rate, line = rates[-1]
+        yield Line(line.number, f"reading: learning rate is {rate:g}, far above what language models learn at", line.rank)
+    if len(course) >= 3 and _still(course):
+        yield Line(course[-1].line.number, "reading: nothing moves: loss, gradient norm or learning rate say that no weight is updated")
+
+
+def _dead_from_the_start(course: list[Point]) -> Line:
+    first = course[0]
+    what = "0" if first.loss == 0 else "nan"
+    masked = first.accuracy == 0
+    late = (first.epoch or 0) > LATE and not masked and any(point.norm != 0 for point in course)
+    where = "in all that is shown, from the middle of the run on" if late else "from the first logged step on"
+    return Line(first.line.number, f"reading: loss is {what} {where}" + (", token accuracy 0" if masked else ""), first.line.rank)
+
+
+def _recovers(rest: list[Point]) -> bool:
+    return any(_alive(point) for point in rest[-3:])
+
+
+def _alive(point: Point) -> bool:
+    """Finite, and not 0, which the loss of a policy gradient may be while the gradient is not."""
+    policy = bool(point.norm) and "reward" in point.line.text
+    return math.isfinite(point.loss) and (point.loss != 0 or policy)
+
+
+def _heals(course: list[Point]) -> bool:
+    """A gradient norm that was bad once or at the very start, as a loss scaler makes it, and is fine since."""
+    ill = [not math.isfinite(point.norm) for point in course if point.norm is not None]
+    at_start_only = sum(ill) * 2 <= len(ill) and not any(ill[sum(ill) :])
+    return (sum(ill) * 4 <= len(ill) or at_start_only) and not ill[-1]
+
+
+def _still(course: list[Point]) -> bool:
+    rates = [point.rate for point in course if point.rate is not None]
+    norms = [point.norm for point in course if point.norm is not None]
+    same = len(course) >= 5 and len({point.loss for point in course}) == 1 and math.isfinite(course[0].loss)
+    return same or (len(norms) >= 3 and not any(norms)) or (len(rates) >= 5 and not any(rates)) or _repeats(course)
+
+
+def _repeats(course: list[Point]) -> bool:
+    """The same losses, to the last digit, in each epoch: what was learned never reached the weights."""
+    losses = [point.loss for point in course]
+    for period in range(3, len(losses) - 3):
+        again = zip(course, course[period:], strict=False)
+        if losses[period:] == losses[:-period] and len(set(losses[:period])) >= 3:
+            return not any(one.epoch is not None and one.epoch == other.epoch for one, other in again)  # else it is one log, printed twice
+    return False
+
+
+def _finite(course: list[Point]) -> Line:
+    losses = [point.loss for point in course]
+    width = max(1, len(losses) // 5)
+    levels = [median(losses[at : at + width]) for at in range(0, len(losses) - width + 1, width)]
+    best, last = min(levels), median(losses[-width:])
+    number = course[-1].line.number
+    if median(losses) > HUGE:
+        return Line(number, f"reading: loss is finite but absurdly large ({median(losses):.3g})")
+    steadily = len(losses) == 3 and (losses == sorted(losses) or min(losses[1:]) > JUMPED * losses[0])
+    if (len(losses) >= 4 or steadily) and last > best * CLIMBED and last - best > CLIMBED_BY:
+        return Line(number, f"reading: loss climbs, from {best:.3g} to {last:.3g}")
+    rising = all(other > DIP * one for one, other in pairwise(losses))
+    if len(losses) >= 5 and rising and losses[0] == min(losses) and losses[-1] > RISEN * losses[0]:
+        return Line(number, f"reading: loss rises through all that is shown, from {losses[0]:.3g} to {losses[-1]:.3g}")
+    if min(losses) > HIGH and all(point.epoch is not None and point.epoch >= LATE for point in course):
+        return Line(number, f"reading: loss is still above {HIGH:g} at epoch {course[-1].epoch}")
+    return Line(number, f"reading: loss is finite and does not climb ({len(losses)} values, last {losses[-1]:.3g})")

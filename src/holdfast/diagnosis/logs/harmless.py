@@ -1,0 +1,48 @@
+"""Lines that healthy programs print although they sound like trouble: warnings, fallbacks that work, counts of nothing. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from holdfast.diagnosis.logs.text import Line
+
+_NEVER = re.compile(  # the program tries again, or goes on with something as good
+    r"socket\.cpp:\d+\].*errno: (?:97|99)\b"  # localhost by IPv6, before it is tried by IPv4
+    r"|^wandb: Network error .*retry loop|^\s*Retrying in \d+s? \[Retry"
+    r"|NCCL INFO NET/(?:Plugin\b|IB : No device found)"  # its own transport is taken then
+)
+_ALONE = re.compile(  # says something only where something failed beside it
+    r"(?:Future|Deprecation|PendingDeprecation)Warning:"
+    r"|Some weights of .*(?:newly initiali[sz]ed|not initiali[sz]ed from)|You should probably TRAIN this model"
+    r"|Token indices sequence length is longer than"
+    r"|Setting OMP_NUM_THREADS environment variable"
+    r"|process group has NOT been destroyed before|to perform barrier as devices used by this"
+    r"|Unable to register cu\w+ factory"
+    r"|[Xx]formers is not installed correctly|No label_names provided for model class|Repo card metadata block was not found"
+    r"|Detected kernel version \S+ which is below the recommended minimum"
+    r"|not (?:installed|found|available)\b.{0,40}?\b(?:[Uu]sing|[Ff]alls? back|[Ff]alling back|[Ss]kipp\w+)(?!.*\bCPU\b)"
+    r"|[Cc]ould not find .{0,60}, skipping"
+    r"|NVRM: loading NVIDIA|nvidia-uvm: Loaded the UVM|Nvlink Core is being initialized|nvidia-modeset: Loading"
+    r"|\[drm\] (?:Initialized|Loading driver)|NOTE: The SHMEM allocation limit is set to the default"
+    r"|^(?!.*\bERR!).*?(?<!\d)\d{1,3}MiB */ *\d{4,}MiB.*\bDefault\b",  # a row of nvidia-smi, of an idle GPU that answers
+    re.M,
+)
+_NOUGHT = re.compile(  # counts of nothing, rates, settings, and words that only hold one of trouble
+    r"\b(?:0|no|zero) (?:errors?|failures?|failed|timeouts?|nans?|crashes)\b"
+    r"|\b(?:errors?|fail(?:ures|ed)?|timeouts?|ooms?|nan|inf|killed|lost|missing|invalid)(?: \w+)?\s*[:=]?\s*0\b(?![.x])"
+    r"|\berror rate\b|\b(?:on_|max_)?(?:errors?|timeout\w*)\s*=\s*\w+|\bdefault\w*"
+    r"|^[^\w\n]*(?:\[[^\]\n]{0,80}\][^\w\n]{0,20})?INFO\b.*$",
+    re.I | re.M,
+)
+
+
+def without_passing(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """The lines that may be evidence, and of those the ones that are so whatever stands beside them."""
+    serious = [line for line in lines if not _NEVER.search(line.text)]
+    return serious, [line for line in serious if not _ALONE.search(line.text)]
+
+
+def of_weight(text: str) -> str:
+    """A text without its counts of nothing and its plain information."""
+    return _NOUGHT.sub("", text)

@@ -1,0 +1,1 @@
+"""Judge a machine before a run: findings, the environment that suits it, what the doctor shows."""

@@ -1,0 +1,1 @@
+"""Export an adapter, prove the export equal, keep a list of what was shipped."""

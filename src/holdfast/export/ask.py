@@ -1,0 +1,107 @@
+"""What base + adapter and an export of them are both asked: held-out rows, prompts to answer, conversations and texts to tokenise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+import orjson
+
+from holdfast.base.files import Json
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import Example, Message
+from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.tokens.codec import Codec, Tokens
+from holdfast.export.endings import end_of_turn, end_tokens
+from holdfast.export.samples import GENERAL, Samples, of_general, of_run
+from holdfast.export.subject import Subject
+
+ROWS, PLACES, PROMPTS, CHATS, LONGEST = 16, 16, 8, 12, 24
+_MOST_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Questions:
+    """samples, and where their logits are compared: [row, position]; prompts: to answer greedily with at most `longest` tokens.
+
+    chats: conversations, chat_ids: what training would make of them; texts and text_ids: prompts of the rows, and their tokens.
+    """
+
+    samples: Samples
+    places: list[list[int]]
+    prompts: list[list[int]]
+    longest: int
+    chats: list[list[Json]]
+    chat_ids: list[list[int]]
+    texts: list[str]
+    text_ids: list[list[int]]
+    ends: tuple[int, ...]
+    end: int | None
+    pad: int
+
+
+def questions_of(subject: Subject, codec: Codec) -> Questions:
+    """Rows that the run held out where there are such, else of the general set."""
+    longest = subject.facts.positions or _MOST_TOKENS
+    most_tokens = min(_MOST_TOKENS, longest)
+    samples = of_run(subject.run, ROWS) if subject.run and subject.run.data_file.exists() else of_general(codec, most_tokens).first(ROWS)
+    prompts = [prompt for number in range(min(PROMPTS, len(samples))) if (prompt := samples.prompt_and_answer(number)[0])]
+    room = longest - max(map(len, prompts))
+    chats, chat_ids = _chats(codec, most_tokens)
+    texts, text_ids = _texts(codec, prompts)
+    return Questions(
+        samples,
+        [[row, at] for row in range(len(samples)) for at in _places(samples, row, most_tokens)],
+        prompts,
+        max(1, min(LONGEST, room)),
+        chats,
+        chat_ids,
+        texts,
+        text_ids,
+        end_tokens(codec, subject.facts),
+        end_of_turn(codec),
+        codec.pad,
+    )
+
+
+def _places(samples: Samples, row: int, most_tokens: int) -> list[int]:
+    """Positions that predict a learned token, spread over the row; all others where there are too few."""
+    ids, learned = samples.row(row)
+    last = min(len(ids), most_tokens) - 1
+    predicting = [at for at in range(last) if learned[at + 1]] or [*range(max(1, last))]
+    chosen = np.linspace(0, len(predicting) - 1, min(PLACES, len(predicting))).round().astype(int)
+    return sorted({predicting[at] for at in chosen.tolist()})
+
+
+def _chats(codec: Codec, most_tokens: int) -> tuple[list[list[Json]], list[list[int]]]:
+    """Conversations of the general set, one of several turns, and their tokens as training has them; none without a chat template."""
+    if codec.template.compiled is None:
+        return [], []
+    rows = [orjson.loads(line) for line in (files("holdfast.export") / GENERAL).read_bytes().splitlines()[:CHATS]]
+    turns = [[Message("user", row["instruction"])] for row in rows]
+    turns.append(
+        [Message("user", rows[0]["instruction"]), Message("assistant", rows[0]["output"]), Message("user", rows[1]["instruction"])]
+    )
+    chats, ids = [], []
+    for turn in turns:
+        found = codec.encode([pieces(Example(messages=(*turn, Message("assistant", "x"))), codec.template)], Rules(max_tokens=most_tokens))[
+            0
+        ]
+        if not isinstance(found, Tokens) or found.cut:
+            continue
+        last = len(found.ids) - next(at for at, learned in enumerate(reversed(found.learned)) if not learned)
+        chats.append([{"role": message.role, "content": message.content} for message in turn])
+        ids.append(found.ids[:last])
+    return chats, ids
+
+
+def _texts(codec: Codec, prompts: list[list[int]]) -> tuple[list[str], list[list[int]]]:
+    """The prompts as text, where they come back as the same tokens: rows are tokenised in pieces, which a whole text need not repeat."""
+    texts, ids = [], []
+    for prompt in prompts:
+        text = codec.tokenizer.decode(prompt, skip_special_tokens=False)
+        if codec.tokenizer.encode(text, add_special_tokens=False).ids == prompt:
+            texts.append(text)
+            ids.append(prompt)
+    return texts, ids

@@ -1,0 +1,110 @@
+"""The README.md of an export: what it is, what it was trained on and how, what was measured, what happened on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from holdfast import __version__
+from holdfast.base.files import Json, read_json
+from holdfast.base.inert import inert
+from holdfast.export.subject import Subject
+from holdfast.run.plan import read_plan
+from holdfast.run.snapshots.checkpoint import ARTIFACT
+
+_KINDS = {
+    "adapter": "a PEFT adapter",
+    "merged": "base and adapter merged, in the base model's own precision",
+    "gguf": "base and adapter merged, as GGUF for llama.cpp",
+    "whole merged": "a model of which weights themselves were trained, in the precision they were trained in",
+    "whole gguf": "a model of which weights themselves were trained, as GGUF for llama.cpp",
+    "gguf-adapter": "the adapter as GGUF, for a base model in GGUF",
+}
+_USE = {
+    "adapter": "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained({here!r})",
+    "merged": "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+    "model = AutoModelForCausalLM.from_pretrained({here!r})\ntokenizer = AutoTokenizer.from_pretrained({here!r})",
+}
+
+
+def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None:
+    """Write README.md. Paths of this machine stay out of it: a card is what is published."""
+    facts, whole = subject.hashes(), subject.whole is not None
+    base = subject.base_name if not Path(subject.base_name).is_absolute() else Path(subject.base_name).name
+    front = {
+        "base_model": base,
+        "library_name": "peft" if kind == "adapter" else "transformers",
+        "tags": ["holdfast", *([] if whole else ["lora"])],
+    }
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {subject.name}\n",
+        f"This is {_KINDS[f'whole {kind}' if whole else kind]}: `{base}` fine-tuned with holdfast {__version__}.\n",
+    ]
+    if kind in _USE:
+        parts.append(f"```python\n{_USE[kind].format(here='PATH')}\n```\n")
+    if kind == "adapter":
+        parts.append(serve_line(subject))
+    parts += [_equal(checked, subject.told), _training(subject), _results(subject), _incidents(subject)]
+    parts.append(
+        "## Where it comes from\n\n| | |\n|---|---|\n"
+        + "".join(
+            f"| {name.replace('_', ' ')} | `{facts[name]}` |\n" for name in ("adapter_sha256", "base_sha256", "data_sha256") if facts[name]
+        )
+    )
+    (folder / "README.md").write_text(inert("\n".join(part for part in parts if part)), encoding="utf-8")
+
+
+def serve_line(subject: Subject) -> str:
+    """How vLLM serves the adapter: it has to be told the largest rank."""
+    rank = max([int(subject.config.get("r") or 0), *(subject.config.get("rank_pattern") or {}).values()])
+    allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
+    name = subject.name
+    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}=PATH\n```\n"
+
+
+def _equal(checked: Json, reference: str) -> str:
+    rows = {
+        "loaded by": checked["engine"],
+        "NMSE of logits": f"{checked['nmse']:.2e}",
+        "KL per token": f"{checked['kl_per_token']:.2e} nats",
+        "same likeliest token": f"{checked['top1_agreement']:.1%}",
+        "greedy answers equal": "yes" if checked["greedy_equal"] else "no",
+        "token ids of the rendered chat equal": "yes" if checked["token_ids_equal"] else "no",
+        "stops where training ended its answers": "yes" if checked["stops"] else "no",
+    }
+    body = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
+    return f"## Compared with {reference}\n\n{checked['positions']} positions, {checked['prompts']} prompts.\n\n| | |\n|---|---|\n{body}"
+
+
+def _training(subject: Subject) -> str:
+    if subject.run is None:
+        return f"## Training\n\nNot known: the adapter was given without its run (`{ARTIFACT}` alone).\n"
+    tree = subject.run.config().model_dump(mode="json", exclude={"faults", "run"})
+    tree["model"] = Path(tree["model"]).name
+    tree["data"] |= {key: [Path(file).name for file in tree["data"][key]] for key in ("files", "held_out_files")}
+    tree["adapter"]["start"] = Path(tree["adapter"]["start"]).name if tree["adapter"].get("start") else None
+    tree["data"]["weights"] = {Path(file).name: weight for file, weight in tree["data"].get("weights", {}).items()}
+    plan = read_plan(subject.run.plan_file)
+    rows = f"{plan.rows.train} rows to train on, {plan.rows.held_out} held out.\n\n" if plan else ""
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return f"## Training\n\n{rows}```yaml\n{text}```\n"
+
+
+def _results(subject: Subject) -> str:
+    summary = (read_json(subject.run.summary_file) if subject.run else None) or {}
+    loss = summary.get("loss") or {}
+    if loss.get("eval_base") is None or loss.get("eval_tuned") is None:
+        return "## Results\n\nNo held-out loss was measured.\n"
+    return (
+        f"## Results\n\nHeld-out loss per token: {loss['eval_base']:.4f} (base), {loss['eval_tuned']:.4f} (this), "
+        f"after {summary.get('steps')} steps. Whether that is more than chance: `holdfast verify`.\n"
+    )
+
+
+def _incidents(subject: Subject) -> str:
+    found = ((read_json(subject.run.summary_file) if subject.run else None) or {}).get("incidents") or []
+    if not found:
+        return ""
+    lines = "".join(f"* step {entry.get('step')}: {entry.get('cause')}; {entry.get('remedy') or 'no change'}\n" for entry in found)
+    return f"## Incidents of the run\n\n{lines}"

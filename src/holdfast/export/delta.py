@@ -1,0 +1,203 @@
+"""What an adapter makes of each tensor of its base model: LoRA, rank-stabilised LoRA, DoRA, AdaLoRA, IA3, embeddings, whole modules.
+
+After PEFT's own `merge_and_unload`, computed in fp32 and a stretch of rows at a time. Reads no base weights but those it is given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json
+from holdfast.base.inert import inert
+from holdfast.base.units import listed
+from holdfast.config.module_pattern import refused
+from holdfast.export.tensors import Floats, Held, tensors_of_file
+
+_PREFIX = "base_model.model."
+_PART = re.compile(r"^(.+)\.(lora_A|lora_B|lora_E|lora_embedding_A|lora_embedding_B|lora_magnitude_vector|ia3_l)(?:\.weight)?$")
+_KINDS = ("LORA", "ADALORA", "IA3")
+_OTHER = (  # what changes more than weights, or weights in a way that is not computed here
+    *("lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters", "trainable_token_indices"),
+    *("alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config", "kasa_config"),
+)
+HEAD = "lm_head.weight"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is done to one tensor. down [r, in], up [out, r]; flipped: the tensor is stored [in, out].
+
+    whole: what the adapter has in place of the base's tensor; PEFT keeps embeddings beside their adapters, too.
+    factor: what rows [out, 1] or columns [1, in], or the values of a bias, are multiplied by.
+    """
+
+    scale: float = 0.0
+    down: Floats | None = None
+    up: Floats | None = None
+    magnitude: Floats | None = None
+    flipped: bool = False
+    whole: Held | None = None
+    factor: Floats | None = None
+
+    @property
+    def beyond_lora(self) -> bool:
+        """Whether it is more than a product added to a linear layer's weight."""
+        return any(one is not None for one in (self.magnitude, self.whole, self.factor)) or self.flipped
+
+    def applied(self, base: Floats, first: int, last: int) -> Floats:
+        """Rows first to last of the changed tensor, from those of the base's."""
+        if self.whole is not None:
+            base = self.whole.rows(first, last)
+        if self.factor is not None:
+            return base * (self.factor if len(self.factor) == 1 else self.factor[first:last])
+        if self.down is None or self.up is None:
+            return base
+        if self.flipped:
+            return base + np.float32(self.scale) * (self.down[:, first:last].T @ self.up.T)
+        changed: Floats = base + np.float32(self.scale) * (self.up[first:last] @ self.down)
+        if self.magnitude is not None:
+            norm = np.sqrt((changed.astype(np.float64) ** 2).sum(axis=1)).astype(np.float32)
+            changed = changed * (self.magnitude[first:last] / norm)[:, None]
+        return changed
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The change of each tensor by its name in the base's files. untied: the output layer gets weights of its own."""
+
+    changes: dict[str, Change] = field(default_factory=dict)
+    untied: bool = False
+
+
+def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], tied: str | None) -> Delta:
+    """What the adapter in `file` makes of a base model with tensors of these names and shapes.
+
+    tied: the name of the embedding that is the output layer, too; None where that has its own weights or there is none.
+    Raises Stop(1) where the adapter is of a kind that is no change of single weights, or has a part the base has no place for.
+    """
+    _refuse_other(file, config)
+    parts: dict[str, dict[str, Held]] = {}
+    whole: dict[str, Held] = {}
+    for name, held in tensors_of_file(file).items():
+        match = _PART.match(name.removeprefix(_PREFIX))
+        if match:
+            parts.setdefault(match[1], {})[match[2]] = held
+        else:
+            whole[name.removeprefix(_PREFIX).replace(".modules_to_save", "").replace(".base_layer", "")] = held
+    names = set(base)
+    places = {end: name for name in names for end in _ends(name)}
+    changes: dict[str, Change] = {}
+    lost = []
+    for module, found in parts.items():
+        place = _place(f"{module}.weight", names, places, tied)
+        if place is None:
+            lost.append(module)
+            continue
+        shape = base[tied if tied and place == HEAD and HEAD not in base else place]
+        if "ia3_l" not in found:
+            changes[place] = _change(module, found, config, shape)
+            continue
+        changes[place] = _factor(module, found["ia3_l"], config, shape)
+        bias = place.removesuffix("weight") + "bias"
+        if bias in base and found["ia3_l"].stored.shape[1] == 1:  # what scales an output scales its bias, too
+            changes[bias] = Change(factor=found["ia3_l"].rows().reshape(-1))
+    for name, held in whole.items():
+        place = _place(name, names, places, tied)
+        if place is None:
+            lost.append(name)
+        else:
+            _refuse_other_shape(name, held, base[tied if tied and place == HEAD and HEAD not in base else place])
+            changes[place] = replace(changes.get(place, Change()), whole=held)
+    if lost:
+        text = f"{file} has parts that the base model has no tensor for: {listed(sorted(lost), _SHOWN)}"
+        raise Stop(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+    untied = tied is not None and (HEAD in changes or tied in changes)
+    return Delta(changes, untied)
+
+
+def _refuse_other(file: Path, config: Json) -> None:
+    kind = config.get("peft_type")
+    beyond = [name for name in _OTHER if config.get(name) not in (None, False, {}, [])]
+    if kind not in _KINDS or beyond:
+        what = ", ".join(beyond) if kind in _KINDS else f"peft_type {kind}"
+        raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", "export it --to adapter")
+
+
+def _refuse_other_shape(name: str, held: Held, shape: tuple[int, ...]) -> None:
+    if held.stored.shape != shape:
+        raise _misfit(name, held.stored.shape, shape)
+
+
+def _misfit(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> Stop:
+    text = f"{name} of the adapter is made for {list(found)}, the base model has {list(shape)}"
+    return Stop(BLOCKED, text, "give the base model it was trained on with --base DIR")
+
+
+def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Change:
+    embedding = "lora_embedding_A" in found
+    sides = [found.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB"]
+    if sides[0] is None or sides[1] is None:
+        raise Stop(BLOCKED, f"{module} has only {' and '.join(sorted(found))} in the adapter", "save the adapter again")
+    down, up = sides[0].rows(), sides[1].rows()
+    if not (np.isfinite(down).all() and np.isfinite(up).all()):
+        raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
+    made_for = (len(up), down.shape[1])
+    if len(down) != up.shape[1] or shape not in (made_for, made_for[::-1]):
+        raise _misfit(module, made_for, shape)
+    flipped = embedding or shape != made_for or (made_for[0] == made_for[1] and bool(config.get("fan_in_fan_out")))
+    alpha = _alpha(module, config, len(down))
+    scale = alpha / (math.sqrt(len(down)) if config.get("use_rslora") else len(down))
+    if "lora_E" in found:
+        down, scale = down * found["lora_E"].rows(), alpha / (len(down) + 1e-5)
+    magnitude = found["lora_magnitude_vector"].rows().reshape(-1) if "lora_magnitude_vector" in found else None
+    if flipped and magnitude is not None:
+        raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored transposed is not merged here", "export it --to adapter")
+    return Change(scale, down, up, magnitude, flipped)
+
+
+def _factor(module: str, held: Held, config: Json, shape: tuple[int, ...]) -> Change:
+    """IA3 at a weight of such a shape. Raises Stop(1)."""
+    factor = held.rows()
+    if not np.isfinite(factor).all():
+        raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
+    if config.get("fan_in_fan_out"):
+        factor = factor.T
+    if len(shape) != 2 or factor.shape not in ((shape[0], 1), (1, shape[1])):
+        raise _misfit(module, factor.shape, shape)
+    return Change(factor=factor)
+
+
+def _alpha(module: str, config: Json, otherwise: int) -> float:
+    """As PEFT's get_pattern_key: that of the first key of alpha_pattern that the module's name ends with, as a pattern. Raises Stop(1)."""
+    given, hint = config.get("alpha_pattern") or {}, "take adapter_config.json from where the adapter came from"
+    if not isinstance(given, dict):
+        raise Stop(BLOCKED, "alpha_pattern of the adapter is no list of names with numbers", hint)
+    for key in given:
+        if why := refused(key):
+            raise Stop(BLOCKED, f"alpha_pattern of the adapter names {inert(key)[:60]!r}: {why}", hint)
+    found = next((value for key, value in given.items() if re.match(rf"(.*\.)?({key})$", module)), config.get("lora_alpha", otherwise))
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise Stop(BLOCKED, f"lora_alpha of the adapter at {module} is no number", hint)
+    return float(found)
+
+
+def _place(name: str, names: set[str], places: dict[str, str], tied: str | None) -> str | None:
+    """The tensor of the base that a module's weight is: files leave out the first parts of some names."""
+    if name in names:
+        return name
+    if name.rpartition(".")[0].rpartition(".")[2] == "lm_head" and tied is not None:
+        return HEAD
+    return next((places[end] for end in _ends(name) if end.count(".") >= 2 and end in places), None)
+
+
+def _ends(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[at:]) for at in range(len(parts))]

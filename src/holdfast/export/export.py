@@ -1,0 +1,182 @@
+"""Export an adapter and prove the export equal to base + adapter; what was not proven does not stay. Prints nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.files import Json, fsync_folder, sha256, write_json
+from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.export.ask import Questions, questions_of
+from holdfast.export.card import write_card
+from holdfast.export.child import Found, measure
+from holdfast.export.merge import copy_tokenizer, generation_config, merged_tensors, write_merged
+from holdfast.export.proof import EXACT, Compared, Side, compare, first_layer
+from holdfast.export.subject import Subject
+from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
+
+MANIFEST = "holdfast.json"
+_SLACK = 64 << 20  # bytes beside the weights
+_OTHER_LAYER = 1e-4  # NMSE of a hidden state from which on a layer is another one
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be exported, and with what: env is the environment of the child that measures."""
+
+    subject: Subject
+    kind: str
+    out: Path
+    env: Mapping[str, str]
+    say: Say
+
+
+def export(order: Order) -> Json:
+    """Write the export beside its place, prove it there, and give it its name. Raises Stop(1) where it is not equal, and leaves nothing."""
+    refuse_place(order.out, needed_bytes(order))
+    codec = load_codec(order.subject.facts.folder)
+    with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix="holdfast-export-") as work:
+        order.say(f"writing {order.kind}: {order.out}")
+        known = write_merged_files(order, codec, folder) if order.kind == "merged" else write_adapter(order, codec, folder)
+        questions = questions_of(order.subject, codec)
+        order.say(f"comparing it with {order.subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
+        compared = prove(order, questions, folder, Path(work))
+        refuse_unequal(order, compared)
+        write_card(folder, order.subject, order.kind, compared.figures)
+        return finish(order, folder, compared.figures, known)
+
+
+def write_merged_files(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
+    """The merged model; SHA-256 of the files whose hash was taken on the way, by name."""
+    return {file.name: digest for file, digest in write_merged(order.subject, codec, folder)}
+
+
+def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
+    """The adapter as PEFT reads it, with the tokenizer, and the settings it is to be asked with."""
+    source = order.subject.tuned
+    shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
+    write_json(folder / ADAPTER_CONFIG, order.subject.config | {"base_model_name_or_path": order.subject.base_name})
+    write_json(folder / "generation_config.json", generation_config(order.subject, codec))
+    copy_tokenizer(order.subject.facts.folder, folder)
+    return {}
+
+
+def needed_bytes(order: Order) -> int:
+    """What the export takes on the disk. Raises Stop(1) where the adapter cannot be exported so."""
+    if order.kind == "adapter":
+        refuse_whole(order)
+        return order.subject.weights.stat().st_size
+    return sum(tensor.bytes for tensor in merged_tensors(order.subject)[0])
+
+
+def refuse_whole(order: Order) -> None:
+    """Raise Stop(2) where an adapter is asked of a model that was trained as a whole."""
+    if order.subject.whole is not None:
+        text = f"{order.subject.name} has no adapter: weights of the model itself were trained"
+        raise Stop(USAGE, text, f"export it --to {'gguf' if order.kind == 'gguf-adapter' else 'merged'}")
+
+
+def refuse_place(out: Path, needed: int) -> None:
+    """Raise Stop(1) where something is there already, the folder above is not, or the disk has no room."""
+    if out.exists() or out.is_symlink():
+        raise Stop(BLOCKED, f"{out} exists", "give another --out, or remove it first")
+    if not out.parent.is_dir():
+        raise Stop(BLOCKED, f"{out.parent} is not a folder", f"mkdir -p {out.parent}")
+    if not os.access(out.parent, os.W_OK):
+        raise Stop(BLOCKED, f"{out.parent} cannot be written to", "give another --out")
+    free = shutil.disk_usage(out.parent).free
+    if free < needed + _SLACK:
+        text = f"{out.parent} has {free / 1e9:,.2f} GB left, the export needs {(needed + _SLACK) / 1e9:,.2f} GB"
+        raise Stop(BLOCKED, text, "make room, or give another --out")
+
+
+class staged:
+    """A folder beside `out` that is gone at the end, unless it was given its name by then."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        return self.folder
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compared:
+    """Load the export by transformers (an adapter by PEFT) and compare it with base + adapter; the first layer that differs with it."""
+    subject = order.subject
+    reference = reference_part(subject, questions)
+    own = {"model": str(folder), "adapter": None}
+    if order.kind == "adapter":
+        own = {"model": str(subject.facts.folder), "adapter": str(folder)}
+    exported: Json = {"name": "exported", **own, "pad": questions.pad, "logits": questions.places}
+    exported |= {"prompts": questions.prompts, "ends": None, "longest": questions.longest}
+    exported |= {"settings": str(folder), "chats": questions.chats, "texts": questions.texts, "tokenizer": str(folder)}
+    found = measure(work, questions.samples, [reference, exported], order.env)
+    theirs = found["exported"]
+    answers = theirs.facts["answers"]
+    side = Side(_logits(theirs), answers, theirs.facts["chats"], theirs.facts["texts"], *_ends(answers))
+    engine = "peft" if order.kind == "adapter" else "transformers"
+    compared = compare(reference_side(found["reference"], questions), side, engine, EXACT, questions.end, exact=True)
+    if compared.reasons:
+        ours, other = found["reference"].hidden, theirs.hidden
+        assert ours is not None and other is not None
+        compared.figures["first_layer"] = first_layer(ours, other, _OTHER_LAYER)
+    return compared
+
+
+def reference_part(subject: Subject, questions: Questions) -> Json:
+    """What is asked of base + adapter: the base as its files are, in 16 or 32 bits, whatever it was trained on. Or of the whole model."""
+    part: Json = {"name": "reference", **subject.loaded(), "pad": questions.pad}
+    return part | {"logits": questions.places, "prompts": questions.prompts, "ends": questions.ends, "longest": questions.longest}
+
+
+def reference_side(found: Found, questions: Questions) -> Side:
+    return Side(_logits(found), found.facts["answers"], questions.chat_ids, questions.text_ids, questions.ends, questions.pad)
+
+
+def _logits(found: Found) -> npt.NDArray[np.float32]:
+    assert found.logits is not None
+    return found.logits
+
+
+def _ends(answers: list[Json]) -> tuple[tuple[int, ...], int | None]:
+    ends = tuple(number for number in answers[0]["ends"] if number is not None)
+    return ends, answers[0]["pad"]
+
+
+def refuse_unequal(order: Order, compared: Compared) -> None:
+    """Raise Stop(1) with every reason, and with the first layer that differs."""
+    if not compared.reasons:
+        return
+    layer = compared.figures.get("first_layer")
+    where = f"; the first that differs is {layer}" if layer else ""
+    text = f"the {order.kind} export does not equal {order.subject.told}{where}:\n  " + "\n  ".join(compared.reasons)
+    answer: Json = {"files": [], "checked": compared.figures, "reasons": compared.reasons}
+    raise Stop(BLOCKED, text, "nothing was written; please report it with these lines", answer)
+
+
+def finish(order: Order, folder: Path, figures: Json, known: dict[str, str]) -> Json:
+    """Write the manifest, flush, and give the folder its name; the answer of the command."""
+    names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    entries = [
+        {"path": name, "bytes": (folder / name).stat().st_size, "sha256": known.get(name) or sha256(folder / name)} for name in names
+    ]
+    facts = {"format": 1, "kind": order.kind, "name": order.subject.name, **order.subject.hashes(), "checked": figures}
+    write_json(folder / MANIFEST, facts | {"files": entries})
+    folder.rename(order.out)
+    fsync_folder(order.out.parent)
+    files = [entry | {"path": str(order.out / str(entry["path"]))} for entry in entries]
+    return {"files": files, "checked": figures, "out": str(order.out), "kind": order.kind}

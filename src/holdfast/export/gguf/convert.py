@@ -1,0 +1,168 @@
+"""Write base + adapter as one GGUF file, or the adapter alone, by the package gguf. One tensor is in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast import __version__
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.data.tokens.codec import Codec
+from holdfast.export.delta import HEAD, read_delta
+from holdfast.export.endings import end_tokens
+from holdfast.export.gguf.families import Family, family_of, metadata, rope_factors
+from holdfast.export.gguf.vocabulary import vocabulary
+from holdfast.export.merge import merged_tensors, tied_embedding
+from holdfast.export.subject import Subject
+from holdfast.export.tensors import Coming, Floats, widen
+
+OWN_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what the package gguf quantises; the others need llama-quantize
+_FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32}
+_NO_GGUF = ("exporting to GGUF needs the package gguf, which is not installed", "pip install 'holdfast[ship]'")
+
+
+def need_gguf() -> Any:
+    """The package. Raises Stop(2) without it."""
+    try:
+        import gguf
+    except ImportError:
+        raise Stop(USAGE, *_NO_GGUF) from None
+    return gguf
+
+
+def sixteen(subject: Subject) -> str:
+    """The 16-bit type of a model: its own, fp16 for one stored in 32 bits."""
+    return "bf16" if subject.model.stored == "BF16" else "f16"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A tensor under llama.cpp's name: its type there, its shape, and its values once they are asked for."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    values: Callable[[], Floats]
+
+
+def write_gguf(subject: Subject, codec: Codec, file: Path, kind: str, adapted: bool = True) -> None:
+    """The merged model, or with `adapted` False the base alone, with matrices of type `kind`: f32, f16, bf16 or one of OWN_TYPES."""
+    gguf = need_gguf()
+    family = family_of(subject.model)
+    writer = _writer(gguf, file, family, subject.name)
+    writer.add_file_type(_FILE_TYPES[kind])
+    metadata(family, writer)
+    vocabulary(codec, int(family.config["vocab_size"]), end_tokens(codec, subject.facts), writer)
+    _write(gguf, writer, [*_tensors(gguf, subject, family, kind, adapted)])
+
+
+def _writer(gguf: Any, file: Path, family: Family, name: str) -> Any:
+    writer = gguf.GGUFWriter(file, family.arch)
+    writer.add_name(name)
+    writer.add_string("general.made_by", f"holdfast {__version__}")
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    return writer
+
+
+def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bool) -> Iterator[Named]:
+    names = gguf.get_tensor_name_map(_arch(gguf, family), family.layers)
+    coming, delta = merged_tensors(subject, adapted)
+    factors = rope_factors(family)
+    if factors is not None:
+        yield Named("rope_freqs.weight", "f32", factors.shape, lambda: factors)
+    for tensor in coming:
+        if tensor.name == HEAD and family.arch.startswith("gemma") and not delta.untied:
+            continue  # llama.cpp takes the embedding
+        name = names.get_name(tensor.name, try_suffixes=(".weight", ".bias"))
+        if name is None:
+            raise Stop(BLOCKED, f"{tensor.name} has no place in llama.cpp's {family.arch}", "use llama.cpp's own: --llama-cpp DIR")
+        stored = kind if len(tensor.shape) > 1 else "f32"
+        yield Named(name, _fitting(gguf, stored, tensor.shape, sixteen(subject)), tensor.shape, _values(tensor, family))
+
+
+def expected_tensors(subject: Subject) -> Iterator[Named]:
+    """Every tensor that a file of base + adapter should have, with the values it should have in fp32."""
+    yield from _tensors(need_gguf(), subject, family_of(subject.model), "f32", adapted=True)
+
+
+def _values(tensor: Coming, family: Family) -> Callable[[], Floats]:
+    def computed() -> Floats:
+        parts = [widen(np.ascontiguousarray(part), tensor.dtype) for part in tensor.write()]
+        values: Floats = np.concatenate(parts).reshape(tensor.shape)
+        turned: Floats = family.turned(tensor.name, values)
+        return turned
+
+    return computed
+
+
+def _fitting(gguf: Any, kind: str, shape: tuple[int, ...], otherwise: str) -> str:
+    """The type asked for, where a row is a whole number of its blocks; else 16 bits."""
+    block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]][0]
+    return kind if shape and shape[-1] % block == 0 else otherwise
+
+
+def _arch(gguf: Any, family: Family) -> Any:
+    return next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == family.arch)
+
+
+def _write(gguf: Any, writer: Any, tensors: list[Named]) -> None:
+    for tensor in tensors:
+        kind = gguf.GGMLQuantizationType[tensor.kind.upper()]
+        shape = tensor.shape if kind.name in ("F32", "F16") else gguf.quant_shape_to_byte_shape(tensor.shape, kind)
+        element = {"F32": np.float32, "F16": np.float16}.get(kind.name, np.uint8)
+        size = int(np.prod(shape)) * np.dtype(element).itemsize
+        writer.add_tensor_info(tensor.name, shape, np.dtype(element), size, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in tensors:
+        writer.write_tensor_data(np.ascontiguousarray(_as_type(gguf, tensor)))
+    writer.close()
+
+
+def _as_type(gguf: Any, tensor: Named) -> Any:
+    values = tensor.values()
+    if tensor.kind == "f32":
+        return values
+    if tensor.kind == "f16":
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float16)
+        if not np.isfinite(narrow).all():
+            raise Stop(BLOCKED, f"{tensor.name} has values that fp16 cannot hold", "give the base model in bf16 with --base DIR")
+        return narrow
+    return gguf.quantize(values, gguf.GGMLQuantizationType[tensor.kind.upper()])
+
+
+def write_gguf_adapter(subject: Subject, file: Path) -> None:
+    """The adapter for a base in GGUF, as llama.cpp's --lora takes it. Raises Stop(1) for what it has no form for."""
+    gguf = need_gguf()
+    family = family_of(subject.model)
+    delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied_embedding(subject))
+    beyond = [name for name, change in delta.changes.items() if change.beyond_lora]
+    if beyond:
+        text = f"llama.cpp's adapters are plain LoRA on linear layers; this one has more ({beyond[0]})"
+        raise Stop(BLOCKED, text, "export it --to gguf: merged, it is a model like any other")
+    scales = {round(change.scale * len(change.down), 6) for change in delta.changes.values() if change.down is not None}
+    names = gguf.get_tensor_name_map(_arch(gguf, family), family.layers)
+    writer = _writer(gguf, file, family, subject.name)
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string("adapter.type", "lora")
+    alpha = max(scales)
+    writer.add_float32("adapter.lora.alpha", alpha)
+    tensors = []
+    for module, change in delta.changes.items():
+        name = names.get_name(module, try_suffixes=(".weight",))
+        if name is None or change.down is None or change.up is None:
+            raise Stop(BLOCKED, f"{module} has no place in llama.cpp's {family.arch}", "export it --to gguf")
+        down, up = change.down, family.turned(module, change.up)
+        # llama.cpp scales all by alpha / rank: what else a module is scaled by goes into B
+        more = np.float32(change.scale * len(down) / alpha)
+        tensors += [
+            Named(f"{name}.lora_a", "f32", down.shape, lambda values=down: values),  # type: ignore[misc]
+            Named(f"{name}.lora_b", "f32", up.shape, lambda values=up, more=more: values * more),  # type: ignore[misc]
+        ]
+    _write(gguf, writer, tensors)

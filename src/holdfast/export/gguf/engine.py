@@ -1,0 +1,116 @@
+"""Have llama.cpp compute with a GGUF file: log-probabilities, greedy answers, its own rendering and tokens of conversations.
+
+A process of its own (`python -m holdfast.export.gguf.engine REQUEST`), because a native library that fails takes its process along.
+It uses the package xllamacpp, which is llama.cpp's server as a library; nothing listens but on a port of loopback that the
+kernel chooses, behind a key drawn for this one process.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+
+from holdfast.base.files import Json, read_json, write_json
+
+Ask: TypeAlias = Callable[[str, Json], Json]
+MOST_TOKENS = 8192  # of a vocabulary whose log-probabilities are asked for, the likeliest
+_PATIENCE_S = 600
+
+
+def main(path: Path) -> int:
+    """Do what the request asks for; results beside `out`: .npz of places, .json of the rest."""
+    request: Json = read_json(path) or {}
+    server, ask = _serve(request)
+    found: Json = {
+        "answers": [_answer(ask, prompt, request["longest"]) for prompt in request["prompts"]],
+        "chats": [_chat(ask, messages) for messages in request["chats"]],
+        "texts": [_tokens(ask, text) for text in request["texts"]],
+        "stops": _stops_at(ask, request["end"], request["prompts"][0]) if request["end"] is not None else None,
+    }
+    ids, logprobs = _places(ask, request["places"], request["most"], request["pad"])
+    np.savez(request["out"] + ".npz", ids=ids, logprobs=logprobs)
+    write_json(Path(request["out"] + ".json"), found)
+    del server
+    return 0
+
+
+def _serve(request: Json) -> tuple[Any, Ask]:
+    import xllamacpp
+
+    key = secrets.token_urlsafe(24)
+    params = xllamacpp.CommonParams()
+    params.model.path = request["model"]
+    params.n_ctx, params.n_parallel, params.warmup = request["context"], 1, False
+    params.n_gpu_layers, params.verbosity = request.get("gpu_layers", 0), 0
+    for cpu in (params.cpuparams, params.cpuparams_batch):
+        cpu.n_threads, cpu.poll = request["threads"], 0  # who waits does not spin
+    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(file, 1.0) for file in request["lora"]]
+    server = xllamacpp.Server(params)
+    return server, _asker(server.listening_address, key)
+
+
+def _complete(ask: Ask, prompt: list[int], longest: int, **more: Any) -> Json:
+    given: Json = {"prompt": prompt, "n_predict": longest, "temperature": 0.0, "samplers": ["top_k"], "top_k": 1}
+    return ask("/completion", given | {"cache_prompt": True, "return_tokens": True} | more)
+
+
+def _answer(ask: Ask, prompt: list[int], longest: int) -> Json:
+    found = _complete(ask, prompt, longest)
+    ended, ids = found["stop_type"] == "eos", [int(number) for number in found["tokens"]]
+    return {"ids": ids[:-1] if ended else ids, "ended": ended}
+
+
+def _stops_at(ask: Ask, end: int, prompt: list[int]) -> bool:
+    """Whether an answer ends when that token comes: it is made the only choice."""
+    found = _complete(ask, prompt, 4, logit_bias=[[end, 1e4]])
+    return bool(found["stop_type"] == "eos" and found["tokens_predicted"] == 1)
+
+
+def _places(ask: Ask, places: list[list[int]], most: int, pad: int) -> tuple[Any, Any]:
+    """Token numbers and log-probabilities [places, most], each place by what stands before it.
+
+    They are the model's own, before any bias. What is chosen is the pad token, because llama.cpp tells nothing of a token that
+    is a part of a character.
+    """
+    ids, logprobs = [], []
+    for before in places:
+        entry = _complete(ask, before, 1, n_probs=most, logit_bias=[[pad, 1e4]])["completion_probabilities"][0]["top_logprobs"]
+        ids.append([one["id"] for one in entry])
+        logprobs.append([one["logprob"] for one in entry])
+    return np.array(ids, np.int64), np.array(logprobs, np.float32)
+
+
+def _asker(url: str, key: str) -> Ask:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+
+    def ask(path: str, body: Json) -> Json:
+        request = urllib.request.Request(url + path, orjson.dumps(body), headers)
+        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
+            found: Json = orjson.loads(answer.read())
+        return found
+
+    return ask
+
+
+def _tokens(ask: Ask, text: str) -> list[int]:
+    found = ask("/tokenize", {"content": text, "add_special": False, "parse_special": True})["tokens"]
+    return [*map(int, found)]
+
+
+def _chat(ask: Ask, messages: list[Json]) -> list[int]:
+    text = ask("/apply-template", {"messages": messages})["prompt"]
+    return _tokens(ask, text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1])))

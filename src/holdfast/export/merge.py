@@ -1,0 +1,107 @@
+"""Write base + adapter as a model folder of its own: one tensor at a time, onto weights read afresh from the base model's files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.data.tokens.codec import Codec
+from holdfast.export.delta import HEAD, Change, Delta, read_delta
+from holdfast.export.endings import end_tokens
+from holdfast.export.subject import Subject
+from holdfast.export.tensors import FLOATS, SHARD_BYTES, Coming, Held, held_tensors, narrow, stretches, write_shards
+
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt", "tokenizer.model"),
+)
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+
+
+def tied_embedding(subject: Subject) -> str | None:
+    """The embedding that is the output layer as well, by its name in the base's files; None where there are two."""
+    shapes = subject.model.shapes
+    if HEAD in shapes or "embed_out.weight" in shapes:
+        return None
+    return next((name for name in shapes if name.endswith(_EMBEDDINGS)), None)
+
+
+def merged_tensors(subject: Subject, adapted: bool = True) -> tuple[list[Coming], Delta]:
+    """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
+
+    adapted: False for the base as it is. A model that was trained as a whole keeps the types it was trained in: all of its weights
+    rounded to bf16 are beyond what an export may differ by.
+    """
+    held = held_tensors((subject.model if adapted else subject.facts).folder)
+    _refuse_quantised(subject, held)
+    tied = tied_embedding(subject)
+    with_adapter = adapted and subject.whole is None
+    delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if with_adapter else Delta()
+    coming = [_coming(name, one, delta.changes.get(name)) for name, one in held.items()]
+    if delta.untied and tied is not None:
+        coming.append(_coming(HEAD, held[tied], delta.changes.get(HEAD)))
+    return coming, delta
+
+
+def _refuse_quantised(subject: Subject, held: dict[str, Held]) -> None:
+    found = {one.stored.dtype for name, one in held.items() if len(one.stored.shape) > 1} - set(FLOATS)
+    if subject.facts.config.get("quantization_config") or found:
+        kind = (subject.facts.config.get("quantization_config") or {}).get("quant_method") or ", ".join(sorted(found))
+        text = f"{subject.facts.folder} is stored quantised ({kind}): merging into few bits loses most of what was learned"
+        raise Stop(BLOCKED, text, "give the same model in 16 bits with --base DIR")
+
+
+def _coming(name: str, held: Held, change: Change | None) -> Coming:
+    return Coming(name, held.stored.dtype, held.stored.shape, held.bytes, partial(_written, name, held, change))
+
+
+def _written(name: str, held: Held, change: Change | None) -> Iterator[npt.NDArray[np.uint8]]:
+    """The bytes of a tensor as it is to be, a stretch of rows at a time."""
+    for first, last in stretches(held.stored.shape):
+        if change is None:
+            yield held.raw(first, last) if held.stored.shape else held.raw()
+            continue
+        values = change.applied(held.rows(first, last), first, last)
+        try:
+            if not np.isfinite(values).all():
+                raise OverflowError("it is NaN or Inf")
+            yield narrow(values, held.stored.dtype)
+        except OverflowError as error:
+            raise Stop(BLOCKED, f"{name} cannot be merged: {error}", "export it --to adapter") from None
+
+
+def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD_BYTES) -> list[tuple[Path, str]]:
+    """Write the merged model to an empty folder; its weight files with their hashes."""
+    tensors, delta = merged_tensors(subject)
+    written = write_shards(folder, tensors, most)
+    config = dict(subject.model.config)
+    if delta.untied:
+        config["tie_word_embeddings"] = False
+    config |= {"eos_token_id": _one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": codec.pad}
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", generation_config(subject, codec))
+    copy_tokenizer(subject.facts.folder, folder)
+    return written
+
+
+def generation_config(subject: Subject, codec: Codec) -> Json:
+    """How the model is to be asked: the base's own settings, with the tokens that end what was trained on, and a pad that is none."""
+    kept = read_json(subject.facts.folder / "generation_config.json") or {}
+    return kept | {"eos_token_id": _one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": codec.pad}
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    for name in TOKENIZER:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _one_or_all(ids: tuple[int, ...]) -> int | list[int]:
+    return ids[0] if len(ids) == 1 else list(ids)

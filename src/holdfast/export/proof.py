@@ -1,0 +1,131 @@
+"""Whether an exported model computes what base + adapter compute: figures from what an engine gave back. Pure; runs nothing.
+
+Logits are compared with each position's mean taken out, because a softmax does not see it and llama.cpp tells log-probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.base.files import Json
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Budget: TypeAlias = dict[str, float]  # the largest nmse, the largest kl_per_token, the smallest top1_agreement
+EXACT: Budget = {"nmse": 1e-4, "kl_per_token": 1e-3, "top1_agreement": 0.95}
+_TIE = 2.0  # times the largest difference of two logits: what an argmax may turn on
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one engine gave: logits [places, tokens] at the same tokens for both sides, greedy answers, token numbers of the same
+    conversations and texts; ends: tokens at which it stops, pad: what it fills with."""
+
+    logits: npt.NDArray[np.float32]
+    answers: list[Json]
+    chats: list[list[int]]
+    texts: list[list[int]]
+    ends: tuple[int, ...]
+    pad: int | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The figures, and every reason why the two are not equal; none where they are."""
+
+    figures: Json
+    reasons: list[str] = field(default_factory=list)
+
+
+def compare(reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool) -> Compared:
+    """Hold an exported model against its reference. end: the token that ends an answer; exact: greedy answers have to be equal, too."""
+    ours, theirs = centred(reference.logits), centred(exported.logits)
+    nmse = float(((ours - theirs) ** 2).sum() / max(float((ours**2).sum()), 1e-30))
+    kl = kl_per_token(ours, theirs)
+    top1 = float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
+    unequal = _unequal_answers(reference, exported, float(np.abs(ours - theirs).max()))
+    token_ids = reference.chats == exported.chats and reference.texts == exported.texts
+    stops = end is None or (end in exported.ends and end != exported.pad)
+    figures: Json = {
+        "engine": engine,
+        "nmse": nmse,
+        "kl_per_token": kl,
+        "top1_agreement": top1,
+        "greedy_equal": not unequal,
+        "token_ids_equal": token_ids,
+        "stops": stops,
+        "budget": {name: value for name, value in budget.items() if np.isfinite(value)},
+        "prompts": len(reference.answers),
+        "positions": len(ours),
+    }
+    reasons = []
+    if not np.isfinite([nmse, kl]).all():
+        reasons.append("its logits are not finite")
+    if nmse > budget["nmse"]:
+        reasons.append(f"NMSE of its logits is {nmse:.2e}, {budget['nmse']:.0e} is allowed")
+    if kl > budget["kl_per_token"]:
+        reasons.append(f"KL per token is {kl:.2e} nats, {budget['kl_per_token']:.0e} is allowed")
+    if top1 < budget["top1_agreement"]:
+        reasons.append(f"the likeliest token is the same at {top1:.1%} of positions, {budget['top1_agreement']:.0%} is asked for")
+    if exact and unequal:
+        reasons.append(f"{len(unequal)} of {len(reference.answers)} greedy answers differ, the first at prompt {unequal[0] + 1}")
+    if not token_ids:
+        reasons.append(_differing_tokens(reference, exported))
+    if not stops:
+        what = "its pad token" if end in exported.ends else f"none of those it stops at ({', '.join(map(str, exported.ends)) or 'none'})"
+        reasons.append(f"token {end}, which ends the answers of training, is {what}")
+    return Compared(figures, reasons)
+
+
+def centred(logits: npt.NDArray[np.float32]) -> Floats:
+    values = logits.astype(np.float64)
+    found: Floats = values - values.mean(axis=1, keepdims=True)
+    return found
+
+
+def log_softmax(logits: Floats) -> Floats:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    found: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return found
+
+
+def kl_per_token(reference: Floats, other: Floats) -> float:
+    """Mean over positions of KL(reference || other), in nats."""
+    one, two = log_softmax(reference), log_softmax(other)
+    return float((np.exp(one) * (one - two)).sum(axis=1).mean())
+
+
+def _unequal_answers(reference: Side, exported: Side, noise: float) -> list[int]:
+    """Numbers of prompts with another answer, but for those that part at a tie: where the reference's two best are nearer than rounding."""
+    found = []
+    for at, (ours, theirs) in enumerate(zip(reference.answers, exported.answers, strict=True)):
+        if ours["ids"] == theirs["ids"] and ours["ended"] == theirs["ended"]:
+            continue
+        parted = next((n for n, (a, b) in enumerate(zip(ours["ids"], theirs["ids"], strict=False)) if a != b), None)
+        where = min(len(ours["ids"]), len(theirs["ids"])) if parted is None else parted
+        if where >= len(ours["margins"]) or ours["margins"][where] > _TIE * noise:
+            found.append(at)
+    return found
+
+
+def _differing_tokens(reference: Side, exported: Side) -> str:
+    for what, ours, theirs in (("conversation", reference.chats, exported.chats), ("text", reference.texts, exported.texts)):
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=False), 1):
+            if one != other:
+                at = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+                return f"{what} {number} is {len(other)} tokens, in training {len(one)}; token {at + 1} is the first that differs"
+    return "it renders another number of conversations"
+
+
+def first_layer(reference: npt.NDArray[np.float32], exported: npt.NDArray[np.float32], most: float) -> str | None:
+    """The first of the hidden states [layers + 1, places, width] that differs by more than `most` (NMSE): the embedding, or a layer."""
+    if reference.shape != exported.shape:
+        return f"the models have {len(reference) - 1} and {len(exported) - 1} layers"
+    for number, (ours, theirs) in enumerate(zip(reference, exported, strict=True)):
+        one, other = ours.astype(np.float64), theirs.astype(np.float64)
+        if not ((one - other) ** 2).sum() <= most * (one**2).sum():
+            return "the embedding" if number == 0 else f"layer {number - 1}"
+    return None

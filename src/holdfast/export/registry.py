@@ -1,0 +1,220 @@
+"""What was shipped: a journal of exports, verdicts and promotions, and the list it adds up to. Files alone; no server, no weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop, damaged
+from holdfast.base.files import Json, append_line, cut_torn_line, read_lines
+from holdfast.base.locks import hold
+
+JOURNAL = "models.jsonl"
+_OF_VERSION = ("name", "version", "run", "base", "adapter_sha256", "data_sha256")
+
+
+def registry_file(environment: Mapping[str, str]) -> Path:
+    """HOLDFAST_MODELS, else runs/models.jsonl here."""
+    own = environment.get("HOLDFAST_MODELS")
+    return Path(own).expanduser().absolute() if own else Path.cwd() / "runs" / JOURNAL
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    name: str
+    version: int
+
+
+class _Made(_Entry):
+    run: str | None
+    base: str
+    adapter_sha256: str
+    data_sha256: str | None
+
+
+class _Exported(_Made):
+    event: Literal["exported"]
+    kind: str
+    path: str
+    files: list[Json]
+
+
+class _Verified(_Made):
+    event: Literal["verified"]
+    against: str | None
+    verdict: str
+
+
+class _Placed(_Entry):
+    event: Literal["promoted", "rolled_back"]
+
+
+_ENTRY: TypeAdapter[_Exported | _Verified | _Placed] = TypeAdapter(Annotated[_Exported | _Verified | _Placed, Field(discriminator="event")])
+
+
+@dataclass
+class Version:
+    """One adapter under one name. verdicts: the newest against each adapter it was compared with, None being the base."""
+
+    facts: Json
+    promoted: bool = False
+    exports: list[Json] = field(default_factory=list)
+    verdicts: dict[str | None, str] = field(default_factory=dict)
+
+    def as_json(self) -> Json:
+        verdict = self.verdicts.get(None) or next(reversed(self.verdicts.values()), None)
+        return self.facts | {"verdict": verdict, "promoted": self.promoted, "exports": self.exports}
+
+
+@dataclass
+class Registry:
+    """versions: by name and number; in_place: of each name, the promoted versions in their order, the last in force."""
+
+    file: Path
+    versions: dict[tuple[str, int], Version] = field(default_factory=dict)
+    in_place: dict[str, list[int]] = field(default_factory=dict)
+
+    def current(self, name: str) -> Version | None:
+        numbers = self.in_place.get(name)
+        return self.versions[name, numbers[-1]] if numbers else None
+
+    def listed(self) -> list[Json]:
+        return [version.as_json() for _, version in sorted(self.versions.items())]
+
+
+def read_registry(file: Path) -> Registry:
+    """The list that a journal adds up to; an empty one where there is no journal. Raises Damaged where it has other entries than ours."""
+    registry = Registry(file)
+    for number, entry in enumerate(read_lines(file), 1):
+        try:
+            _ENTRY.validate_python(entry)
+            _take(registry, entry)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise damaged(file, f"line {number}, {'.'.join(map(str, first['loc'])) or 'event'}: {first['msg']}") from None
+        except LookupError:
+            raise damaged(
+                file, f"line {number}: {entry['name']} {entry['version']} is put in place or back, which the lines before do not allow"
+            ) from None
+    return registry
+
+
+def _take(registry: Registry, entry: Json) -> None:
+    """Add what an entry says. Raises LookupError where it puts a version in place that is not there."""
+    name, number = entry["name"], entry["version"]
+    if "adapter_sha256" in entry:
+        registry.versions.setdefault((name, number), Version({key: entry[key] for key in _OF_VERSION}))
+    version = registry.versions[name, number]
+    if entry["event"] == "exported":
+        version.exports.append({key: entry[key] for key in ("kind", "path", "files")})
+    elif entry["event"] == "verified":
+        version.verdicts.pop(entry["against"], None)
+        version.verdicts[entry["against"]] = entry["verdict"]
+    elif entry["event"] in ("promoted", "rolled_back"):
+        before = registry.current(name)
+        if before:
+            before.promoted = False
+        numbers = registry.in_place.setdefault(name, [])
+        if entry["event"] == "promoted":
+            numbers.append(number)
+        else:
+            numbers.pop()
+            number = numbers[-1]
+        registry.versions[name, number].promoted = True
+
+
+@contextmanager
+def _held(file: Path) -> Iterator[Registry]:
+    """The registry, with nobody else writing to it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with hold(file.with_name(f".{file.name}.lock"), wait=True):
+        cut_torn_line(file)
+        yield read_registry(file)
+
+
+def remember(write: Callable[[], int], tell: Callable[[str], None]) -> None:
+    """Write something down; where that cannot be done it is told, because what was done stands all the same."""
+    try:
+        write()
+    except (OSError, Stop) as error:
+        tell(f"! not written to the list of models: {error}")
+
+
+def record_export(file: Path, name: str, hashes: Json, answer: Json) -> int:
+    """Write an export down; the version it is of."""
+    return _record(file, name, hashes, {"event": "exported", "kind": answer["kind"], "path": answer["out"], "files": answer["files"]})
+
+
+def record_verdict(file: Path, name: str, hashes: Json, against: str | None, verdict: str) -> int:
+    """Write a verdict down; against: the hash of the adapter it was compared with, None for the base."""
+    return _record(file, name, hashes, {"event": "verified", "against": against, "verdict": verdict})
+
+
+def _record(file: Path, name: str, hashes: Json, entry: Json) -> int:
+    with _held(file) as registry:
+        numbers = {number: version for (one, number), version in registry.versions.items() if one == name}
+        wanted = hashes["adapter_sha256"]
+        known = [number for number, version in numbers.items() if version.facts["adapter_sha256"] == wanted]
+        number = known[0] if known else max(numbers, default=0) + 1
+        facts = {key: hashes.get(key) for key in ("run", "base", "adapter_sha256", "data_sha256")}
+        append_line(file, {"time": round(time.time(), 3), "name": name, "version": number, **facts, **entry}, durable=True)
+    return number
+
+
+def promote(file: Path, name: str, number: int, reason: str | None) -> Version:
+    """Put a version in place. Raises Stop(1) where no verdict says that it is better than what is there, unless a reason is given."""
+    with _held(file) as registry:
+        version = _version(registry, name, number)
+        before = registry.current(name)
+        if before is version:
+            raise Stop(BLOCKED, f"{name} {number} is in place already", "holdfast models lists what is")
+        if not reason:
+            _gate(name, number, version, before)
+        entry: Json = {"event": "promoted", "name": name, "version": number, "reason": reason}
+        append_line(file, {"time": round(time.time(), 3), **entry}, durable=True)
+        _take(registry, entry)
+        return version
+
+
+def _gate(name: str, number: int, version: Version, before: Version | None) -> None:
+    against = before.facts["adapter_sha256"] if before else None
+    verdict = version.verdicts.get(against)
+    if verdict == "better":
+        return
+    other = f"{name} {before.facts['version']}" if before else "its base"
+    said = f"verify says {verdict.replace('_', ' ')}" if verdict else "no verify was asked"
+    place = (before.facts["run"] or "ADAPTER") if before else None
+    command = f"holdfast verify {version.facts['run'] or 'ADAPTER'}" + (f" --against {place}" if place else "")
+    raise Stop(BLOCKED, f"{name} {number} was not found better than {other}: {said}", f"{command}; or promote it with --force REASON")
+
+
+def rollback(file: Path, name: str) -> Version:
+    """Put the version back in place that was there before. Raises Stop(1) where there was none."""
+    with _held(file) as registry:
+        numbers = registry.in_place.get(name)
+        if not numbers:
+            raise Stop(BLOCKED, f"no version of {name} is in place", f"holdfast models promote {name} VERSION")
+        if len(numbers) < 2:
+            raise Stop(BLOCKED, f"{name} {numbers[-1]} is the first that was put in place: there is none before it", "promote another one")
+        entry: Json = {"event": "rolled_back", "name": name, "version": numbers[-1]}
+        append_line(file, {"time": round(time.time(), 3), **entry}, durable=True)
+        _take(registry, entry)
+        found = registry.current(name)
+        assert found is not None
+        return found
+
+
+def _version(registry: Registry, name: str, number: int) -> Version:
+    found = registry.versions.get((name, number))
+    if found:
+        return found
+    names = sorted({one for one, _ in registry.versions})
+    numbers = [str(one) for other, one in sorted(registry.versions) if other == name]
+    told = f"it has {', '.join(numbers)}" if numbers else f"there are {', '.join(names)}" if names else f"{registry.file} lists nothing yet"
+    raise Stop(USAGE, f"there is no {name} {number}: {told}", "holdfast models lists what was exported or verified")

@@ -1,0 +1,124 @@
+"""The rows a model is measured on: those a run held out, those of a file, or a small general set that ships with holdfast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.data.files.raw_row import Source
+from holdfast.data.judge.rules import Rules
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.shard import blocks, tokenise
+from holdfast.data.tokens.token_set import load_tokens, sequences, split
+from holdfast.run.folder import RunFolder
+
+GENERAL = "general.jsonl"  # beside this file
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Tokenised rows: row i is ids[starts[i]:starts[i+1]]; learned is 1 where a token is an answer's.
+
+    ids int32, learned uint8 [tokens], starts int64 [rows + 1]; sources: where each row stood; kind: held_out, training, file, general.
+    """
+
+    ids: npt.NDArray[np.int32]
+    learned: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    sources: tuple[Source, ...]
+    kind: str
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def row(self, number: int) -> tuple[list[int], list[int]]:
+        """(token numbers, whether each is learned)"""
+        span = slice(int(self.starts[number]), int(self.starts[number + 1]))
+        return self.ids[span].tolist(), self.learned[span].tolist()
+
+    def save(self, file: Path) -> None:
+        np.savez(file, ids=self.ids, learned=self.learned, starts=self.starts)
+
+    def prompt_and_answer(self, number: int) -> tuple[list[int], list[int]]:
+        """The tokens up to a row's first answer, and that answer; a row of plain text is prompted with its first token."""
+        ids, learned = self.row(number)
+        first = max(1, learned.index(1) if 1 in learned else len(ids))
+        end = first
+        while end < len(ids) and learned[end]:
+            end += 1
+        return ids[:first], ids[first:end]
+
+    def with_(self, other: Samples) -> Samples:
+        """These rows, then the others."""
+        starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
+        ids, learned = np.concatenate([self.ids, other.ids]), np.concatenate([self.learned, other.learned])
+        return Samples(ids, learned, starts, (*self.sources, *other.sources), self.kind)
+
+    def first(self, most: int) -> Samples:
+        """The first rows of it."""
+        if len(self) <= most:
+            return self
+        end = int(self.starts[most])
+        return Samples(self.ids[:end], self.learned[:end], self.starts[: most + 1], self.sources[:most], self.kind)
+
+
+def joined(rows: list[tuple[list[int], list[int], Source]], kind: str) -> Samples:
+    """Rows of (token numbers, learned, source) as one set."""
+    ids = np.array([number for row, _, _ in rows for number in row], np.int32)
+    learned = np.array([flag for _, flags, _ in rows for flag in flags], np.uint8)
+    starts = np.cumsum([0, *(len(row) for row, _, _ in rows)], dtype=np.int64)
+    return Samples(ids, learned, starts, tuple(source for _, _, source in rows), kind)
+
+
+def of_run(run: RunFolder, most: int | None = None) -> Samples:
+    """The rows a run held out, as it tokenised them; where it held out none, rows it was trained on. Raises Stop(1) without its data."""
+    config = run.config()
+    try:
+        tokens = load_tokens(run.data_file)
+    except (OSError, ValueError) as error:
+        text = f"{run.data_file}, the rows of this run, cannot be read: {error}"
+        raise Stop(BLOCKED, text, "give rows with --rows FILE") from None
+    training, held_out = split(tokens, config.data, config.train.seed)
+    chosen, kind = (held_out, "held_out") if len(held_out) else (training, "training")
+    found = []
+    for number in chosen[:most].tolist():
+        (ids, learned), _ = sequences(*tokens.row(number))[0]  # of a pair the better one
+        found.append((ids.tolist(), learned.tolist(), tokens.source(number)))
+    return joined(found, kind)
+
+
+def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:
+    """The rows of a data file, by the same reader and checks as training. Raises Stop(2) where none can be used."""
+    if not file.is_file():
+        raise Stop(USAGE, f"--rows {file}: no such file", "give a file of rows as holdfast train takes them")
+    rows, rejected = [*_tokenised(file, codec, most_tokens)], 0
+    good = [row for row in rows if row is not None]
+    rejected = len(rows) - len(good)
+    if not good:
+        text = f"{file} has no row that can be used ({rejected:,} rejected)"
+        raise Stop(USAGE, text, f"why: holdfast data check {file}")
+    return joined([row for row in good if row], "file")
+
+
+def of_general(codec: Codec, most_tokens: int) -> Samples:
+    """The small general set: what a model could do before, and should still."""
+    with as_file(files("holdfast.export") / GENERAL) as file:
+        return joined([row for row in _tokenised(file, codec, most_tokens) if row], "general")
+
+
+def _tokenised(file: Path, codec: Codec, most_tokens: int) -> Iterator[tuple[list[int], list[int], Source] | None]:
+    """Each row's tokens and place; None for each that is rejected."""
+    for block in blocks(str(file)):
+        shard = tokenise(block, Rules(max_tokens=most_tokens), codec)
+        at = 0
+        for length, line in zip(shard.lengths.tolist(), shard.lines.tolist(), strict=True):
+            source = Source(str(file), block.first_line + line)
+            yield shard.ids[at : at + length].tolist(), shard.learned[at : at + length].tolist(), source
+            at += length
+        yield from [None] * shard.verdicts.rejected

@@ -1,0 +1,151 @@
+"""What is to be shipped: a run's adapter or whole model, or any PEFT folder, with its base model. Loads no weights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.files import Json, read_json, sha256
+from holdfast.base_model.folder import ModelFacts, read_model, weight_files
+from holdfast.run.base_model import changed, identity
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import read_plan
+from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
+
+MODEL = "model"  # the folder that a run without an adapter leaves
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An adapter, or a model that was trained as a whole, its base model, and the run that made it where that is known.
+
+    tuned: the folder of the adapter or model; config: the adapter's, empty for a model; whole: the model, None for an adapter;
+    base_name: as the run or the adapter names it; facts: of the base model's folder.
+    """
+
+    name: str
+    tuned: Path
+    config: Json
+    base_name: str
+    facts: ModelFacts
+    run: RunFolder | None
+    whole: ModelFacts | None = None
+
+    @property
+    def weights(self) -> Path:
+        """The file of an adapter."""
+        return self.tuned / ARTIFACT
+
+    @property
+    def model(self) -> ModelFacts:
+        """The model whose weights an export begins with."""
+        return self.whole or self.facts
+
+    @property
+    def told(self) -> str:
+        """What an export has to equal, in words."""
+        return "base + adapter" if self.whole is None else "the trained model"
+
+    def loaded(self) -> Json:
+        """How a child loads it: the folder of a model, and that of an adapter or null."""
+        if self.whole is not None:
+            return {"model": str(self.tuned), "adapter": None}
+        return {"model": str(self.facts.folder), "adapter": str(self.tuned)}
+
+    def hashes(self) -> Json:
+        """What an export, a verdict and the registry say of where they come from."""
+        plan = read_plan(self.run.plan_file) if self.run else None
+        return {
+            "run": str(self.run.path) if self.run else None,
+            "adapter": str(self.tuned),
+            "adapter_sha256": _sha256([self.weights] if self.whole is None else weight_files(self.tuned)),
+            "base": self.base_name,
+            "base_sha256": hashlib.sha256(orjson.dumps(identity(self.facts).files, option=orjson.OPT_SORT_KEYS)).hexdigest(),
+            "data_sha256": plan.data_sha256 if plan else None,
+        }
+
+
+def read_subject(path: Path, base: str | None = None) -> Subject:
+    """What `path` means: a run folder, its model or a checkpoint of it, or a folder that PEFT saved.
+
+    base: where the base model is, if not where the adapter says. Raises Stop where there is no adapter, its file is not the one
+    the run ended with, or the base is gone or another one than it was trained on.
+    """
+    path = path.expanduser().resolve()
+    if not path.is_dir():
+        raise Stop(USAGE, f"{path} is not a folder", "give a finished run, or a folder that PEFT saved")
+    run = _run_of(path)
+    if run:
+        run.refuse_foreign()
+    model = _model_of(path, run)
+    folder = model or (path / "adapter" if (path / "config.yaml").is_file() else path)
+    config = {} if model else _adapter_config(folder, run)
+    if config.get("task_type") == "SEQ_CLS":
+        text = f"{folder} scores answers (train.objective reward) and gives none: there is nothing to serve, export or compare"
+        raise Stop(BLOCKED, text, "load it with AutoModelForSequenceClassification and PEFT; docs/adapters.md shows how")
+    given = run.config().model if run else config.get("base_model_name_or_path")
+    named = base or given
+    if not isinstance(named, str) or not named:
+        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no base model", "give it with --base DIR")
+    try:
+        facts = read_model(named)
+    except Stop as stop:
+        text = f"the base model of {folder} is not available: {stop.message}"
+        raise Stop(stop.code, text, f"{stop.hint}; or say where it is now with --base DIR") from None
+    _refuse_changed(run, folder, facts)
+    name = run.path.name if run else path.name
+    return Subject(name, folder, config, str(named), facts, run, read_model(str(model)) if model else None)
+
+
+def _run_of(path: Path) -> RunFolder | None:
+    """The run that a path is or lies in: RUN, RUN/adapter, RUN/checkpoints/step-N."""
+    for folder in (path, path.parent, path.parent.parent):
+        if (folder / "config.yaml").is_file() and (folder / "run.json").is_file():
+            return RunFolder(folder)
+    return None
+
+
+def _model_of(path: Path, run: RunFolder | None) -> Path | None:
+    """The whole model that a run without an adapter left."""
+    if run is None or path not in (run.path, run.path / MODEL) or run.adapter.exists():
+        return None
+    return run.path / MODEL if (run.path / MODEL).is_dir() else None
+
+
+def _adapter_config(folder: Path, run: RunFolder | None) -> Json:
+    config = read_json(folder / ADAPTER_CONFIG)
+    if config is not None and (folder / ARTIFACT).is_file():
+        return config
+    if run and not folder.exists() and (run.path / "network").is_dir():
+        text = f"{run.path} left a network on tables, and no language model"
+        raise Stop(BLOCKED, text, f"{run.path / 'network'} holds its exports, model.pt2 and model.onnx, which were compared in the run")
+    if run and not folder.exists():
+        text = f"{run.path} has no adapter yet: the run is not finished"
+        raise Stop(BLOCKED, text, f"finish it with the command that began it, or give one of {run.checkpoints}")
+    lacking = " and ".join(name for name in (ADAPTER_CONFIG, ARTIFACT) if not (folder / name).is_file())
+    if not lacking:
+        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} is not a JSON object", "save the adapter again")
+    raise Stop(USAGE, f"{folder} holds no adapter: {lacking} missing", "give a finished run, or a folder that PEFT saved")
+
+
+def _refuse_changed(run: RunFolder | None, folder: Path, facts: ModelFacts) -> None:
+    if run is None:
+        return
+    summary = read_json(run.summary_file) or {}
+    file = {run.adapter: run.adapter / ARTIFACT, run.path / MODEL: run.path / MODEL / "model.safetensors"}.get(folder)
+    wanted = summary.get("artifact_sha256")
+    if file and wanted and file.is_file() and sha256(file) != wanted:
+        text = f"{file} is not what this run ended with (sha256 {wanted[:16]})"
+        raise Stop(BLOCKED, text, "restore it, or export the folder it came from instead")
+    if told := changed(run, facts):
+        raise Stop(BLOCKED, told, "give the base model it was trained on with --base DIR: on another one an adapter is of no use")
+
+
+def _sha256(files: list[Path]) -> str:
+    """Of one file its hash; of several the hash of theirs, in the order of their names."""
+    found = [sha256(file) for file in files]
+    return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()

@@ -1,1 +1,0 @@
-"""A folder for PYTHONPATH: its sitecustomize is what counts."""

@@ -1,1 +1,0 @@
-"""Controlled experiments: replay one step of a run in a throw-away child."""

@@ -1,0 +1,1 @@
+"""The facts of a machine: read, recorded, compared. Judges none of them."""

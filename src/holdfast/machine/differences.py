@@ -1,0 +1,38 @@
+"""How two machines differ in what a run's speed, memory or bits follow from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.base.files import Json
+from holdfast.machine.machine_file import training_devices
+
+_PACKAGES = ("transformers", "peft", "bitsandbytes", "safetensors", "accelerate", "flash-attn", "liger-kernel")
+
+
+def unlike(before: Json, now: Json) -> list[str]:
+    """Differences in words, "what: before -> now", those that change bits first. What one of them does not know is no difference."""
+    facts: list[tuple[str, Callable[[Json], object]]] = [
+        ("GPUs", _gpus),
+        ("torch", lambda one: (one.get("torch") or {}).get("version")),
+        *((name, lambda one, name=name: (one.get("packages") or {}).get(name)) for name in _PACKAGES),
+        ("CPU", lambda one: (one.get("cpu") or {}).get("name")),
+        ("Python", lambda one: one.get("python")),
+        ("memory", lambda one: _gib(one.get("memory_bytes"))),
+    ]
+    pairs = [(name, fact(before), fact(now)) for name, fact in facts]
+    found = [f"{name}: {one} -> {other}" for name, one, other in pairs if one is not None and other is not None and one != other]
+    if any(line.startswith(("GPUs", "torch", "CPU")) for line in found):
+        found.append("results from here on are equal to those of the other machine up to rounding, not to the bit")
+    return found
+
+
+def _gpus(machine: Json) -> str | None:
+    if machine.get("gpus") is None:
+        return None
+    names = [str(gpu.get("name") or gpu.get("arch") or "unknown") for gpu in training_devices(machine)]
+    return ", ".join(names) or "none"
+
+
+def _gib(size: object) -> str | None:
+    return f"{size / 2**30:.0f} GiB" if isinstance(size, int) else None

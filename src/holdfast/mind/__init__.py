@@ -1,1 +1,0 @@
-"""Pure functions: diagnose, decide, plan. No clock, no files, no environment."""

@@ -1,0 +1,1 @@
+"""What a run needs before there are weights or a card: memory, time, settings."""

@@ -1,0 +1,129 @@
+"""How long a run takes, from what runs took on this machine before or from what the doctor measured of it. Pure; seconds throughout."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.base.units import span
+from holdfast.run.plan import Params, Seconds
+
+_OTHER_SIZE = 2.0  # range either way where only runs of other shapes are known: small matrices are multiplied more slowly than large ones
+_FEW_RUNS = 2.0  # range either way of loading and evaluating, which one run shows once
+_MANY = 3  # runs
+_LONG = 10 * 3600.0  # seconds of runs, after which their failures are a rate
+_UNTIMED = (5.0, 30.0, 120.0)  # seconds of loading and evaluating that are allowed where no run showed them: least, likely, most
+_ENOUGH = 5  # steps that were seen, before anything is said of those to come
+_LEAST, _LIKELY = 0.1, 1 / 3  # of the probe's own rate, which training comes to: 30 to 50 % are reported of large models
+
+
+@dataclass(frozen=True)
+class Past:
+    """A run that ended on this machine. alike: of the same shape, so that its rates are this run's own.
+
+    work: operations a token; rate: tokens a second in committed steps, likely, and the 10th and 90th of a hundred steps; begin, end: from
+    the start to the first step, and from the last step on; beside: of a second of steps, what saving and evaluating on the way took;
+    wall, lost: of the whole run, and to failures.
+    """
+
+    alike: bool
+    precision: str
+    work: float
+    rate: tuple[float, float, float]
+    begin: float
+    end: float
+    beside: float
+    wall: float
+    lost: float
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a run has before it. tokens: trained; checked: tokens that go forward alone, in evaluations."""
+
+    tokens: float
+    checked: float
+    work: float
+    precision: str
+
+
+def work_of(params: Params) -> float:
+    """Operations a token: forward and the gradient of inputs through all weights, the gradient of weights where they are trained."""
+    return 4.0 * params.total + 2.0 * params.trainable
+
+
+def duration(ahead: Ahead, runs: Sequence[Past], probed: float | None) -> tuple[Seconds | None, str]:
+    """(wall time, what it rests on); None where nothing is known. probed: operations a second of products in this precision."""
+    same = [run for run in runs if run.alike]
+    others = [run for run in runs if not run.alike and run.precision == ahead.precision]
+    known, range_ = _calm(same or others), 1.0
+    if same:
+        rates = (statistics.median(run.rate[0] for run in known), min(run.rate[1] for run in known), max(run.rate[2] for run in known))
+        basis = "as a run of this shape took here" if len(known) == 1 else f"as {len(known)} runs of this shape took here"
+    elif others:
+        near = min(known, key=lambda run: abs(math.log(run.work / ahead.work)))
+        rates, range_ = (near.rate[0] * near.work / ahead.work,) * 3, _OTHER_SIZE
+        basis = "judged by a run of another shape here, a factor of two either way"
+    elif probed:
+        known = _calm(runs)
+        rates = (probed * _LIKELY / ahead.work, probed * _LEAST / ahead.work, probed / ahead.work)
+        basis = "between the rate of products that the doctor measured and a tenth of it; failures are not counted"
+    else:
+        return None, "how long it takes is unknown: no run has ended on this machine, and the doctor's probe of speed is not at hand"
+    least, likely, most = _beside_steps(known)
+    if not known:
+        basis += f"; loading and evaluating was never timed here, {span(least)} to {span(most)} are allowed for it"
+    steps, beside = ahead.tokens + ahead.checked / 2, 1 + (statistics.median(run.beside for run in known) if known else 0.0)
+    share = _failures(same or others)
+    if share:
+        basis += f"; in earlier runs here failures took {share:.0%} of the time, and as much is counted on"
+    low = (least + steps / rates[2] * beside) / range_
+    middle = (likely + steps / rates[0] * beside) * (1 + share)
+    high = (most + steps / rates[1] * beside) * (1 + 2 * share) * range_
+    return Seconds(low=round(low, 1), likely=round(middle, 1), high=round(high, 1)), basis
+
+
+def _calm(runs: Sequence[Past]) -> Sequence[Past]:
+    """Those without failures, where there are any: what a failure took blurs what loading took."""
+    return [run for run in runs if not run.lost] or runs
+
+
+def _beside_steps(runs: Sequence[Past]) -> tuple[float, float, float]:
+    """Seconds before the first step and after the last: least, likely, most. What few runs took is no range yet: half to twice as much."""
+    if not runs:
+        return _UNTIMED
+    took = [run.begin + run.end for run in runs]
+    range_ = _FEW_RUNS if len(took) < _MANY else 1.0
+    return min(took) / range_, statistics.median(took), max(took) * range_
+
+
+def _failures(runs: Sequence[Past]) -> float:
+    """The share of wall time that failures are expected to take, as often as they came; 0 where too little was seen to tell.
+
+    A run or two that failed may have had a cause that was mended since, as a learning rate that was too high.
+    """
+    wall = sum(run.wall for run in runs)
+    if len([run for run in runs if run.lost]) < _MANY and wall < _LONG:
+        return 0.0
+    return sum(min(run.lost, run.wall) for run in runs) / wall if wall else 0.0
+
+
+def remaining(seen: Sequence[tuple[int, float]], steps: int) -> Seconds | None:
+    """What is left of a run, from (step, time) of steps that were seen to be committed: what lay between them is counted, failures too.
+
+    steps: still to come. The range is that of the pace over stretches of a tenth of what was seen. None before there is enough to tell.
+    """
+    if len(seen) < _ENOUGH or steps < 0:
+        return None
+    (first, began), (last, ended) = seen[0], seen[-1]
+    stretch = max(1, (len(seen) - 1) // 10)
+    pairs = zip(seen[::stretch], seen[stretch::stretch], strict=False)
+    paces = [(later - before) / (after - at) for (at, before), (after, later) in pairs if after > at]
+    if len(paces) < _ENOUGH - 1 or last <= first or ended <= began:
+        return None
+    likely = (ended - began) / (last - first)
+    low, *_, high = statistics.quantiles(paces, n=10)
+    low, high = min(max(low, min(paces)), likely), max(min(high, max(paces)), likely)  # no pace that was not seen
+    return Seconds(low=round(steps * low, 1), likely=round(steps * likely, 1), high=round(steps * high, 1))

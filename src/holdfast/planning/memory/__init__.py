@@ -1,0 +1,1 @@
+"""Memory arithmetic of a training step."""

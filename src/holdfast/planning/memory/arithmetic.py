@@ -1,0 +1,273 @@
+"""Memory arithmetic of a training step: what lies there all the time, what a micro-batch adds. Pure; bytes throughout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.adapter import OWN_WEIGHTS
+from holdfast.config.config import Config
+from holdfast.planning.trained_size import adapted, trainable_parameters
+from holdfast.run.snapshots.memory_file import file_bytes
+from holdfast.run.types import LOGITS_AT_ONCE, STRETCH, WIDENED_ROWS
+
+# Bytes a number takes in fewer bits, with the scale of its block.
+_WIDTHS = {"nf4": 0.5625, "fp4": 0.5625, "int8": 1.01}
+
+# Bytes an optimizer keeps for each weight that is trained; of adafactor a matrix's rows and columns, which are few. 4 of
+# schedule_free's are the artifact, whose weights are not those that the model computes with.
+STATE_BYTES = {"adamw": 8, "schedule_free": 12, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
+
+# What ranks have pieces of where they cut what is trained; and how often what is gathered is there again, as gradients: this rank's, and
+# all ranks' of its pieces.
+KINDS_IN_PIECES, GATHERED_BESIDE = ("adapter", "gradients", "optimizer"), 2
+
+_ROUNDED, _PLACES = 14, 3  # bytes of a weight that is being rounded at random; stretches of moments that are on a card
+
+
+@dataclass(frozen=True)
+class TrainedBytes:
+    """Bytes of `count` trained weights: in themselves, their gradients, the optimizer's state; how much of that lies in main memory beside
+    a card, and what an update needs beside them."""
+
+    weights: int
+    gradients: int
+    state: int
+    away: int = 0
+    beside: int = 0
+
+    @property
+    def snapshots(self) -> int:
+        """Of the file of snapshots."""
+        return file_bytes(self.weights, self.state)
+
+
+def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
+    """What so many trained weights take."""
+    train = config.train
+    width, state = (2 if train.weights == "bf16" else 4), int(count * STATE_BYTES[train.optimizer])
+    away = on_card and train.offload == "optimizer"
+    beside = (_ROUNDED * min(count, STRETCH) if width == 2 else 0) + (visiting_bytes(count, state) if away else 0)
+    return TrainedBytes(count * width, count * width, state, state if away else 0, int(beside))
+
+
+def visiting_bytes(count: int, state: float) -> float:
+    """What an update of so many weights needs on a card whose optimizer's state, of so many bytes, is in main memory."""
+    return _PLACES * state * min(1.0, STRETCH / max(1, count))
+
+
+# How samples of a row attend on a GPU: all at once, each by itself in a fused kernel, or with a matrix of each head's scores.
+Attends = Literal["at once", "apart", "plainly"]
+
+# Bytes a layer keeps for backward on a CPU, per token and unit of these two sizes: counted on Qwen2, a third added to the first.
+_HIDDEN_KEPT, _MIDDLE_KEPT = {"fp32": 48, "bf16": 40, "fp16": 40}, {"fp32": 16, "bf16": 8, "fp16": 8}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a run needs. `fixed`: by kind. Per token: `kept` of one layer, for backward; `carried` of a layer that is computed again.
+
+    What lies there for a moment: while a layer goes backward, `passing` a token and `scores` of the longest sample; before that, beside
+    logits, `labelled` a token. `logit`: bytes an element of a chunk of logits, where there is one chunk and where there are more;
+    `widened`: bytes of the output layer beside them.
+    """
+
+    fixed: dict[str, int]
+    loading: int
+    layers: int
+    kept: int
+    carried: int
+    vocabulary: int
+    on_card: bool = False
+    passing: int = 0
+    scores: int = 0
+    labelled: int = 0
+    logit: tuple[int, int] = (8, 8)
+    widened: int = 0
+
+    def step(self, tokens: int, checkpointed: int) -> dict[str, int]:
+        """{activations, logits} of a micro-batch where they are the most: at its logits, or while a layer goes backward.
+
+        On a CPU, whose heap keeps holes, they are counted together.
+        """
+        kept, again = self._kept(checkpointed)
+        forward = {"activations": tokens * (kept + self.labelled), "logits": self.logits(tokens)}
+        backward = {"activations": tokens * (kept + again + self.passing) + self.scores, "logits": 0}
+        if not self.on_card:
+            return {"activations": backward["activations"], "logits": forward["logits"]}
+        return max(forward, backward, key=lambda one: sum(one.values()))
+
+    def tokens(self, room: float, most: int, checkpointed: int) -> int:
+        """How many tokens, `most` at the most, fit into so many bytes beside what is fixed."""
+        kept, again = self._kept(checkpointed)
+        beside = self.logits(most)
+        backward = (room - (self.scores if self.on_card else beside)) / max(1, kept + again + self.passing)
+        return int(min(backward, (room - beside) / max(1, kept + self.labelled)) if self.on_card else backward)
+
+    def _kept(self, checkpointed: int) -> tuple[int, int]:
+        """Bytes a token of all layers, and of the one that is computed again just then."""
+        again = min(checkpointed, self.layers)
+        return (self.layers - again) * self.kept + again * self.carried, (again > 0) * self.kept
+
+    def logits(self, tokens: int) -> int:
+        """Of the largest chunk of logits: values, what is made of them, and what is left of the chunk before."""
+        rows = max(1, LOGITS_AT_ONCE // self.vocabulary)
+        return self.logit[tokens > rows] * self.vocabulary * min(tokens, rows) + self.widened
+
+
+def footprint(
+    config: Config, model: ModelFacts, precision: str, longest: int, on_card: Attends | None = None, fused: bool = False
+) -> Footprint:
+    """The footprint of a LoRA run; `longest`: tokens of its longest row, which matters where attention matrices exist.
+
+    on_card: how samples attend on a GPU; None on a CPU. fused: kernels draw dropout's masks anew, which else lie there until backward.
+    """
+    hidden, middle, heads = _sizes(model)
+    halves, mixed = model.stored in ("BF16", "F16"), precision != "fp32"
+    total = model.parameters()
+    trainable = trainable_parameters(config, model)
+    masks = 6 * hidden + middle if config.adapter.dropout and not fused else 0
+    weights = total * (2 if halves or mixed else 4)
+    width = _WIDTHS.get(config.train.frozen)
+    if width is not None:
+        inside = sum(map(math.prod, model.linear().values()))
+        weights = int((total - inside) * (2 if halves or mixed else 4) + inside * (width - 0.05 * config.train.double_quant))
+    elif config.train.frozen == "fp32":
+        weights = total * 4
+    if config.adapter.type in OWN_WEIGHTS:  # what is trained is counted as the adapter
+        weights = (total - trainable) * (2 if halves else 4)
+    scores, moving = _scores(config, model, mixed, on_card)
+    own = trained_bytes(config, trainable, on_card is not None)
+    need = Footprint(
+        fixed={
+            "weights": weights,
+            "adapter": own.weights,
+            "gradients": own.gradients,
+            "optimizer": own.state - own.away,
+            "workspace": own.beside,
+        },
+        loading=total * (2 if halves and mixed else 4) + (weights if width is not None else 0),  # what is quantised lies beside its origin
+        layers=_layers(model),
+        kept=masks + scores * heads * longest + _kept_by_dora(config, model, mixed),
+        carried=hidden * 4,
+        vocabulary=model.number("vocab_size", default=32000),
+    )
+    if on_card is None:
+        return replace(need, kept=need.kept + _HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle)
+    return replace(
+        need,
+        fixed=need.fixed
+        | {"adapter": own.weights + (trainable * 2 if mixed and config.adapter.type not in OWN_WEIGHTS else 0)},  # products take a copy
+        kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
+        on_card=True,
+        passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it
+        scores=moving * heads * longest * longest,
+        labelled=(8 if mixed else 12) * hidden,  # the last norm's output, that of labels, and their gradient
+        logit=_logit_on_a_card(config, model, mixed),
+        widened=0 if mixed or not halves else 4 * hidden * WIDENED_ROWS,
+    )
+
+
+def _scores(config: Config, model: ModelFacts, mixed: bool, on_card: Attends | None) -> tuple[int, int]:
+    """Bytes of a score of a token with another: what is kept of it for backward, and what lies there while a sample's go backward."""
+    capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")
+    if not (capped or config.train.attention == "eager"):
+        return (4 if on_card == "plainly" else 0), 0
+    if on_card is None:
+        return 12, 0
+    width = 2 if mixed else 4
+    kept = 1 + (6 if mixed else 4) + (width if capped else 0)  # who sees whom, the softmax and what it is rounded to, the capped score
+    return kept, 8 + width
+
+
+def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[int, int]:
+    """Bytes of a logit, in the only chunk and in one of several, by torch's operations: a start may leave the loss's kernel out, which
+    needs at most as much."""
+    if model.config.get("final_logit_softcapping"):
+        return 14, 16
+    if config.adapter.type in OWN_WEIGHTS:  # a trained layer's are made again in backward
+        return 12, 12
+    return (6, 10) if mixed else (4, 8)
+
+
+def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
+    """The footprint of one of `ranks` that hold a piece of each layer: beside it two layers, one computed and one on its way."""
+    weights = need.fixed["weights"]
+    layers = weights * sum(map(math.prod, model.linear().values())) // max(1, model.parameters())
+    return _with_pieces(need, layers, layers // ranks)
+
+
+def in_pieces(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
+    """The footprint of one of `ranks` that hold pieces of all weights, gradients and moments, and what is whole for a while beside them."""
+    own = {kind: need.fixed[kind] // ranks for kind in KINDS_IN_PIECES}
+    whole, fixed = gathered_bytes(model), need.fixed
+    loading = own["adapter"] + whole  # each piece is taken from files that are mapped
+    return replace(
+        need, fixed=fixed | own | {"weights": whole, "workspace": fixed.get("workspace", 0) + GATHERED_BESIDE * whole}, loading=loading
+    )
+
+
+def gathered_bytes(model: ModelFacts) -> int:
+    """What of weights in pieces is whole at a time, in fp32: what is outside of the layers, and a layer."""
+    layers = sum(map(math.prod, model.linear().values()))
+    return 4 * (model.parameters() - layers + layers // max(1, _layers(model)))
+
+
+def kept_away(need: Footprint, layers: int) -> Footprint:
+    """The footprint of a run whose frozen layers, of so many bytes, are in main memory: beside all else two of them."""
+    return _with_pieces(need, layers, 0)
+
+
+def layers_bytes(config: Config, model: ModelFacts, precision: str) -> int:
+    """Bytes of the frozen matrices of all layers, as they are held."""
+    wide = 2 if config.train.frozen != "fp32" and (precision != "fp32" or model.stored in ("BF16", "F16")) else 4
+    width = _WIDTHS[config.train.frozen] - 0.05 * config.train.double_quant if config.train.frozen in _WIDTHS else wide
+    return int(sum(map(math.prod, model.linear().values())) * width)
+
+
+def _with_pieces(need: Footprint, layers: int, held: int) -> Footprint:
+    """With so many bytes of all the layers' in place of them, and the two layers that are computed and on their way."""
+    weights = need.fixed["weights"]
+    left = min(weights, max(0, weights - layers) + held + 2 * layers // max(1, need.layers))
+    return replace(need, fixed=need.fixed | {"weights": left}, loading=left)
+
+
+def _sizes(model: ModelFacts) -> tuple[int, int, int]:
+    """(hidden, middle, heads)."""
+    hidden = model.number("hidden_size", "n_embd", default=768)
+    middle = model.number("intermediate_size", "n_inner", default=4 * hidden)
+    return hidden, middle, model.number("num_attention_heads", "n_head", default=12)
+
+
+def _layers(model: ModelFacts) -> int:
+    return model.number("num_hidden_layers", "n_layer", default=12)
+
+
+def _kept_by_dora(config: Config, model: ModelFacts, mixed: bool) -> int:
+    """Bytes a token that PEFT's DoRA keeps of a layer: both products of each matrix, and with dropout what it makes of them again."""
+    if config.adapter.type != "dora":
+        return 0
+    features = sum(shape[0] for shape in adapted(model, config.adapter.targets)) // _layers(model)
+    return features * (2 if mixed else 4) * (4 if config.adapter.dropout else 2)
+
+
+def _kept_on_a_card(config: Config, model: ModelFacts, mixed: bool, at_once: bool) -> int:
+    """Bytes a token that a layer keeps for backward on a GPU, scores and masks apart.
+
+    What each operation of such a layer keeps, added up; tests/test_faked.py compares it with traced steps.
+    """
+    hidden, middle, heads = _sizes(model)
+    size = model.number("head_dim", default=hidden // heads)
+    keys = size * model.number("num_key_value_heads", default=heads)
+    queries, width = size * heads, 2 if mixed else 4
+    norms = sum(len(shape) == 1 and "norm" in name for name, shape in model.shapes.items()) / _layers(model)
+    between = any(name.endswith("q_norm.weight") for name in model.shapes)  # of queries and keys
+    low = len(adapted(model, config.adapter.targets)) * config.adapter.r / _layers(model)
+    kept = 4 * width * middle + width * low + 2 * (4 + width) * hidden + 4 * (heads + 2)
+    kept += 4 * hidden * max(0, int(norms) - 2 - 2 * between)  # those of what a part gives
+    kept += 4 * (queries + keys + 2 * heads) if between else 0
+    if at_once:
+        return int(kept + 2 * width * (queries + keys))
+    return int(kept + (14 if mixed else 16) * queries)  # keys and values are repeated for their heads

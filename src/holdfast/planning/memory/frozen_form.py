@@ -1,0 +1,37 @@
+"""How a run holds the weights of a model that comes in few bits: as it comes, widened, or not at all. Reads no file."""
+
+from __future__ import annotations
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base_model.folder import ModelFacts, comes_quantised
+from holdfast.base_model.packed import packed_as, widened_from
+from holdfast.config.adapter import OWN_WEIGHTS
+from holdfast.config.config import Config
+
+_WHOLE = "take the model in 16 bits"
+
+
+def as_it_comes(config: Config, model: ModelFacts) -> Config:
+    """The config, with train.frozen as the model's files hold their weights where they are packed and nothing else is asked for.
+
+    Raises Stop(1) where such a model cannot be had as the config asks.
+    """
+    if told := comes_quantised(model):
+        raise Stop(BLOCKED, *told)
+    packed, train, wide = packed_as(model.config), config.train, widened_from(model.config)
+    if wide and train.fsdp:
+        text = f"{model.folder} comes in {wide}, and train.fsdp cuts layers as they lie in the files"
+        raise Stop(BLOCKED, text, f"{_WHOLE}, or leave train.fsdp out")
+    if packed is None:
+        return config
+    comes, kind = f"{model.folder} comes in {packed.kind}, by bitsandbytes", config.adapter.type
+    if kind in OWN_WEIGHTS:
+        raise Stop(BLOCKED, f"{comes}, and adapter.type {kind} trains the weights themselves", f"{_WHOLE}, or adapter.type: lora")
+    if train.fsdp:
+        raise Stop(BLOCKED, f"{comes}, and train.fsdp cuts frozen layers in 16 or 32 bits", f"{_WHOLE}, or leave train.fsdp out")
+    if train.frozen in ("half", "fp32"):
+        return config
+    if train.frozen not in ("auto", packed.kind) or (train.double_quant and not packed.double):
+        asked = f"train.frozen is {train.frozen}{' with double_quant' if train.double_quant else ''}"
+        raise Stop(BLOCKED, f"{comes}, and {asked}: it would be rounded twice", f"leave train.frozen out, or {_WHOLE}")
+    return config.model_copy(update={"train": train.model_copy(update={"frozen": packed.kind, "double_quant": packed.double})})

@@ -1,0 +1,180 @@
+"""What runs took on this machine beside what they were planned to take: said at their end, kept, and used by later plans."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast.base.cache import cache_folder
+from holdfast.base.files import Json, append_line, read_json, read_lines
+from holdfast.base.units import gib, span
+from holdfast.config.config import Config
+from holdfast.machine.machine_file import training_devices
+from holdfast.planning.duration import Ahead, Past, duration, work_of
+from holdfast.planning.plan import USABLE_SHARE
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import Plan, read_plan
+
+_FILE = "past-runs.jsonl"
+_LAST = 500  # of its rows are looked at
+_ON_A_CARD = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "workspace")  # what torch's allocator counts there
+
+_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "bfloat16"}  # of the rate that stands for it: both halves multiply at one
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Span = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Row(BaseModel):
+    """A run that ended: of which machine and shape, its bytes as planned and measured, and what its seconds went into (as in Past)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    machine: str
+    shape: str
+    planned: int = Field(gt=0)
+    measured: int = Field(gt=0)
+    precision: str
+    work: Positive
+    rate: tuple[Positive, Positive, Positive]
+    begin: Span
+    end: Span
+    beside: Span
+    wall: Positive
+    lost: Span
+
+    def as_past(self, shape: str) -> Past:
+        told = {name: getattr(self, name) for name in ("precision", "work", "rate", "begin", "end", "beside", "wall", "lost")}
+        return Past(alike=self.shape == shape, **told)
+
+
+def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str], None]) -> None:
+    """Say how far the run was from its plan, and keep what it took; nothing where the plan or the measurement is unknown."""
+    plan, measured = read_plan(run.plan_file), summary.get("peak_bytes")
+    if plan is None or not measured or not config.model:
+        return
+    machine = read_json(run.machine_file) or {}
+    planned = _planned(machine, plan)
+    run.event("memory_compared", planned_bytes=planned, measured_bytes=measured)
+    say(f"memory: {gib(measured)} at the most, {gib(planned)} planned ({planned / measured - 1:+.0%})")
+    if plan.seconds and summary.get("wall_seconds"):
+        expected = f"{span(plan.seconds.low)} to {span(plan.seconds.high)}"
+        say(f"wall time: {span(summary['wall_seconds'])}, {expected} expected")
+    folder, took = cache_folder(os.environ), _took(run, summary)
+    if folder and took:
+        about = {"machine": _machine(machine), "shape": _shape(config, plan), "time": round(time.time())}
+        found = {"planned": planned, "measured": measured, "precision": plan.precision, "work": work_of(plan.params)}
+        with contextlib.suppress(OSError):  # no home, or a full one: the run itself has the event
+            folder.mkdir(parents=True, exist_ok=True)
+            append_line(folder / _FILE, about | found | took)
+
+
+def _took(run: RunFolder, summary: Json) -> Json | None:
+    """Where the run's seconds went; None where it has no pace of its own."""
+    rows = [row for row in run.steps() if row["tokens"] and row["seconds"]]
+    wall = summary.get("wall_seconds")
+    if len(rows) < 10 or not wall:
+        return None
+    tokens, seconds = sum(row["tokens"] for row in rows), sum(row["seconds"] for row in rows)
+    tenths = statistics.quantiles([row["tokens"] / row["seconds"] for row in rows], n=10)
+    rate = tokens / seconds
+    between = rows[-1]["time"] - rows[0]["time"] + rows[0]["seconds"]
+    lost = min(sum(one["seconds_to_recover"] or 0 for one in summary["incidents"]), wall)  # several may be recovered from at once
+    end = next((event["seconds"] for event in run.events() if event["event"] == "final_evaluation_ended"), 0.0)
+    created = next((event["seconds"] for event in run.events() if event["event"] == "run_created"), 0.0)
+    starts = [event["time"] for event in run.events() if event["event"] == "attempt_started" and event["time"] <= rows[0]["time"]]
+    # of the process that did the first step alone: what others lost before it is no loading
+    begin = rows[0]["time"] - rows[0]["seconds"] - starts[-1] + created if starts else wall - between - end
+    return {
+        "rate": [rate, min(rate, tenths[0]), max(rate, tenths[-1])],
+        "begin": max(0.0, begin),
+        "end": end,
+        "beside": max(0.0, (between - lost) / seconds - 1),
+        "wall": wall,
+        "lost": lost,
+    }
+
+
+def taught(config: Config, machine: Json, plan: Plan) -> Plan:
+    """The plan, with what runs of its shape took on this machine beyond it: told, and counted as the process's own.
+
+    Settings stay as they were chosen: they follow from config and capacity alone, so that a run can be made again.
+    """
+    shape = _shape(config, plan)
+    measured = [row.measured for row in _kept(machine) if row.shape == shape]
+    if not measured:
+        return plan
+    planned, found = _planned(machine, plan), max(measured)
+    runs = "a run of this shape took" if len(measured) == 1 else f"{len(measured)} runs of this shape took at the most"
+    told = f"{runs} {gib(found)} on this machine"
+    if (more := found - planned) > 0:
+        told += f", {gib(more)} more than this plan would have said; that is counted"
+        parts = plan.bytes.model_copy(update={"context": plan.bytes.context + more})
+        plan = plan.model_copy(update={"bytes": parts, "peak_bytes": plan.peak_bytes + more})
+        if plan.fits and plan.capacity_bytes is not None:
+            reserve = plan.reserve_bytes if plan.reserve_bytes is not None else (1 - USABLE_SHARE) * plan.capacity_bytes
+            plan = plan.model_copy(update={"fits": plan.peak_bytes <= plan.capacity_bytes - reserve})
+    return plan.model_copy(update={"reasons": (*plan.reasons, told)})
+
+
+def timed(config: Config, machine: Json, plan: Plan, tokens: float, checked: float) -> Plan:
+    """The plan with its wall time, and what that rests on. tokens, checked: as in Ahead."""
+    ahead = Ahead(tokens, checked, work_of(plan.params), plan.precision)
+    runs = [row.as_past(_shape(config, plan)) for row in _kept(machine)]
+    probed = _probed(machine, plan.precision)
+    if config.train.offload == "layers" and training_devices(machine):  # the bus's speed, which products tell nothing of
+        runs, probed = [one for one in runs if one.alike], None
+    seconds, basis = duration(ahead, runs, probed)
+    told = f"wall time {basis}" if seconds else basis
+    return plan.model_copy(update={"seconds": seconds, "reasons": (*plan.reasons, told)})
+
+
+def _probed(machine: Json, precision: str) -> float | None:
+    """Operations a second of products of matrices, where the machine file brings the doctor's probe of speed."""
+    probe = (machine.get("probes") or {}).get("speed")
+    rates = probe.get("flops_per_second") if isinstance(probe, dict) else None
+    rate = rates.get(_NAMES.get(precision)) if isinstance(rates, dict) else None
+    return float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
+
+
+def _planned(machine: Json, plan: Plan) -> int:
+    """Of the plan's bytes, those that a run's own peak counts."""
+    return sum(getattr(plan.bytes, kind) for kind in _ON_A_CARD) if training_devices(machine) else plan.peak_bytes
+
+
+def _kept(machine: Json) -> list[_Row]:
+    """Runs that ended on this machine, the oldest first; what is no such row is left out."""
+    folder, here, found = cache_folder(os.environ), _machine(machine), []
+    for row in _lines(folder / _FILE)[-_LAST:] if folder else []:
+        with contextlib.suppress(ValidationError):
+            found.append(_Row.model_validate(row))
+    return [row for row in found if row.machine == here]
+
+
+def _lines(file: Path) -> list[Json]:
+    try:
+        return list(read_lines(file))
+    except OSError:
+        return []
+
+
+def _machine(machine: Json) -> str:
+    parts = [training_devices(machine), machine.get("memory_bytes"), (machine.get("torch") or {}).get("version")]
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def _shape(config: Config, plan: Plan) -> str:
+    adapter = config.adapter.model_dump(mode="json", exclude={"start", "alpha"})
+    train = [config.train.max_tokens, config.train.frozen, config.train.double_quant, config.train.optimizer, config.train.objective]
+    held = [one for one in (config.train.weights, config.train.offload) if one not in ("fp32", "off")]  # as runs before there was a choice
+    parts = [plan.params.total, plan.precision, plan.micro_batch_tokens, plan.checkpointed_layers, adapter, *train, *held]
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

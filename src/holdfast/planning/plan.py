@@ -1,0 +1,245 @@
+"""Arithmetic before the run: does it fit, and how many tokens go through the model at once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.base.files import Json
+from holdfast.base.versions import within
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.machine.facts import FREEZE_WHEN_FULL
+from holdfast.machine.machine_file import read, training_devices
+from holdfast.planning.memory.arithmetic import (
+    Attends,
+    Footprint,
+    cut_between,
+    footprint,
+    in_pieces,
+    kept_away,
+    layers_bytes,
+    trained_bytes,
+)
+from holdfast.planning.precision import choose_precision
+from holdfast.planning.ranks import branches_of, ranks_of, shards_of
+from holdfast.planning.trained_size import trainable_parameters
+from holdfast.run.plan import Bytes, Course, Params, Plan
+
+AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
+USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
+_LIMIT_SHARE = 0.95
+_LIMIT_SHARE_OF_A_CARD = 0.9  # where a full card hangs the machine; others refuse by themselves
+_LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step gains nothing and costs memory
+# A trainer beside its tensors: interpreter, libraries, threads, and what they load when they first compute. Measured: 573 to 583 MiB on
+# two threads with torch 2.13, transformers 5.23 and PEFT 0.21.
+PROCESS_BYTES = 592 << 20
+CARD_CONTEXT = 600 << 20  # of a process on a card: driver, kernels, products' workspace; an estimate, inside what the reserve forgives
+
+
+def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, fused_attention: bool = True) -> Plan:
+    """Memory by kind in bytes, tokens per micro-batch, layers computed again in backward, and whether the run fits into the capacity.
+
+    `lengths` in tokens: {max, mean, rows} of the training rows, `step`: all of the largest step. The capacity is the device's, never what
+    happens to be free. fused_attention: a GPU's torch has kernels of attention that hold no matrix of scores.
+    """
+    precision, why = choose_precision(config, model, machine)
+    attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
+    need = footprint(config, model, precision, int(lengths["max"]), attends, begins_fused(config, precision, machine))
+    pieces = attends or config.cuts_trained  # frozen layers that are cut save nothing on a CPU
+    if pieces and config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
+        need = (in_pieces if config.cuts_trained else cut_between)(need, model, ranks)
+    away = layers_bytes(config, model, precision) if attends and config.train.offload == "layers" else 0
+    need = kept_away(need, away) if away else need
+    away *= ranks_of(config.train, machine)
+    trainable = trainable_parameters(config, model)
+    moments = trained_bytes(config, trainable, attends is not None).away
+    beside_card = away + moments
+    gradients = need.fixed.get("gradients", 0) * (1 + branches_of(config.train))
+    need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
+    capacity = _capacity(machine)
+    budget, checkpointed = _micro_batch(config, need, capacity, lengths, machine)
+    largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
+    beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
+    step = need.step(largest, checkpointed) | {"context": beside}
+    spent = need.fixed | step
+    loading = 0 if training_devices(machine) else need.loading + PROCESS_BYTES
+    peak = max(sum(spent.values()), loading)
+    per_step = config.train.effective_batch * lengths["mean"]
+    return Plan(
+        fits=None if capacity is None else peak <= capacity * USABLE_SHARE,
+        peak_bytes=peak,
+        capacity_bytes=capacity,
+        bytes=Bytes(**spent),
+        params=Params(total=model.parameters(), trainable=trainable),
+        precision=precision,
+        micro_batch_tokens=budget,
+        checkpointed_layers=checkpointed,
+        accumulation=min(config.train.effective_batch, max(1, round(per_step / budget))),
+        host_bytes=2 * PROCESS_BYTES + beside_card if beside_card else None,
+        reasons=(
+            *_reasons(config, capacity, budget, checkpointed, peak, lengths),
+            why,
+            *exactness(config, machine),
+            *about_layers_away(config, machine, away),
+            *about_moments_away(config, machine, moments),
+        ),
+    )
+
+
+def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, fused: bool) -> Attends:
+    """How samples will attend on a GPU, as far as a plan can know; where it cannot, what needs more."""
+    if not fused:
+        return "plainly"
+    facts = read(machine)
+    capped = model.config.get("attn_logit_softcapping") and facts.package("flash-attn") is None
+    known = facts.torch is not None and within(facts.torch.version, AT_ONCE)
+    at_once = known and precision == "bf16" and config.train.attention == "sdpa" and config.train.packing and not capped
+    return "at once" if at_once else "apart"
+
+
+def begins_fused(config: Config, precision: str, machine: Json) -> bool:
+    """Whether a run begins with the kernels of LoRA layers; its start proves them, or leaves them out."""
+    return bool(training_devices(machine) and read(machine).tritons()) and config.fusable(precision)
+
+
+def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:
+    """Tokens of a micro-batch where memory is no question: as the config says, else a step's, as far as more of them gain anything."""
+    largest = _LARGEST_MICRO_BATCH["gpu" if training_devices(machine) else "cpu"]
+    return config.train.micro_batch_tokens or max(int(lengths["max"]), min(int(lengths["step"]), largest))
+
+
+def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths: Json, machine: Json) -> tuple[int, int]:
+    """(tokens per micro-batch, layers computed again): as few such layers as let the longest row fit, then as many tokens as do."""
+    longest = int(lengths["max"])
+    fixed, asked = config.train.micro_batch_tokens, config.train.checkpointed_layers
+    wanted = wanted_tokens(config, machine, lengths)
+    if capacity is None:
+        return wanted, asked or 0
+    beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
+    room = capacity * USABLE_SHARE - sum(need.fixed.values()) - beside
+    choices = range(need.layers + 1) if asked is None else [asked]
+    floor = max(fixed or 0, longest)
+    layers = next((n for n in choices if sum(need.step(floor, n).values()) <= room), choices[-1])
+    return fixed or max(longest, min(wanted, need.tokens(room, wanted, layers))), layers
+
+
+def _snapshots(config: Config, machine: Json, trainable: int) -> int:
+    """Bytes of the capacity that snapshots take: none of a GPU's; of main memory, their file where it lies there."""
+    on_card, memory = bool(training_devices(machine)), machine.get("memory_bytes")
+    size = trained_bytes(config, trainable, on_card).snapshots
+    size //= ranks_of(config.train, machine) if config.cuts_trained else 1  # each rank's own part
+    elsewhere = config.save.snapshot_dir or config.save.flush_snapshots or (memory and size > memory / 4)
+    return 0 if on_card or elsewhere else size
+
+
+def _capacity(machine: Json) -> int | None:
+    """Bytes of the device the run uses: the first GPU, else main memory."""
+    gpus = training_devices(machine)
+    value = gpus[0].get("memory_bytes") if gpus else machine.get("memory_bytes")
+    return value if isinstance(value, int) else None
+
+
+def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: int, peak: int, lengths: Json) -> list[str]:
+    reasons: list[str] = []
+    if config.train.micro_batch_tokens:
+        reasons.append(f"micro_batch_tokens = {budget} as the config says")
+    elif capacity is None:
+        reasons.append(f"micro_batch_tokens = {budget}; the machine's memory is unknown, so this is not checked against it")
+    else:
+        reasons.append(
+            f"micro_batch_tokens = {budget}, about {_gib(peak)} needed of {_gib(capacity)}, {USABLE_SHARE:.0%} of which may be used"
+        )
+    if checkpointed:
+        reasons.append(f"{checkpointed} layers are computed again in backward, because keeping them all would not fit")
+    return [*reasons, about_rows(lengths)]
+
+
+def about_rows(lengths: Json) -> str:
+    """The rows' lengths, in a sentence."""
+    about = f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows"
+    return f"{about}; largest step {lengths['step']} tokens"
+
+
+def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
+    """What train.offload: layers comes to. away: bytes in main memory."""
+    if config.train.offload != "layers":
+        return []
+    if not training_devices(machine):
+        return ["train.offload: layers does nothing here: there is no card, and the layers are in main memory anyway"]
+    told = f"train.offload: layers: {_gib(away)} of frozen layers in main memory, two of them on the card"
+    has, told = machine.get("memory_bytes"), f"{told}; each micro-batch brings all of them twice, and what that takes is unknown"
+    if has and (needed := away + 2 * PROCESS_BYTES) > has:
+        return [told, f"this machine has {_gib(has)} of main memory, and the layers and two processes take {_gib(needed)} of it"]
+    return [told]
+
+
+MAPPED = "memory is tight, so what is freed goes back to the system at once: no gaps, and steps that take about half as long again"
+
+
+def about_pieces(ranks: int) -> list[str]:
+    """What a plan of one of `ranks` counts, where they cut frozen layers between them."""
+    return [f"train.fsdp: this is one of {ranks} ranks: its piece of each frozen layer and two layers whole"] if ranks > 1 else []
+
+
+def exactness(config: Config, machine: Json) -> list[str]:
+    """Whether a run that was killed ends with the bits of one that was not; unsaid where it does without further ado."""
+    if not training_devices(machine):
+        return []
+    if config.train.deterministic:
+        return ["train.deterministic: kernels that add in one order, so that a run killed and resumed ends with the same bits"]
+    return ["attention's backward pass adds in changing order on a GPU: the bits of two runs differ, unless train.deterministic is true"]
+
+
+def about_moments_away(config: Config, machine: Json, moments: int) -> list[str]:
+    """What train.offload: optimizer comes to. moments: bytes in main memory."""
+    if config.train.offload != "optimizer":
+        return []
+    if not training_devices(machine):
+        return ["train.offload: optimizer does nothing here: there is no card, and the moments are in main memory anyway"]
+    return [f"train.offload: optimizer: {_gib(moments)} of moments in main memory; each update brings them and takes them back"]
+
+
+def _gib(value: float) -> str:
+    return f"{value / 2**30:.2f} GiB"
+
+
+def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps: int, samples: int, ranks: int = 1) -> Settings:
+    """The settings a run begins with: the first entry of its timeline.
+
+    `threads`: CPU threads this process may use; `steps`, `samples`: of the whole run;
+    `ranks`: that it begins with.
+    """
+    chosen, liger, on_gpu = config.train.deterministic, config.train.liger, bool(training_devices(machine))
+    return Settings(
+        device="cuda" if on_gpu else "cpu",
+        attention=config.train.attention,
+        dtype=plan.precision,
+        frozen=config.train.frozen,
+        double_quant=config.train.double_quant,
+        liger=on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
+        fused=begins_fused(config, plan.precision, machine),
+        packing=config.train.packing and config.adapter.type != "prompt",  # learned embeddings stand before each row
+        varlen=on_gpu,
+        own_head=False,
+        micro_batch_tokens=plan.micro_batch_tokens,
+        checkpointed_layers=plan.checkpointed_layers,
+        memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),
+        threads=config.train.threads or max(1, threads // ranks),
+        shards=shards_of(config.train, ranks),
+        deterministic=not on_gpu if chosen is None else chosen,
+        steps=steps,
+        samples=samples,
+    )
+
+
+def _memory_limit(machine: Json) -> int | None:
+    """Where running out of memory freezes the machine (no GPU, one that lives on main memory, RDNA4), a limit below all of it."""
+    gpus = training_devices(machine)
+    own = gpus[0].get("memory_bytes") if gpus else None
+    if gpus and not gpus[0].get("integrated") and gpus[0].get("arch") in FREEZE_WHEN_FULL and isinstance(own, int):
+        return int(own * _LIMIT_SHARE_OF_A_CARD)
+    total = machine.get("memory_bytes")
+    if total is None or (gpus and not gpus[0].get("integrated")):
+        return None
+    return int(total * _LIMIT_SHARE)

@@ -1,0 +1,369 @@
+"""Plan a run before there are weights or a card: trace its step, choose what fits, say what else would. Writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json
+from holdfast.base.units import gib
+from holdfast.base_model.folder import ModelFacts, read_description
+from holdfast.base_model.packed import widened_from
+from holdfast.base_model.sizes import LAYERS, refuse_nonsense
+from holdfast.book.knowledge import has_fused_attention
+from holdfast.config.adapter import OWN_WEIGHTS, Adapter
+from holdfast.config.config import CUT_FROZEN, Config
+from holdfast.config.settings import Dtype, Frozen, Settings
+from holdfast.config.train import ROUNDED_AT_RANDOM, WITH_MOMENTS
+from holdfast.machine.facts import FREEZE_WHEN_FULL
+from holdfast.machine.machine_file import read, training_devices
+from holdfast.machine.system import usable_threads
+from holdfast.planning.memory.arithmetic import TrainedBytes, gathered_bytes, layers_bytes, trained_bytes
+from holdfast.planning.memory.demand import Demand, away_bytes, cut_between, in_pieces, kept_away, with_branches
+from holdfast.planning.memory.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose, on_several
+from holdfast.planning.memory.frozen_form import as_it_comes
+from holdfast.planning.past_runs import taught, timed
+from holdfast.planning.plan import (
+    CARD_CONTEXT,
+    MAPPED,
+    PROCESS_BYTES,
+    USABLE_SHARE,
+    about_layers_away,
+    about_moments_away,
+    about_pieces,
+    exactness,
+    settings_of,
+    wanted_tokens,
+)
+from holdfast.planning.precision import choose_precision
+from holdfast.planning.ranks import SHARDS, branches_of, ranks_of
+from holdfast.planning.tracing import Tracer, tracer
+from holdfast.planning.workload import workload
+from holdfast.run.plan import Bytes, Course, Plan
+
+CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
+_TRACED_WHOLE = 200  # layers; a trace takes some 0.1 s for each, and no model of today has as many
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, what its step was found to need, and the settings it was traced with."""
+
+    plan: Plan
+    demand: Demand
+    settings: Settings
+    model: ModelFacts
+
+
+def plan_run(config: Config, machine: Json, limit: int | None = None, curve: bool = False, probes: Json | None = None) -> Planned:
+    """Plan for the first GPU of `machine`, else its main memory.
+
+    limit: a capacity in bytes, in place of the device's; probes: what the doctor measured of this machine. Raises Stop.
+    """
+    with planner(config, machine) as work:
+        planned = work.plan(limit, curve)
+    plan = taught(config, machine, planned.plan)
+    ahead = workload(config, planned.model, work.rows.longest)
+    if isinstance(ahead, str):
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, f"how long it takes is unknown: {ahead}")})
+    else:
+        plan = timed(config, machine | {"probes": probes or machine.get("probes")}, plan, ahead.tokens, ahead.checked(config))
+    return replace(planned, plan=plan)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a run's rows come to. longest: tokens of the longest row; step: of the largest step."""
+
+    longest: int
+    step: int
+
+
+@contextlib.contextmanager
+def planner(config: Config, machine: Json, rows: Rows | None = None, known: ModelFacts | None = None) -> Iterator[Planner]:
+    """What plans runs of one config's model. rows: None plans for the largest the config allows; known: what was read of the model.
+
+    Raises Stop where its model is none.
+    """
+    if config.task != "sft" or not config.model:
+        raise Stop(
+            BLOCKED, f"a plan is of a language model; task {config.task} has none", "its memory is measured when it begins: holdfast train"
+        )
+    model = known or read_description(config.model)
+    config = as_it_comes(config, model)
+    refuse_nonsense(model)
+    with tracer() as child:
+        yield Planner(config, machine, replace(model, shapes=model.shapes or child.shapes(config, model)), child, rows)
+
+
+def with_card(machine: Json, card: Json) -> Json:
+    """This machine with another card in it, and with what a torch for such a card brings along."""
+    version = str((machine.get("torch") or {}).get("version") or "2.13.0").partition("+")[0]
+    amd = card["vendor"] == "amd"
+    torch: Json = {"version": version + ("+rocm7.1" if amd else "+cu128"), "hip": "7.1" if amd else None, "cuda": None if amd else "12.8"}
+    packages = {"triton": "3.5.1"} | {name: value for name, value in (machine.get("packages") or {}).items() if value}
+    return machine | {"gpus": [card], "torch": torch | {"devices": [card]}, "packages": packages, "probes": {}}
+
+
+class Planner:
+    """Traces steps of one model and chooses among them."""
+
+    def __init__(self, config: Config, machine: Json, model: ModelFacts, child: Tracer, rows: Rows | None = None) -> None:
+        self.config, self.machine, self.model, self.child = config, machine, model, child
+        gpus = training_devices(machine)
+        self.gpu = gpus[0] if gpus else None
+        self.precision, self.why = choose_precision(config, model, machine)
+        self.fused_attention = has_fused_attention(machine)
+        allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+        self.rows = rows or Rows(allowed, allowed * config.train.effective_batch)
+        layers = next(model.config[name] for name in LAYERS if name in model.config)
+        self.sweep = Sweep(
+            self.ask,
+            layers,
+            _period(model.config),
+            _least(config.adapter, layers),
+            lambda dtype: layers_bytes(config, model, dtype) / layers,
+        )
+
+    def plan(self, limit: int | None, curve: bool) -> Planned:
+        """The plan and what else would do. limit: as in plan_run; curve: trace bytes over the step, too."""
+        choice, room = self._choice(limit)
+        if curve:
+            choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
+        others = alternatives(self.sweep, room, choice, self._halves_speed(), tuple(self._lighter()))
+        if not room.fits(choice.demand) and self._could_be_cut():
+            others.append(on_several(self.sweep, room, choice, SHARDS.bit_length() - 1))
+        planned = self._planned(choice, room)
+        plan = planned.plan
+        return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
+
+    def _lighter(self) -> Iterator[str]:
+        """Other ways to hold what is trained, or what is not, of which the config says nothing."""
+        train, kind = self.config.train, self.config.adapter.type
+        if self.config.cuts_trained:
+            return
+        if self.gpu and train.offload == "off":
+            if kind != "full" and not train.fsdp:
+                yield LAYERS_AWAY
+            elif train.optimizer in WITH_MOMENTS:
+                yield MOMENTS_AWAY
+        if kind in OWN_WEIGHTS and train.weights == "fp32" and train.optimizer in ROUNDED_AT_RANDOM and train.precision != "fp16":
+            yield IN_HALVES
+
+    def _could_be_cut(self) -> bool:
+        """Whether the run could be one of several cards' that cut frozen layers between them, and is not yet."""
+        train = self.config.train
+        if self.gpu is None or train.ranks != 1 or train.shards is not None or self.config.adapter.type not in CUT_FROZEN:
+            return False
+        try:
+            tree = self.config.model_dump(mode="json")
+            Config.model_validate(tree | {"train": tree["train"] | {"ranks": 2, "fsdp": True}})
+        except ValueError:
+            return False
+        return True
+
+    def _pieces(self) -> int:
+        """Ranks that cut frozen layers between them; 1: each holds them whole, as on a CPU it does anyway."""
+        cut = self.gpu is not None and self.config.train.fsdp and self.config.adapter.type in CUT_FROZEN
+        return ranks_of(self.config.train, self.machine) if cut else 1
+
+    def chosen(self) -> Planned:
+        """The plan alone, in as few traces as it takes."""
+        return self._planned(*self._choice(None))
+
+    def _planned(self, choice: Choice, room: Room) -> Planned:
+        return Planned(self._plan(choice, room), choice.demand, self._settings(choice.shape), self.model)
+
+    def _choice(self, limit: int | None) -> tuple[Choice, Room]:
+        own = self.gpu.get("memory_bytes") if self.gpu else self.machine.get("memory_bytes")
+        capacity = limit or (own if isinstance(own, int) else None)
+        wanted = self.wanted()
+        room = self.room(self.sweep(wanted), capacity)
+        train = self.config.train
+        choice = choose(self.ask, self.sweep, room, wanted, train.micro_batch_tokens is not None, train.checkpointed_layers is not None)
+        return choice, room
+
+    def wanted(self) -> Shape:
+        """The step where memory is no question."""
+        away = self.gpu is not None and self.config.train.offload == "layers"
+        train = self.config.train
+        again, branches = train.checkpointed_layers or 0, branches_of(train)
+        return Shape(self.rows.longest, self._rows(), self._dtype(), again, away=away, cut=self._pieces(), branches=branches)
+
+    def _dtype(self) -> Dtype:
+        return self.precision
+
+    def _rows(self) -> int:
+        lengths = {"max": self.rows.longest, "step": self.rows.step}
+        return max(1, wanted_tokens(self.config, self.machine, lengths) // self.rows.longest)
+
+    def room(self, need: Demand, capacity: int | None) -> Room:
+        """What lies beside a step: the interpreter and its libraries, the snapshots that are kept in main memory; on a card a context."""
+        reserve = 1 - USABLE_SHARE
+        if self.gpu:
+            reserve = FREEZING_RESERVE if self.gpu.get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
+        beside = CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
+        return Room(capacity, int((capacity or 0) * reserve), beside, loads_here=self.gpu is None)
+
+    def _process(self, need: Demand) -> int:
+        return max(PROCESS_BYTES, int(need.process))
+
+    def _snapshots(self, demand: Demand) -> int:
+        save, memory = self.config.save, self.machine.get("memory_bytes")
+        size = self._trained(demand).snapshots // self.cut
+        return 0 if save.snapshot_dir or save.flush_snapshots or (memory and size > memory / 4) else size
+
+    def _trained(self, demand: Demand) -> TrainedBytes:
+        return trained_bytes(self.config, demand.params.trainable, self.gpu is not None)
+
+    def _settings(self, shape: Shape) -> Settings:
+        course = Course(
+            precision=shape.dtype, micro_batch_tokens=self.config.train.micro_batch_tokens or shape.tokens, checkpointed_layers=shape.again
+        )
+        settings = settings_of(self.config, course, self.machine, usable_threads(), 1, 1)
+        return settings.model_copy(update={"liger": False, "varlen": settings.varlen and self.fused_attention})
+
+    def _halves_speed(self) -> float | None:
+        """How many times faster products in 16 bits are here, where the doctor measured it."""
+        probe = read(self.machine).probes.get("matmul")
+        return probe.bf16_speed if probe else None
+
+    def _how(self, layers: int | None, curve: bool) -> Json:
+        return {"layers": layers, "curve": curve, "plain_attention": not self.fused_attention}
+
+    @property
+    def cut(self) -> int:
+        """Ranks that have pieces of what is trained."""
+        return ranks_of(self.config.train, self.machine) if self.config.cuts_trained else 1
+
+    @property
+    def _too_deep(self) -> bool:
+        """Whether the model has too many layers for a trace of all of them; layers that a run names one by one are traced nevertheless."""
+        return self.sweep.layers > _TRACED_WHOLE and _least(self.config.adapter, self.sweep.layers) < self.sweep.layers
+
+    def ask(self, shape: Shape, curve: bool = False) -> Demand:
+        """What a step needs, traced; of a model of very many layers by the closed form."""
+        if shape.layers is None and self._too_deep:
+            return self.sweep(shape)
+        settings = self._settings(shape)
+        how = self._how(shape.layers, curve)
+        config = self._in_halves if shape.in_halves else self.config
+        demand = self.child.demand(config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
+        if self.cut > 1:
+            demand = in_pieces(demand, gathered_bytes(self.model), self.cut)
+        if shape.away:
+            demand = kept_away(demand, self.sweep.layer(shape))
+        if shape.cut > 1:
+            demand = cut_between(demand, self.sweep.piece(shape), shape.cut)
+        return with_branches(demand, shape.branches)
+
+    @property
+    def _in_halves(self) -> Config:
+        return self.config.model_copy(update={"train": self.config.train.model_copy(update={"weights": "bf16"})})
+
+    def _away(self, choice: Choice) -> int:
+        """Bytes of layers in main memory: a copy for each rank."""
+        if not choice.shape.away:
+            return 0
+        return int(away_bytes(choice.demand, self.sweep.layer(choice.shape))) * ranks_of(self.config.train, self.machine)
+
+    def _plan(self, choice: Choice, room: Room) -> Plan:
+        shape, demand = choice.shape, choice.demand
+        loading = room.loads_here and demand.building > demand.peak + room.allocator(demand)
+        snapshot = 0 if self.gpu else room.beside - self._process(demand)
+        found = {"weights": demand.building} if loading else demand.bytes | {"allocator": room.allocator(demand)}
+        kinds = Bytes(
+            **{kind: int(size) for kind, size in found.items()},
+            context=room.beside - snapshot,
+            snapshot=snapshot,
+        )
+        own = self._trained(demand)
+        budget = self.config.train.micro_batch_tokens or shape.tokens
+        batch, save = self.config.train.effective_batch, self.config.save
+        away = self._away(choice)
+        host = kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + own.snapshots + own.away + away
+        return Plan(
+            fits=None if room.capacity is None else room.fits(demand),
+            peak_bytes=kinds.total(),
+            capacity_bytes=room.capacity,
+            reserve_bytes=room.reserve if room.capacity is not None else None,
+            bytes=kinds,
+            params=demand.params,
+            micro_batch_tokens=budget,
+            accumulation=max(1, -(-batch // max(1, budget // self.rows.longest))),
+            checkpointed_layers=shape.again,
+            precision=shape.dtype,
+            frozen=self._frozen(shape.dtype),
+            host_bytes=host,
+            disk_bytes=(save.keep + 2) * (own.weights + own.state) + own.weights,
+            reasons=(
+                *self._reasons(choice, loading),
+                *([MAPPED] if room.tight(demand) else []),
+                *about_layers_away(self.config, self.machine, away),
+                *about_moments_away(self.config, self.machine, own.away),
+            ),
+        )
+
+    def _frozen(self, dtype: Dtype) -> Frozen:
+        """How weights that are not trained are held."""
+        asked = self.config.train.frozen
+        return asked if asked != "auto" else "half" if dtype != "fp32" or self.model.stored in ("BF16", "F16") else "fp32"
+
+    def _reasons(self, choice: Choice, loading: bool) -> list[str]:
+        shape, demand = choice.shape, choice.demand
+        rows = f"{shape.rows} rows of {shape.row} tokens" if shape.rows > 1 else f"one row of {shape.row} tokens"
+        how = "by the closed form, from traces of a few layers, because there are so many" if self._too_deep else "traced"
+        told = f"{how}: {rows} at once, as long as the longest one, all of their tokens learned"
+        reasons = [f"{told}; the most is needed in {_where(demand, loading)}"]
+        if shape.again:
+            asked = "as the config says" if self.config.train.checkpointed_layers is not None else "because keeping them all would not fit"
+            reasons.append(f"{shape.again} of {demand.layers} layers are computed again in backward, {asked}")
+        if self.cut > 1:
+            reasons.append(
+                f"of one of {self.cut} ranks, which hold pieces of weights, gradients and moments; a layer is whole while it computes"
+            )
+        reasons.append(self.why)
+        if wide := widened_from(self.model.config):
+            reasons.append(f"the weights come in {wide} and are widened to bf16 as they are loaded: {gib(2 * demand.params.total)}")
+        if self.gpu:
+            reasons.append("the context of a process on a card is an estimate; so are Liger's kernels, which are counted as torch's own")
+        reasons += about_pieces(shape.cut)
+        reasons += exactness(self.config, self.machine)
+        reasons.append(f"disk beside the run folder: {gib(2 * demand.params.total)} for a merged export in 16 bits, where one is made")
+        cards = len(training_devices(self.machine))
+        if cards > 1 and self.config.train.ranks == 1:
+            reasons.append(f"{cards} cards are there; a run uses the first, and with train.ranks: auto all of its kind")
+        return reasons
+
+
+def _about(plan: Plan) -> str:
+    if plan.fits is None:
+        return "the device's memory is unknown, so nothing is said of whether it fits: give --memory or --card"
+    found = "what is chosen fits" if plan.fits else "it does not fit"
+    return f"{found}; the alternatives are by the closed form, from steps of a few layers"
+
+
+def _where(demand: Demand, loading: bool) -> str:
+    return "loading the weights" if loading else {"step": "the step's beginning"}.get(demand.phase, demand.phase)
+
+
+def _least(adapter: Adapter, layers: int) -> int:
+    """Fewest layers of a model in which what a config names is there: all of them, where single ones may be named."""
+    if isinstance(adapter.layers, int):
+        return adapter.layers
+    patterns = isinstance(adapter.layers, str) or (isinstance(adapter.targets, str) and adapter.targets != "all-linear")
+    names = [name for named in (adapter.layers, adapter.targets) if isinstance(named, list) for name in named]
+    return layers if patterns or any(part.isdigit() for name in names for part in name.split(".")) else 1
+
+
+def _period(config: Json) -> int:
+    """Layers after which their kinds repeat."""
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and len(set(kinds)) > 1:
+        return next(size for size in range(1, len(kinds) + 1) if all(kind == kinds[at % size] for at, kind in enumerate(kinds)))
+    pattern = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+    if isinstance(pattern, int) and pattern > 1:
+        return pattern
+    return 2 if config.get("model_type") == "gemma2" else 6 if config.get("model_type") == "gemma3_text" else 1

@@ -1,0 +1,60 @@
+"""How many ranks a run has on a machine, and into how many parts its steps are cut. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json
+from holdfast.config.train import Train
+from holdfast.machine.machine_file import training_devices
+
+SHARDS = 8  # of a step, where there are several ranks
+
+
+def ranks_on(train: Train, machine: Json) -> int:
+    """How many ranks to start. Raises Stop(1) where there are fewer devices than ranks asked for."""
+    return len(devices_for(train, machine))
+
+
+def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The device of each rank, by its number on the machine; where shards are on, a power of two of them.
+
+    known: those that are not gone; where they are fewer than train.ranks_min, all are tried. Raises Stop(1) where there are fewer devices
+    than ranks asked for.
+    """
+    alike = devices_alike(machine)
+    wanted = ranks_of(train, machine)
+    if alike and wanted > alike:
+        kinds = ", ".join(gpu.get("name") or gpu.get("arch") or "an unknown GPU" for gpu in training_devices(machine))
+        text = f"train.ranks is {wanted}, and this machine has {alike} GPU{'s' if alike > 1 else ''} of one kind ({kinds})"
+        raise Stop(BLOCKED, text, f"train.ranks={alike}, or train.ranks=auto")
+    there = list(range(max(alike, wanted)))
+    if known is not None and len(known) >= train.ranks_min:
+        there = list(known)
+    left = min(wanted, len(there))
+    return tuple(there[: left if train.shards == "off" else 1 << (left.bit_length() - 1)])
+
+
+def devices_alike(machine: Json) -> int:
+    """GPUs of the first one's kind; 0 where the run goes on the CPU."""
+    gpus = training_devices(machine)
+    kinds = [(gpu.get("arch"), gpu.get("memory_bytes")) for gpu in gpus]
+    return sum(kind == kinds[0] for kind in kinds)
+
+
+def ranks_of(train: Train, machine: Json) -> int:
+    """How many ranks are asked for, whether or not there are devices for them."""
+    return max(1, devices_alike(machine)) if train.ranks == "auto" else train.ranks
+
+
+def shards_of(train: Train, ranks: int) -> int:
+    """Parts of a step; 1: it is not cut."""
+    if train.shards == "off" or (train.shards is None and ranks == 1):
+        return 1
+    return train.shards or max(SHARDS, ranks)
+
+
+def branches_of(train: Train) -> int:
+    """Sums of gradients that a step cut into shards holds at a time, at most; the same on any number of ranks, so that plans are."""
+    return shards_of(train, 1 if train.ranks == 1 else 2).bit_length() - 1

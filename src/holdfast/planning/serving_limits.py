@@ -1,0 +1,47 @@
+"""What programs that serve models cannot do with the artifact a config asks for, told before it is trained. Pure.
+
+vLLM: docs.vllm.ai, features/lora, and its PEFTHelper, which refuses DoRA and modules_to_save; llama.cpp:
+convert_lora_to_gguf.py, which Ollama uses, too.
+"""
+
+from __future__ import annotations
+
+from holdfast.config.adapter import OWN_WEIGHTS
+from holdfast.config.config import Config
+
+_VLLM_RANK = 16  # of --max-lora-rank, where it is not given
+_VLLM_MOST = 512
+_MERGED = "merged into the model it runs everywhere"  # by `holdfast export --to merged`
+_BY_PEFT = "holdfast export does not merge it, PEFT's merge_and_unload does"
+_NAMES = {"dora": "DoRA", "adalora": "AdaLoRA", "prompt": "prompt tuning", "ia3": "IA3"}
+
+
+def limits(config: Config) -> list[str]:
+    """A sentence for each limit."""
+    adapter = config.adapter
+    if config.train.objective == "reward":
+        return ["vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT load it (docs/adapters.md)"]
+    if adapter.type in OWN_WEIGHTS:
+        return []
+    if adapter.type in _NAMES:
+        told = f"vLLM, llama.cpp and Ollama serve no {_NAMES[adapter.type]} adapter"
+        return [told + (f"; {_MERGED}" if adapter.type in ("dora", "adalora", "ia3") else "")]
+    found = []
+    rank = adapter.r * (2 if adapter.init in ("pissa", "olora") else 1)
+    if rank > _VLLM_MOST:
+        found.append(f"vLLM serves adapters up to rank {_VLLM_MOST}; this one will have {rank}")
+    elif rank > _VLLM_RANK:
+        found.append(f"vLLM serves adapters up to rank {_VLLM_RANK}; this one has {rank}: start it with --max-lora-rank {_power(rank)}")
+    if adapter.modules_to_save:
+        names = ", ".join(adapter.modules_to_save)
+        found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); {_MERGED}")
+    if adapter.trainable_token_indices:
+        found.append(f"vLLM, llama.cpp and Ollama take no adapter with trained embeddings of tokens; {_BY_PEFT}")
+    if adapter.target_parameters:
+        found.append(f"llama.cpp and Ollama take no adapter of target_parameters; {_BY_PEFT}")
+    return found
+
+
+def _power(rank: int) -> int:
+    """The smallest rank that can be asked for."""
+    return next(size for size in (32, 64, 128, 256, 320, 512) if size >= rank)

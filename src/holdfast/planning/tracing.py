@@ -1,0 +1,158 @@
+"""Have steps traced by a child that has torch, one after the other; answers are kept until code or libraries change.
+
+What they mean, planning/memory/fit.py says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from holdfast.base.cache import cache_folder
+from holdfast.base.child import trainer_command, with_env
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.planning.memory.demand import Demand
+
+_DEADLINE_S = 300  # of one trace
+_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "liger-kernel", "flash-attn")
+# Of train: what of them matters to a step is in the settings or the lengths.
+_NOT_OF_A_STEP = {
+    *("epochs", "steps", "effective_batch", "lr", "schedule", "warmup", "max_tokens", "micro_batch_tokens", "checkpointed_layers"),
+    *("memory_limit", "seed", "threads", "ranks", "ranks_min", "shards"),
+}
+_UNKNOWN = "holdfast train measures what a step needs when it begins, and makes its micro-batches smaller where they do not fit"
+
+
+class Tracer:
+    """A child that traces steps of one model; it is started by the first question that was not answered before."""
+
+    def __init__(self, kept: Path | None) -> None:
+        self._kept = kept
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def shapes(self, config: Config, model: ModelFacts) -> dict[str, tuple[int, ...]]:
+        """Shapes of all weights of the model that its config describes. Raises Stop(1) where there is no such model."""
+        answer = self._known({"config": _plain(config), "model": _about(model), "shapes": True})
+        return {name: tuple(shape) for name, shape in answer["shapes"].items()}
+
+    def demand(self, config: Config, model: ModelFacts, settings: Settings, lengths: list[int], labels: int, how: Json) -> Demand:
+        """What a step of these rows needs. how: {layers: of a model cut down to so many, curve, plain_attention}. Raises Stop(1)."""
+        case = {"settings": settings.as_json(), "lengths": lengths, "labels": labels}
+        return Demand.model_validate(self._known({"config": _plain(config), "model": _about(model)} | case | how))
+
+    def end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+
+    def _known(self, case: Json) -> Json:
+        """The answer of an earlier time, else the child's."""
+        place = self._kept / f"{_key(case)}.json" if self._kept and not case.get("curve") else None
+        if place and (answer := read_json(place)):
+            return answer
+        answer = self._ask(case)
+        if place:
+            with contextlib.suppress(OSError):  # no home, or a full one: it is traced anew
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_json(place, answer)
+        return answer
+
+    def _ask(self, case: Json) -> Json:
+        if self._child is None:
+            self._child = _started()
+        told, answers = self._child.stdin, self._child.stdout
+        assert told is not None and answers is not None
+        with contextlib.suppress(BrokenPipeError):
+            told.write(orjson.dumps(case) + b"\n")
+            told.flush()
+        line = _line(answers, time.monotonic() + _DEADLINE_S)
+        try:
+            answer = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            raise Stop(BLOCKED, f"the step could not be traced: the child that does it ended ({_last(self._child)})", _UNKNOWN) from None
+        if "refused" in answer:
+            raise Stop(BLOCKED, answer["refused"], answer["hint"])
+        if "failed" in answer:
+            raise Stop(BLOCKED, f"the step could not be traced: {answer['failed']}", _UNKNOWN)
+        return dict(answer)
+
+
+@contextlib.contextmanager
+def tracer() -> Iterator[Tracer]:
+    """What answers, as long as it is asked."""
+    folder = cache_folder(os.environ)
+    asked = Tracer(folder / "traces" / _made_with() if folder else None)
+    try:
+        yield asked
+    finally:
+        asked.end()
+
+
+def _started() -> subprocess.Popen[bytes]:
+    quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        trainer_command("account"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=with_env(os.environ, quiet),
+    )
+
+
+def _made_with() -> str:
+    """A name for all that an answer follows from beside the question: our trainer's code and the libraries' versions."""
+    root = Path(__file__).parents[1] / "trainer"
+    code = sorted((str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in root.rglob("*.py"))
+    versions = []
+    for name in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append((name, importlib.metadata.version(name)))
+    return hashlib.sha256(repr((code, versions)).encode()).hexdigest()[:16]
+
+
+def _key(case: Json) -> str:
+    """A name for a question: what a step's bytes follow from, and nothing of the rows, the rate or the run's length."""
+    config = {name: case["config"][name] for name in ("adapter", "preference")}
+    train = {name: value for name, value in case["config"]["train"].items() if name not in _NOT_OF_A_STEP}
+    model = {name: case["model"][name] for name in ("config", "stored")}
+    asked = case | {"config": config | {"train": train}, "model": model}
+    return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def _line(answers: Any, deadline: float) -> bytes:
+    """The child's next line; an empty one where it ended, or nothing came in time."""
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(answers, selectors.EVENT_READ)
+        if not waiting.select(max(0.0, deadline - time.monotonic())):
+            return b""
+    return bytes(answers.readline())
+
+
+def _last(child: subprocess.Popen[bytes]) -> str:
+    """The last thing it said."""
+    child.kill()
+    _, said = child.communicate()
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else f"no answer within {_DEADLINE_S} s"
+
+
+def _plain(config: Config) -> Json:
+    return config.model_dump(mode="json")
+
+
+def _about(model: ModelFacts) -> Json:
+    return {"folder": str(model.folder), "config": model.config, "stored": model.stored}

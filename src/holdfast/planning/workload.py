@@ -1,0 +1,84 @@
+"""How much a run has to compute, judged by the first rows of its files, before they are checked. Reads a few mebibytes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.config import Config
+from holdfast.data.judge.rules import Rules, rules_of
+from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.shard import Block, blocks, tokenise
+from holdfast.run.sampling.step_table import run_length
+
+_LOOKED_AT = 8  # blocks of a file, each about a mebibyte
+_BY_SIZE = (".jsonl", ".ndjson")  # of which the rows beyond are judged by the file's size
+
+
+@dataclass(frozen=True)
+class Workload:
+    """steps, samples: of the run; row: mean tokens of a row; held_out: rows."""
+
+    steps: int
+    samples: int
+    row: float
+    held_out: float
+
+    @property
+    def tokens(self) -> float:
+        return self.samples * self.row
+
+    def checked(self, config: Config) -> float:
+        """Tokens of evaluations: on the way, and of base and tuned model at the end."""
+        return checked_tokens(config, self.steps, self.held_out, self.row)
+
+
+def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> float:
+    """Tokens of held-out rows that go through the model: on the way, and for base and tuned model at the end."""
+    evaluate = config.evaluate
+    on_the_way = steps // evaluate.every * min(evaluate.rows or held_out, held_out) if evaluate.every else 0
+    return (on_the_way + 2 * held_out) * row
+
+
+def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
+    """What a run has before it; a sentence where that cannot be told."""
+    try:
+        codec, rules = load_codec(model.folder), rules_of(config, longest)
+        found = [_file(name, codec, rules) for name in config.data.files]
+        apart = [_file(name, codec, rules) for name in config.data.held_out_files]
+    except (OSError, Stop) as error:
+        return f"its rows cannot be counted yet: {getattr(error, 'message', None) or getattr(error, 'strerror', None) or error}"
+    rows, tokens = sum(count for count, _ in found), sum(total for _, total in found)
+    if rows < 1:
+        return "none of the first rows can be trained on"
+    held_out = sum(count for count, _ in apart) if apart else rows * config.data.held_out
+    training = rows if apart else rows - held_out
+    train = config.train
+    steps, samples = run_length(config.data.rows_per_epoch or max(1, round(training)), train.effective_batch, train.epochs, train.steps)
+    return Workload(steps, samples, tokens / rows, held_out)
+
+
+def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float]:
+    """(rows that are trained on, their tokens) of a file. Raises OSError, Stop."""
+    looked = iter(blocks(name))
+    first = next(looked, None)
+    if first is None:
+        return 0.0, 0.0
+    shard = tokenise(first, rules, codec)
+    rows = _rows(name, first, looked) * len(shard.lengths) / max(1, len(first.rows))
+    return rows, rows * float(shard.lengths.mean()) if len(shard.lengths) else 0.0
+
+
+def _rows(name: str, first: Block, others: Iterator[Block]) -> float:
+    """Rows of a file: counted, or of a long one judged by its size."""
+    seen = [first, *islice(others, _LOOKED_AT - 1)]
+    count, size = sum(len(block.rows) for block in seen), sum(len(row.raw) + 1 for block in seen for row in block.rows)
+    if (following := next(others, None)) is None:
+        return count
+    if name.endswith(_BY_SIZE):
+        return count * Path(name).stat().st_size / size
+    return count + len(following.rows) + sum(len(block.rows) for block in others)

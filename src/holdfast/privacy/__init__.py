@@ -1,0 +1,1 @@
+"""What must not leave a machine: secrets and a person's traces, found and taken out."""

@@ -1,0 +1,178 @@
+"""Take secrets and a person's traces out of text that is to be shown to others. Pure: whose names they are is given; it opens nothing.
+
+What cannot be known is left: names in the text of rows, in file names, in what a program printed of itself.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from holdfast.privacy.secret_forms import KEY_FORMS, PLACED_FORMS
+
+# An address as it stands in the texts of rows; no part of a URL or a path.
+ADDRESS_FORM = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
+_PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?(?:-----END (?:[A-Z]+ )?PRIVATE KEY-----|\Z)", re.S)
+_LOOSE_FORMS = re.compile(
+    r"\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|sk|pk|rk)[_-](?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{16,}"
+)  # cut or newer ones
+_SECRET_NAME = (
+    r"[\w.-]*(?:password|passwd|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|authorization"
+    r"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9]_(?:TOKEN|KEY|PASS|PWD)))"
+)
+_QUOTED_TWICE = r"""\\{1,7}["'][^"'\\\n]{0,2000}\\{1,7}["']"""  # as in a text inside JSON
+_VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}}\]]+)"""
+_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
+_BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
+_OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:password|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
+_ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)
+_BEARER = re.compile(r"(\b(?:Bearer|Basic) )([A-Za-z0-9._~+/=-]{12,})")
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@:\"']*:[^\s/@\"']+|[A-Za-z0-9_-]{16,})(?=@)")
+_QUERY = re.compile(r"([?&](?:[\w-]*(?:token|key|signature|secret|sig|credential|password))=)([^\s&\"']+)", re.I)
+_NOTHING = re.compile(r"""["']?(?:null|none|true|false|unset|not set|\d{1,3}|\[secret\]|\*+|<[\w ]*>|)["']?""", re.I)
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b")
+_ADDRESS = re.compile(
+    r"(?<![\d.])(?:192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?![\d.]*\d)"
+    r"|(?<=[<\[@/(])10\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|(?<![\d.=])10\.\d{1,3}\.\d{1,3}\.\d{1,3}(?=[:<])"
+    r"|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|(?i:(?<![\w:])(?:fe80|fd[0-9a-f]{2}):[0-9a-f:]{2,40}(?:%\w{1,20})?)"
+)
+_INNER_HOST = re.compile(
+    r"(?<![\w./-])(?=[\w.-]{0,60}[-\d])[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,5}\.(?:internal|intranet|corp|lan|localdomain)\b"
+)
+_HOMES = re.compile(r"(?:/home/|/[Uu]sers/|\\{1,2}Users\\{1,2})([^/\\\s\"':,;]+)")
+_ORDINARY = {
+    "root",
+    "user",
+    "users",
+    "ubuntu",
+    "debian",
+    "admin",
+    "home",
+    "runner",
+    "shared",
+    "public",
+    "localhost",
+    "none",
+    "data",
+    "train",
+}
+SHORTEST_SECRET, SHORTEST_NAME = 6, 3
+
+
+@dataclass(frozen=True)
+class Person:
+    """Whose traces are to go. `paths`: folders by what is to stand for each, the longest first; `secrets`: values known to be some."""
+
+    users: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    paths: Mapping[str, str] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
+
+
+def secrets_of(environment: Mapping[str, str]) -> frozenset[str]:
+    """The values of variables whose names say that they open something."""
+    telling = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "_KEY", "APIKEY", "CREDENTIAL", "_PWD")
+    values = (value.strip() for name, value in environment.items() if any(word in name.upper() for word in telling))
+    return frozenset(value for value in values if len(value) >= SHORTEST_SECRET and not value.replace(".", "").isdigit())
+
+
+def names_in(texts: Iterable[str]) -> frozenset[str]:
+    """Names of users, as the home folders in these texts tell them."""
+    return frozenset(name for text in texts for name in _HOMES.findall(text) if not name.startswith(("[", "<", "~", "$", "*")))
+
+
+class Scrubber:
+    """Takes one person's traces out of texts, and counts what it took, by kind. The same text always becomes the same."""
+
+    def __init__(self, person: Person) -> None:
+        self.taken: Counter[str] = Counter()
+        known = {form for secret in person.secrets if len(secret) >= SHORTEST_SECRET for form in _forms_of(secret)}
+        self._secrets = _any_of(known, whole=False)
+        self._paths = {path.rstrip("/"): name for path, name in person.paths.items() if len(path) > 1}
+        self._path = _any_of(self._paths, whole=False, after=r"(?![\w.-])")
+        self._host = _any_of(_worth(person.hosts), whole=True)
+        self._domain = _below({domain for host in person.hosts if "." in (domain := host.partition(".")[2])})
+        self._user = _any_of(_worth(person.users), whole=True)
+
+    def text(self, text: str) -> str:
+        """The text without them."""
+        text = self._replace("email", _EMAIL, self.secrets(text), "[email]")
+        text = self._path.sub(self._path_name, text) if self._path else text
+        for names in (self._host, self._domain, _INNER_HOST):
+            text = self._replace("host", names, text, "[host]")
+        text = self._replace("user", self._user, text, "[user]")
+        return self._replace("address", _ADDRESS, text, "[address]")
+
+    def secrets(self, text: str) -> str:
+        """The text without what opens something; names and addresses stay."""
+        text = self._replace("secret", _PRIVATE_KEY, text, "[secret]")
+        text = self._replace("secret", self._secrets, text, "[secret]")
+        for pattern in (_ARGUMENT, _NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
+            text = pattern.sub(self._value, text)
+        for pattern in PLACED_FORMS:
+            text = pattern.sub(self._placed, text)
+        for pattern in (KEY_FORMS, _LOOSE_FORMS):
+            text = self._replace("secret", pattern, text, "[secret]")
+        return text
+
+    def _replace(self, kind: str, pattern: re.Pattern[str] | None, text: str, by: str) -> str:
+        if pattern is None:
+            return text
+        text, count = pattern.subn(by, text)
+        self.taken[kind] += count
+        return text
+
+    def _value(self, match: re.Match[str]) -> str:
+        """A value behind a telling name, in the quotes it stood in; what is plainly no secret stays."""
+        value = match[2]
+        if _NOTHING.fullmatch(value):
+            return match[0]
+        self.taken["secret"] += 1
+        quote = found[0] if (found := re.match(r"""\\*["']""", value)) else ""
+        return f"{match[1]}{quote}[secret]{quote}"
+
+    def _placed(self, match: re.Match[str]) -> str:
+        """The match with its secret replaced; what is plainly none, or was taken already, stays."""
+        secret = match["it"]
+        if "[secret]" in secret or _NOTHING.fullmatch(secret):
+            return match[0]
+        self.taken["secret"] += 1
+        start = match.start("it") - match.start()
+        return f"{match[0][:start]}[secret]{match[0][start + len(secret) :]}"
+
+    def _path_name(self, match: re.Match[str]) -> str:
+        self.taken["path"] += 1
+        return self._paths[match[0]]
+
+
+def _worth(names: Iterable[str]) -> list[str]:
+    """Names that tell a person or a machine: no stock name, and not so short that they are parts of everything."""
+    return [name for name in names if len(name) >= SHORTEST_NAME and name.lower() not in _ORDINARY]
+
+
+def _forms_of(secret: str) -> set[str]:
+    """A secret as it is, as it stands in a URL, and in base64 at whatever place of a longer text."""
+    forms = {secret, quote(secret, safe="")}
+    raw = secret.encode()
+    for before, begin in ((0, 0), (1, 2), (2, 3)):
+        coded = b64encode(bytes(before) + raw).decode().rstrip("=")
+        forms.add(coded[begin : len(coded) - ((before + len(raw)) % 3 > 0)])
+    return {form for form in forms if len(form) >= SHORTEST_SECRET}
+
+
+def _below(domains: set[str]) -> re.Pattern[str] | None:
+    """Names of machines below these domains."""
+    either = "|".join(map(re.escape, sorted(domains)))
+    return re.compile(rf"(?<![\w.-])[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{0,5}}\.(?:{either})(?![\w-])", re.I) if domains else None
+
+
+def _any_of(words: Iterable[str], whole: bool, after: str = "") -> re.Pattern[str] | None:
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
+    if not longest_first:
+        return None
+    either = "|".join(map(re.escape, longest_first))
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])" if whole else rf"(?:{either}){after}", re.I if whole else 0)

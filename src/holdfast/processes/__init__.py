@@ -1,0 +1,1 @@
+"""Processes: started, watched, ended. What an end means is decided elsewhere."""

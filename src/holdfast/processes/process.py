@@ -1,0 +1,243 @@
+"""Start an attempt, find a living one again, watch it to its end. Judges nothing: what an ending means is mind's question."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.base.child import module_command
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.identity import Identity, alive
+from holdfast.base.locks import hold
+from holdfast.base.safe_open import open_log
+from holdfast.base.wait import wait_for_end
+from holdfast.machine.kernel_log import oom_kills
+from holdfast.machine.place import Place
+from holdfast.processes.ending import STUCK_S
+from holdfast.processes.hang_timeout import Patience
+from holdfast.processes.hanging import end_hanging
+from holdfast.processes.standby import Standby
+from holdfast.run.attempt import is_closed, write_orders
+from holdfast.run.evaluations import is_over
+from holdfast.run.folder import RunFolder
+from holdfast.run.holder import signal_holder
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import of_rank
+from holdfast.run.types import EXIT_DISK_FULL, EXIT_PEER_LOST, Ending, EndingKind, Launch
+
+LOOK_EVERY_S = 0.2
+TOLD_S = 3.0  # for another rank's end to be written down
+Tick = Callable[["Attempt"], bool]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the trainer: its number and folder."""
+
+    number: int
+    folder: Path
+    nurse: subprocess.Popen[bytes] | None  # None: started by another supervisor
+    stood_by: bool = False
+
+    def pulse(self, rank: int = 0) -> Json | None:
+        """What the trainer, or another rank's, published last; None before its first beat."""
+        memory = self._memory(rank)
+        if memory is None:
+            return None
+        with memory:
+            pulse = memory.pulse()
+        return pulse if pulse and pulse.get("attempt") == self.number else None
+
+    def unwritten(self) -> int:
+        """Committed steps whose rows the disk has not taken, because it is full."""
+        memory = self._memory()
+        if memory is None:
+            return 0
+        with memory:
+            return memory.unwritten
+
+    def _memory(self, rank: int = 0) -> MemoryFile | None:
+        ready = read_json(self.folder / "ready.json")
+        return MemoryFile.open(of_rank(Path(ready["memory_file"]), rank)) if ready else None
+
+
+def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Attempt:
+    """Write a new attempt down, then give it to the standby, or start its nurse. `orders` go into launch.json beside the launch itself."""
+    number = max(run.attempts(), default=0) + 1
+    folder = run.attempt(number)
+    folder.mkdir(parents=True)
+    write_orders(
+        folder,
+        launch,
+        [*launch.argv, str(run.path), str(number)],
+        trainer_lock=str(run.trainer_lock),
+        writer_argv=module_command("holdfast.processes.writer", run.path, number),
+        started=time.time(),
+        oom_kills=oom_kills(Place()),
+        **orders,
+    )
+    waiting = standby.take_over(folder, launch)
+    return Attempt(number, folder, waiting or start_nurse("holdfast.processes.shim", folder), stood_by=waiting is not None)
+
+
+def start_nurse(module: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the nurse of the attempt in `folder`; module: which kind of nurse."""
+    with open_log(folder / "output.log") as output:
+        return subprocess.Popen(
+            module_command(module, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def adopt(run: RunFolder) -> Attempt | None:
+    """The newest attempt whose end was not dealt with yet (no wreck.json), dead or alive; None when there is none."""
+    numbers = run.attempts()
+    if not numbers or is_closed(run.attempt(numbers[-1])):
+        return None
+    return Attempt(numbers[-1], run.attempt(numbers[-1]), nurse=None)
+
+
+def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
+    """Wait until the attempt has ended. `tick` is called all the while; when it returns True the trainer is asked to stop."""
+    asked = False
+    patience = Patience(run, attempt.number, run.config().run.hang_s)
+    while True:
+        ending = _ending(attempt, run)
+        if ending is not None:
+            return ending
+        if tick(attempt) and not asked:
+            asked = _ask_to_stop(attempt, run)
+        overdue = patience.overdue(attempt.pulse())
+        if overdue is not None and (why := end_hanging(attempt, _trainers(attempt), run.trainer_lock, overdue)):
+            return Ending("stuck", facts={"reason": why})
+        wait_for_end(watched(attempt), LOOK_EVERY_S)
+
+
+def watched(attempt: Attempt) -> list[int]:
+    """The process whose end is the attempt's; a nurse of our own is collected when it has died."""
+    if attempt.nurse is not None and attempt.nurse.poll() is None:
+        return [attempt.nurse.pid]
+    return list(living_pids(attempt).values())[:1]
+
+
+def living_pids(attempt: Attempt) -> dict[str, int]:
+    """Pids of the attempt's processes that are alive, by role."""
+    named = {f"rank {rank}" if rank else "trainer": trainer for rank, trainer in _trainers(attempt).items()}
+    found = {"nurse": read_json(attempt.folder / "nurse.json"), **named}
+    return {role: identity["pid"] for role, identity in found.items() if alive(identity)}
+
+
+def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
+    """What was seen of an attempt's end: {} where nobody saw it, None while it may still be alive.
+
+    One that was written down and never started is called off under the lock, so that a slow nurse cannot start it afterwards.
+    """
+    file = attempt.folder / "ending.json"
+    if (seen := read_json(file)) is not None:
+        return seen
+    with hold(run.trainer_lock, wait=False) as free:
+        if not free:
+            return None
+        if (seen := read_json(file)) is not None:
+            return seen
+        if _nurse_was_there(attempt):
+            return {}
+        if attempt.nurse is not None and attempt.nurse.poll() is None:
+            return None
+        called_off: Json = {"code": None, "called_off": True, "ended": time.time()}
+        write_json(file, called_off)
+        return called_off
+
+
+def lived_s(seen: Json) -> float | None:
+    """Seconds between start and end; None where they are not known."""
+    return float(seen["ended"] - seen["began"]) if "began" in seen else None
+
+
+def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
+    """How the attempt ended, or None while it may still be alive."""
+    seen = end_seen(attempt, run)
+    if seen is None:
+        return None
+    if seen.get("called_off"):
+        return Ending("never_started")
+    result = read_json(attempt.folder / "result.json") or {}
+    hang = read_json(attempt.folder / "hang.json")
+    code, seconds = seen.get("code"), lived_s(seen)
+    if hang is not None and not result:
+        return Ending("hang", code, seconds, hang)
+    kind: EndingKind | None = result.get("kind")
+    if code == EXIT_DISK_FULL:
+        kind = kind or "disk_full"  # which takes no account either
+    if kind == "finished" or code == 0:
+        kind = "finished" if is_over(run) else None  # any library can end a process with code 0
+    if kind is not None:
+        return Ending(kind, code, seconds, result)
+    if not seen:
+        return Ending("vanished")
+    if code is None:
+        return Ending("never_started")
+    facts = {"rank": seen["rank"], "codes": seen["codes"]} if "rank" in seen else {}
+    if code == EXIT_PEER_LOST:
+        return _of_another_rank(attempt, seen, seconds) or Ending("peer_lost", code, seconds, facts)
+    return Ending("killed" if code < 0 else "error", code, seconds, facts)
+
+
+def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> Ending | None:
+    """The end of a rank that another launcher started, which its own command wrote down; None where none did within a moment."""
+    while True:
+        told = [read_json(file) for file in sorted(attempt.folder.glob("ended*.json"))]
+        first = next((one for one in told if one and one["code"] != EXIT_PEER_LOST), None)
+        if first is not None:
+            facts = {"rank": first["rank"], "codes": {str(one["rank"]): one["code"] for one in told if one}}
+            return Ending("killed" if first["code"] < 0 else "error", first["code"], seconds, facts)
+        if time.time() - seen["ended"] > TOLD_S or not seen:
+            return None
+        time.sleep(LOOK_EVERY_S)
+
+
+def _nurse_was_there(attempt: Attempt) -> bool:
+    """Judged by what it started here: another machine's rank may be there before it."""
+    return (attempt.folder / "nurse.json").exists() or (attempt.folder / "rank0.json").exists()
+
+
+def _trainers(attempt: Attempt) -> dict[int, Identity]:
+    """Who trains, by rank, as far as they have told their names."""
+    named = {file.stem.removeprefix("rank"): file for file in attempt.folder.glob("rank*.json")}
+    entries = {int(rank): read_json(file) for rank, file in named.items() if rank.isdecimal()}
+    return {rank: entry["identity"] for rank, entry in sorted(entries.items()) if entry}
+
+
+def _trainer(attempt: Attempt) -> Identity | None:
+    return _trainers(attempt).get(0)
+
+
+def end_strays(run: RunFolder) -> None:
+    """End what an earlier start of the group left alive here: the ranks it trained with are gone. Its newest snapshot stays."""
+    attempt = adopt(run)
+    if attempt is None:
+        return
+    nurse: Identity | None = read_json(attempt.folder / "nurse.json")  # type: ignore[assignment]
+    for identity in (nurse, *_trainers(attempt).values()):
+        if identity and signal_holder(identity, run.trainer_lock, signal.SIGKILL):
+            wait_for_end([identity["pid"]], STUCK_S)
+
+
+def ask_newest_to_stop(run: RunFolder) -> None:
+    """Send SIGTERM to the newest attempt's trainer, where it lives; a second one changes nothing."""
+    attempt = adopt(run)
+    if attempt is not None:
+        _ask_to_stop(attempt, run)
+
+
+def _ask_to_stop(attempt: Attempt, run: RunFolder) -> bool:
+    """Send SIGTERM to the trainer; False while it has not told its name yet."""
+    trainer = _trainer(attempt)
+    return alive(trainer) and signal_holder(trainer, run.trainer_lock, signal.SIGTERM)

@@ -1,0 +1,94 @@
+"""The trainers of one attempt, one a rank: started together, ended together. Standard library only; decides no restart."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.processes.rank_environment import listen, seat
+
+DONE, INTERRUPTED, PEER_LOST = 0, 130, 72
+_DECIDED = range(64, 71)  # exit codes of a trainer that ends by its own decision
+_GRACE_S = {"decided": 30.0, "peer": 5.0, "died": 0.0}  # for the others to end by themselves
+
+
+class Trainers:
+    """Processes that compute nothing without each other. The group of one is the usual case."""
+
+    def __init__(
+        self, argv: list[str], devices: Sequence[int], environment: dict[str, str], inherited: tuple[int, ...], **streams: Any
+    ) -> None:
+        self.codes: dict[int, int] = {}  # by rank, in the order in which the ends were seen
+        self.killed: set[int] = set()
+        self.deadline: float | None = None
+        size = len(devices)
+        if size == 1:
+            own = {"LOCAL_RANK": str(devices[0])} if devices[0] else {}
+            self.processes = [subprocess.Popen(argv, env=environment | own, pass_fds=inherited, **streams)]
+            return
+        with listen() as meeting:
+            self.processes = [
+                subprocess.Popen(
+                    argv,
+                    env=environment | seat(number, device, size, meeting, environment),
+                    pass_fds=inherited if number else (*inherited, meeting.fileno()),
+                    **streams,
+                )
+                for number, device in enumerate(devices)
+            ]
+
+    @property
+    def living(self) -> list[int]:
+        """Pids of those that have not ended."""
+        return [process.pid for rank, process in enumerate(self.processes) if rank not in self.codes]
+
+    def poll(self) -> int | None:
+        """The exit code of the attempt once all have ended, None before. A rank that died takes the others with it."""
+        for rank, process in enumerate(self.processes):
+            if rank not in self.codes and (code := process.poll()) is not None:
+                self.codes[rank] = code
+        if len(self.codes) == len(self.processes):
+            return self.codes[self.guilty]
+        if self.codes and (grace := self._grace_s(self.codes[self.guilty])) is not None:
+            self.deadline = min(self.deadline or time.monotonic() + grace, time.monotonic() + grace)
+            if time.monotonic() >= self.deadline:
+                self.kill()
+        return None
+
+    @property
+    def guilty(self) -> int:
+        """The rank whose end was the attempt's: the first that did not merely lose another, and that we did not kill."""
+        own = [rank for rank in self.codes if rank not in self.killed]
+        died = [rank for rank in own if self.codes[rank] not in (PEER_LOST, DONE, INTERRUPTED)]
+        return (died or own)[0]
+
+    def send_signal(self, number: int) -> None:
+        for rank, process in enumerate(self.processes):
+            if rank not in self.codes:
+                process.send_signal(number)
+
+    def kill(self) -> None:
+        """End those that live."""
+        for rank, process in enumerate(self.processes):
+            if rank not in self.codes and rank not in self.killed and process.poll() is None:
+                self.killed.add(rank)
+                process.kill()
+
+    def tell(self, line: str) -> bool:
+        """Write a line to each one's standard input and close it; whether all are there to read it."""
+        for process in self.processes:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.write(line.encode())
+                process.stdin.close()
+        return all(process.poll() is None for process in self.processes)
+
+    @staticmethod
+    def _grace_s(code: int) -> float | None:
+        """Seconds until the others are ended; None: they will end by themselves, after what they have to do."""
+        if code in (DONE, INTERRUPTED):
+            return None
+        return _GRACE_S["decided" if code in _DECIDED else "peer" if code == PEER_LOST else "died"]

@@ -1,0 +1,97 @@
+"""Events a user should hear of, in words. Shared by the terminal, which says them as they come, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.base.files import Json
+from holdfast.base.units import figure
+
+_WORDS = {
+    "checkpoint_passed_over": "a damaged checkpoint was skipped",
+    "checkpoint_failed": "a checkpoint could not be saved; training continues",
+    "checkpoint_skipped": "a checkpoint was left out",
+    "snapshot_place_refused": "the snapshot went to another place",
+    "remedy_applied": "the run continues with what was seen to help",
+    "remedy_helped": "what was changed has helped",
+    "remedy_refuted": "what was changed has not helped, and is not tried again in this run",
+    "rolled_back": "committed steps were taken back",
+    "disk_full_over": "the disk has room again: the steps held in memory are journalled, checkpoints resume",
+    "snapshot_file_made_again": "the snapshot file was deleted; recreated",
+    "snapshot_interval": "the interval of snapshots was changed",
+    "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
+    "memory_low": "memory runs short, and micro-batches cannot be smaller",
+    "setting_changed": "a setting of the model was changed",
+    "length_bias": "the better answers and the worse ones differ in length",
+    "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
+    "evaluation_failed": "the evaluation failed",
+    "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",
+    "best_checkpoint_lost": "the best checkpoint does not verify; the adapter is made of the next best",
+    "extended": "the run was extended",
+    "config_changed": "settings of the run were changed",
+    "rows_limited": "train.max_tokens is more than the model has positions; rows are cut there",
+    "data_rebuilt": "the tokenised rows were made again",
+    "token_cache_refused": "the token cache could not be used; the rows were tokenised into the run folder",
+    "token_shards_rebuilt": "damaged shards of the token cache were made again",
+}
+
+
+def notice(event: Json) -> tuple[str, str] | None:
+    """(what happened, its facts) of an event worth telling, else None."""
+    words = _WORDS.get(event["event"])
+    if words is None:
+        return None
+    try:
+        if event["event"] in _SENTENCES:
+            return words, _SENTENCES[event["event"]](event)
+    except (KeyError, TypeError, ValueError):
+        pass  # of another version, or damaged: its facts are told as they are
+    return words, ", ".join(f"{key}: {_fact(value)}" for key, value in event.items() if key not in ("event", "time", "attempt"))
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_fact(entry)}" for key, entry in value.items()) or "none"
+    if isinstance(value, list):
+        return " ".join(map(_fact, value)) or "none"
+    return figure(value) if isinstance(value, float) else str(value)
+
+
+def _length_bias(event: Json) -> str:
+    return (
+        f"in {event['longer']:.0%} of {event['pairs']:,} pairs the better answer is the longer one, at the median it is"
+        f" {event['times']:g} times as long as the other; the model may learn length instead of what the answers say"
+    )
+
+
+def _rolled_back(event: Json) -> str:
+    back = f"from step {event['step']:,} to step {event['to']:,}"
+    named = all(key in event["reason"] for key in event["settings"])
+    settings = "" if named else f", with {_fact(event['settings'])} from there on"
+    return f"{back}{settings}: {event['reason']}"
+
+
+def _snapshot_interval(event: Json) -> str:
+    steps = event["steps"]
+    often = "after every step" if steps == 1 else f"after one step in {steps:,} (a death then costs up to {steps:,} steps, computed again)"
+    return f"from step {event['step']:,} on {often}: {event['reason']}"
+
+
+_SENTENCES: dict[str, Callable[[Json], str]] = {
+    "length_bias": _length_bias,
+    "rolled_back": _rolled_back,
+    "snapshot_interval": _snapshot_interval,
+}
+
+
+def turn(event: Json) -> str | None:
+    """What the supervisor says itself when it happens, in words for whoever looks on from elsewhere; None for all else."""
+    kind = event["event"]
+    if kind == "attempt_ended" and "decision" in event:
+        return f"attempt {event['attempt']}: {event['decision']['reason']}"
+    if kind == "attempt_ended":
+        return f"attempt {event['attempt']}: {event['ending']}"
+    if kind == "attempt_adopted":
+        return f"attempt {event['attempt']} was adopted by another supervisor"
+    return None

@@ -1,0 +1,27 @@
+"""The pages that are one HTML file and need nothing else: they share head and style (page.html), and every text in them is escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, write_bytes
+from holdfast.report.data.lines import visible
+
+
+def page_template(name: str) -> jinja2.Template:
+    """The template of a page, a file of this folder that extends page.html."""
+    folder = jinja2.PackageLoader("holdfast", "report/templates")
+    environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["visible"] = visible
+    return environment.get_template(name)
+
+
+def write_page(file: Path, text: str, answer: Json | None = None) -> None:
+    """Write the page that --html asked for. Raises Stop(1), with the `answer` that is printed all the same."""
+    try:
+        write_bytes(file, text.encode("utf-8", "replace"), durable=False)
+    except OSError as error:
+        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None

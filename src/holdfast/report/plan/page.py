@@ -1,0 +1,139 @@
+"""The page of `plan --why`: where each byte goes over a step, as stacked areas. One file: no script, no font, no request."""
+
+from __future__ import annotations
+
+from html import escape
+
+from holdfast.base.files import Json
+from holdfast.base.units import gib
+from holdfast.config.config import Config
+from holdfast.planning.memory.demand import Demand
+from holdfast.report.plan.lines import WORDS, verdict
+from holdfast.run.plan import Plan
+
+WIDTH, HEIGHT = 960, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 16, 18, 34
+_COLOURS = {
+    "weights": "#5b6b7a",
+    "adapter": "#2f6f9f",
+    "gradients": "#4d9ac7",
+    "optimizer": "#93c4dd",
+    "activations": "#e0a13c",
+    "logits": "#c8553d",
+    "workspace": "#8d7bb5",
+}
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 980px; padding: 0 1rem; color: #1d2329; background: #fff }
+table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
+td.size { text-align: right; font-variant-numeric: tabular-nums } i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
+svg { width: 100%; height: auto } svg text { font-size: 12px; fill: #4a545e } .quiet { color: #6b757f }
+.limit { stroke: #b3261e; stroke-dasharray: 6 4 }
+.mark { stroke: #1d2329; stroke-opacity: .35; stroke-dasharray: 2 3 } .grid { stroke: #d9dfe4 } code { font-size: .92em }
+@media (prefers-color-scheme: dark) { body { background: #14181c; color: #dfe5ea } svg text { fill: #a9b4be } .grid { stroke: #2c343b }
+.mark { stroke: #dfe5ea } }
+"""
+
+
+def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
+    """The page as HTML."""
+    parts = [
+        f"<h1>{escape(model)}: {'LoRA' if config.adapter.type == 'lora' else escape(config.adapter.type)} r={config.adapter.r}</h1>",
+        f"<p><b>{escape(verdict(plan))}</b></p>",
+        stacked(demand.curve or {}, plan),
+        _kinds(plan),
+        "<h2>The largest blocks at the peak</h2>",
+        _table(["bytes", "for", "made by"], [[gib(size), WORDS[kind], escape(made)] for size, kind, made in demand.largest]),
+    ]
+    if plan.alternatives:
+        rows = [
+            [_told(other.fits), gib(other.peak_bytes), f"<code>{escape(other.change)}</code>", _price(other.slower)]
+            for other in plan.alternatives
+        ]
+        parts += ["<h2>Instead</h2>", _table(["", "at the most", "change", "time of a step"], rows)]
+    parts += ["<h2>How this was found</h2>", "<ul>", *(f"<li>{escape(reason)}</li>" for reason in plan.reasons), "</ul>"]
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(model)}: memory</title>'
+    return f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{"".join(parts)}</body></html>\n'
+
+
+def stacked(curve: Json, plan: Plan) -> str:
+    """Bytes by kind over a step, one on the other; the limit, where there is one near enough to be seen."""
+    rows: list[list[int]] = curve.get("bytes", [])
+    if not rows:
+        return '<p class="quiet">no curve was traced</p>'
+    kinds, moments = curve["kinds"], curve["moments"]
+    most = max(map(sum, rows))
+    limit: int | None = None
+    if plan.capacity_bytes is not None:
+        limit = plan.capacity_bytes - (plan.reserve_bytes or 0) - plan.bytes.context - plan.bytes.snapshot - plan.bytes.allocator
+    top = max(most, limit) if limit is not None and limit < 1.6 * most else most
+    across: float = (WIDTH - _LEFT - _RIGHT) / max(1, moments[-1])
+    up: float = (HEIGHT - _TOP - _BOTTOM) / (top * 1.04)
+
+    def x(moment: int) -> float:
+        return _LEFT + moment * across
+
+    def y(size: float) -> float:
+        return HEIGHT - _BOTTOM - size * up
+
+    drawn = []
+    for share in range(5):
+        size = top * share / 4
+        drawn.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(size):.1f}" y2="{y(size):.1f}"/>')
+        drawn.append(f'<text x="{_LEFT - 8}" y="{y(size) + 4:.1f}" text-anchor="end">{gib(size)}</text>')
+    below = [0] * len(rows)
+    for at, kind in enumerate(kinds):
+        above = [low + row[at] for low, row in zip(below, rows, strict=True)]
+        if above != below:
+            line = [f"{x(moment):.1f},{y(size):.1f}" for moment, size in zip(moments, above, strict=True)]
+            back = [f"{x(moment):.1f},{y(size):.1f}" for moment, size in zip(reversed(moments), reversed(below), strict=True)]
+            title = escape(f"{WORDS[kind]}: at the most {gib(max(row[at] for row in rows))}")
+            drawn.append(f'<polygon fill="{_COLOURS[kind]}" points="{" ".join(line + back)}"><title>{title}</title></polygon>')
+        below = above
+    drawn += _marks(curve["marks"], x)
+    if limit is not None and 0 < limit <= top:
+        drawn.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(limit):.1f}" y2="{y(limit):.1f}"/>')
+        drawn.append(f'<text x="{WIDTH - _RIGHT}" y="{y(limit) - 5:.1f}" text-anchor="end">room for a step: {gib(limit)}</text>')
+    label = escape(f"bytes over a step, {gib(most)} at the most")
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(drawn)}</svg>'
+
+
+def _marks(marks: list[list[object]], x: object) -> list[str]:
+    drawn: list[str] = []
+    shown: set[object] = set()
+    for moment, what in marks:
+        if what not in ("forward", "backward", "update") or what in shown:
+            continue
+        shown.add(what)
+        place = x(moment)  # type: ignore[operator]
+        drawn.append(f'<line class="mark" x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>')
+        end = what == "update"
+        anchor, shift = ("end", -4) if end else ("start", 4)
+        drawn.append(f'<text x="{place + shift:.1f}" y="{HEIGHT - _BOTTOM + 18}" text-anchor="{anchor}">{what}</text>')
+    return drawn
+
+
+def _kinds(plan: Plan) -> str:
+    rows = []
+    for kind, size in plan.bytes.by_kind().items():
+        if size:
+            colour = _COLOURS.get(kind, "#c9d1d8")
+            rows.append([f'<i style="background:{colour}"></i>{WORDS[kind]}', gib(size), f"{size / max(1, plan.peak_bytes):.1%}"])
+    return _table(["at the peak", "bytes", ""], rows)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    cells = "".join(f"<th>{name}</th>" for name in head)
+    lines = "".join("<tr>" + "".join(f"<td{_class(cell)}>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{cells}</tr>{lines}</table>"
+
+
+def _class(cell: str) -> str:
+    return ' class="size"' if cell.endswith(("iB", "%")) else ""
+
+
+def _told(fits: bool | None) -> str:
+    return {True: "fits", False: "does not fit", None: ""}[fits]
+
+
+def _price(slower: float | None) -> str:
+    return "unknown" if slower is None else f"{slower:.2f} x"

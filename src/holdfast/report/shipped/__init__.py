@@ -1,0 +1,1 @@
+"""What `verify`, `export` and the A/B page show."""

@@ -1,0 +1,53 @@
+"""What `export` shows: the comparison with base + adapter, in a terminal and as a page that needs nothing else. Computes nothing new."""
+
+from __future__ import annotations
+
+from holdfast import __version__
+from holdfast.base.files import Json
+from holdfast.base.inert import say
+from holdfast.report.pages import page_template
+
+_YES = {True: "yes", False: "no"}
+
+
+def lines(checked: Json) -> list[tuple[str, str, str]]:
+    """(what was compared, what was found, what is allowed) of one file or folder."""
+    budget = checked["budget"]
+    return [
+        ("loaded by", f"{checked['engine']}{', ' + checked['type'] if 'type' in checked else ''}", ""),
+        (
+            "NMSE",
+            f"{checked['nmse']:.2e} of logits at {checked['positions']} positions",
+            f"{budget['nmse']:.0e}" if "nmse" in budget else "",
+        ),
+        ("KL per token", f"{checked['kl_per_token']:.2e} nats", f"{budget['kl_per_token']:.0e}"),
+        ("likeliest token", f"the same at {checked['top1_agreement']:.1%} of positions", f"{budget['top1_agreement']:.0%}"),
+        ("greedy answers", f"equal: {_YES[checked['greedy_equal']]}, of {checked['prompts']} prompts", ""),
+        ("token ids", f"of rendered conversations as in training: {_YES[checked['token_ids_equal']]}", "yes"),
+        ("stops", f"where training ended its answers: {_YES[checked['stops']]}", "yes"),
+    ]
+
+
+def show(answer: Json) -> None:
+    for checked in _types(answer):
+        for what, found, allowed in lines(checked):
+            say(f"{what:17}{found}" + (f" ({allowed} allowed)" if allowed and allowed != "yes" else ""))
+    for file in answer["files"]:
+        say(f"{file['bytes']:>15,} bytes  {file['sha256'][:16]}  {file['path']}")
+
+
+def page(answer: Json, name: str, reference: str) -> str:
+    """The same as a page; of an export that was refused, too: with its reasons, and the first layer that differs."""
+    return page_template("exported.html").render(
+        name=name,
+        reference=reference,
+        reasons=answer.get("reasons") or [],
+        layer=answer["checked"].get("first_layer"),
+        types=[lines(checked) for checked in _types(answer)],
+        files=answer["files"],
+        version=__version__,
+    )
+
+
+def _types(answer: Json) -> list[Json]:
+    return [*(answer["checked"].get("types") or {"": answer["checked"]}).values()]

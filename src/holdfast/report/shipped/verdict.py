@@ -1,0 +1,88 @@
+"""What `verify` shows: a few lines in a terminal, and a page that needs nothing else. Computes nothing new, escapes every text."""
+
+from __future__ import annotations
+
+from holdfast import __version__
+from holdfast.base.files import Json
+from holdfast.base.inert import say
+from holdfast.base.units import chance, counted
+from holdfast.report.pages import page_template
+
+_KINDS = {"held_out": "rows the run held out", "training": "rows it was trained on", "file": "rows of the file", "general": "general rows"}
+
+
+def headline(answer: Json, name: str) -> str:
+    """The verdict as a sentence."""
+    against = "the base" if answer["against"] == "base" else answer["against"]
+    words = {
+        "better": f"{name} is better than {against}",
+        "worse": f"{name} is worse than {against}",
+        "same": f"{name} is as good as {against}",
+        "cannot_tell": f"whether {name} is better than {against} cannot be told",
+    }
+    needed = f"; about {answer['rows_needed']:,} rows would tell" if answer["rows_needed"] else ""
+    return words[answer["verdict"]] + needed
+
+
+def lines(answer: Json) -> list[tuple[str, str]]:
+    """(what, its figures) of all that was measured."""
+    loss, ab = answer["loss"], answer["ab"]
+    found = [
+        ("why", answer["why"]),
+        ("rows", f"{answer['rows']:,} {_KINDS[answer['kind']]}, {loss['clusters']:,} of them independent"),
+        ("loss per token", _loss(loss)),
+        ("row by row", f"{ab['wins']:,} better, {ab['losses']:,} worse, {ab['ties']:,} the same ({chance(ab['p_value'])})"),
+    ]
+    for name in ("exact_match", "expectations"):
+        if one := answer[name]:
+            told = f"{one['base']:,} -> {one['tuned']:,} of {one['asked']:,}; {one['only_tuned']:,} gained, {one['only_base']:,} lost"
+            found.append((name.replace("_", " "), f"{told} ({chance(one['p_value'])})"))
+    for task in (answer["suite"] or {"tasks": []})["tasks"]:
+        if task["metric"]:
+            told = (
+                f"{task['base']:.4f} -> {task['tuned']:.4f} of {task['asked']:,}; {task['only_tuned']:,} gained, {task['only_base']:,} lost"
+            )
+            found.append((task["task"], f"{task['metric'].partition(',')[0]} {told} ({chance(task['p_value'])})"))
+        else:
+            found.append((task["task"], f"{_figures(task['lm_eval'])}: of the whole set, so without a paired test"))
+    forgotten = answer["forgotten"]
+    found.append(("forgotten", f"{_loss(forgotten['loss'])} on {counted(forgotten['rows'], 'general row')}: {_word(forgotten['verdict'])}"))
+    for name, one in (answer["answers"] or {}).items():
+        told = f"{one['tokens']:.1f} tokens on average, {one['stopped']:,} of {one['asked']:,} ended by themselves"
+        found.append((f"answers, {name}", f"{told}, {one['refused']:,} refused, {one['empty']:,} empty"))
+    return found
+
+
+def _loss(loss: Json) -> str:
+    interval = loss["interval"]
+    between = f", 95% {interval[0]:+.4f} to {interval[1]:+.4f}" if interval else ""
+    return f"{loss['base']:.4f} -> {loss['tuned']:.4f} ({loss['difference']:+.4f}{between})"
+
+
+def _figures(found: Json) -> str:
+    names = [name for name in found["base"] if "stderr" not in name]
+    return ", ".join(
+        f"{name.partition(',')[0]} {found['base'][name]:.4f} -> {found['tuned'].get(name, float('nan')):.4f}" for name in names
+    )
+
+
+def _word(verdict: str) -> str:
+    return {"cannot_tell": "cannot tell"}.get(verdict, verdict)
+
+
+def show(answer: Json, name: str) -> None:
+    say(headline(answer, name))
+    for what, told in lines(answer):
+        say(f"  {what:16} {told}")
+
+
+def page(answer: Json, name: str) -> str:
+    """The same as a page, with some answers."""
+    return page_template("verdict.html").render(
+        headline=headline(answer, name),
+        good=answer["verdict"] in ("better", "same"),
+        lines=lines(answer),
+        samples=answer["samples"],
+        hashes={key: value for key, value in answer["hashes"].items() if value},
+        version=__version__,
+    )

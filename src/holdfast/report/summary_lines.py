@@ -1,0 +1,50 @@
+"""A finished run in a few lines, as the terminal shows them: (name, value) pairs. Prints nothing."""
+
+from __future__ import annotations
+
+from holdfast.base.files import Json, read_json
+from holdfast.base.units import counted
+from holdfast.report.words import artifact_origin, change_of_loss, early_end, held_out_on, unhealthy, words_of
+from holdfast.run.folder import RunFolder
+
+
+def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
+    """The end of a run; a line without a name belongs to the one before."""
+    loss = summary["loss"]
+    wrong = unhealthy(summary)
+    status = summary["status"] + (", but not healthy" if wrong else "")
+    facts = [
+        ("status", status),
+        *(("", says) for says in wrong),
+        ("steps", f"{summary['steps']:,} ({counted(summary['samples_seen'], 'sample')})"),
+    ]
+    if loss["first"] is not None:
+        facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
+    if early := early_end(summary):
+        facts.append(("ended early", early.removeprefix("ended early ")))
+    words = words_of(run.config())
+    if summary.get("says"):
+        facts.append(("held out", summary["says"]))
+    elif loss["eval_base"] is not None:
+        change = change_of_loss(loss)
+        on = held_out_on(read_json(run.evaluation_file) or {})
+        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}{on}"))
+        if not loss["eval_tuned"] < loss["eval_base"]:
+            facts.append(("", "on held-out rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
+    if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
+        rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
+        facts.append(
+            ("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} {words.per_second}/s there")
+        )
+    for incident in summary["incidents"][:6]:
+        recovered = incident["seconds_to_recover"]
+        back = f"; the next step was done {recovered:.1f} s later" if recovered is not None else ""
+        facts.append(("incident", f"step {incident['step']}: {incident['evidence']}{back}"))
+    if len(summary["incidents"]) > 6:
+        facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
+    if summary["artifact_sha256"]:
+        kind = "adapter" if summary["adapter_sha256"] else words.artifact if words.artifact != "adapter" else "model"
+        origin = artifact_origin(summary)
+        facts.append((kind, f"{run.path / kind}  ({f'{origin}; ' if origin else ''}sha256 {summary['artifact_sha256'][:16]})"))
+    facts.append(("report", str(run.path / "report.html")))
+    return facts

@@ -1,0 +1,177 @@
+"""Sentences that terminal, report and verbs share: what an early end and an adapter of the best step mean to a reader; names of paths."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.base.files import Json
+from holdfast.base.units import counted, span
+from holdfast.config.adapter import Adapter
+from holdfast.config.config import Config
+from holdfast.diagnosis.health_signs import ills
+from holdfast.run.plan import Seconds
+
+
+@dataclass(frozen=True)
+class TaskWords:
+    """How a run of a task speaks. title: what is trained; loaded: how its end is looked at; base, tuned: whose losses are compared."""
+
+    title: str
+    artifact: str
+    loaded: str
+    base: str
+    tuned: str
+    unit: str
+    per_second: str
+
+
+def words_of(config: Config) -> TaskWords:
+    """The words of a config's task."""
+    if config.task == "tabular":
+        network = config.network
+        title = f"{network.kind} network {network.hidden} on {config.columns.target}"
+        loaded = "the network is loaded afresh and exported, beside naive forecasts"
+        return TaskWords(title, "network", loaded, "naive", "network", "per row", "rows")
+    title = f"{what_is_trained(config.adapter)} on {Path(config.model).name}"
+    if config.adapter.start:
+        title += f", from the adapter {config.adapter.start}"
+    loaded = "what was made is loaded afresh, base against tuned"
+    units = {"sft": "nats per label token", "kto": "per answer"}
+    return TaskWords(title, "adapter", loaded, "base", "tuned", units.get(config.train.objective, "per pair"), "tokens")
+
+
+def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
+    """On how many rows the result was measured; empty where that is unknown."""
+    return f" on {counted(evaluation['rows'], noun)}" if evaluation.get("rows") else ""
+
+
+def scaled_unit(loss: str) -> str:
+    """What a loss of a network on tables is in: it is measured as the target was scaled."""
+    return "" if loss == "cross-entropy" else ", target in standard deviations"
+
+
+def short(path: Path) -> str:
+    """A path as one would write it here: relative where it lies below the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def shown(path: Path) -> str:
+    """The same for a command line, quoted where a shell needs it."""
+    return shlex.quote(short(path))
+
+
+def unused_fields(found: Json) -> list[str]:
+    """What there is to say of fields that rows have and nothing is learned from; of those that may change what a row means, with a mark."""
+    telling, others = found["telling"], found["others"]
+    told = []
+    if telling:
+        listed = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in telling.items())
+        told.append(f"! not used, though it may change what a row means: {listed}; every row is learned from its text alone")
+    if others:
+        told.append(f"fields that are not used: {', '.join(others)}")
+    return told
+
+
+def row_weights(found: Json, rows: int) -> str:
+    """How rows count beside each other, of `rows` that are trained on; empty where none has a weight."""
+    if not found["rows"]:
+        return ""
+    return (
+        f"weights: {found['min']:g} to {found['max']:g}, mean {found['mean']:.4g}, in {found['rows']:,} of {counted(rows, 'row')}; others 1"
+    )
+
+
+def beyond(by_reason: Json, limit: str) -> list[str]:
+    """What to say where a limit on tokens cuts answers off, whose ends are then not learned, or leaves nothing of a row to learn."""
+    told = []
+    if cut := by_reason.get("answer_cut", 0):
+        told.append(
+            f"{counted(cut, 'answer')} cut off at {limit}: how they end, and that they do, is not learned; "
+            "a higher limit, or data.too_long: reject or split"
+        )
+    if lost := by_reason.get("all_labels_masked", 0):
+        told.append(f"{counted(lost, 'row')} rejected, because nothing that is learned lies within {limit}: a higher limit takes them")
+    return told
+
+
+def early_end(summary: Json) -> str:
+    """Why the run ended before its last step; empty when it did not."""
+    early = summary.get("stopped_early")
+    if not early:
+        return ""
+    text = f"ended early after step {early['step']:,} of {early['steps']:,}: {early['without_improvement']} evaluations without improvement"
+    return text + (f" by more than {early['min_delta']:g}" if early["min_delta"] else "")
+
+
+def artifact_origin(summary: Json) -> str:
+    """Which state the adapter is, where evaluations on the way chose it; empty where it is simply the last."""
+    evaluations, step = summary.get("evaluations"), summary.get("artifact_step")
+    if not evaluations or step is None:
+        return ""
+    if step == evaluations["best_step"]:
+        return f"step {step:,}, the best by held-out loss ({evaluations['best_loss']:.4f})"
+    best = f"; the best by held-out loss was step {evaluations['best_step']:,}" if evaluations["best_step"] is not None else ""
+    return f"step {step:,}{best}"
+
+
+def unhealthy(summary: Json) -> list[str]:
+    """What is wrong with a run at its end although nothing ended it early: why its result may be worth nothing."""
+    return [one["says"] for one in ills(summary)]
+
+
+def change_of_loss(loss: Json) -> str:
+    """The tuned model's held-out loss against the base's; empty where one is unknown.
+
+    Which model is better is not said: two means alone do not show it.
+    """
+    base, tuned = loss.get("eval_base"), loss.get("eval_tuned")
+    if base is None or tuned is None:
+        return ""
+    if not base or not tuned < base:  # NaN is not lower either
+        return "NOT lower than the base's"
+    return f"lower by {1 - tuned / base:.1%}"
+
+
+def evaluated(event: Json) -> str:
+    """One evaluation on the way, as its event tells it."""
+    loss = "not finite" if event["loss"] is None else f"{event['loss']:.4f}"
+    return f"step {event['step']:,}: held-out loss {loss}" + (", the best so far" if event["best"] else "")
+
+
+_KINDS = {"lora": "LoRA", "rslora": "rsLoRA", "dora": "DoRA", "adalora": "AdaLoRA"}
+
+
+def what_is_trained(adapter: Adapter) -> str:
+    """The kind of an adapter and its size, or which weights of a model, in a few words."""
+    if adapter.type in _KINDS:
+        return f"{_KINDS[adapter.type]} r={adapter.r}"
+    if adapter.type == "prompt":
+        return f"{adapter.virtual_tokens} learned prompt tokens"
+    if adapter.type == "layers":
+        return _layers(adapter.layers)
+    return "IA3" if adapter.type == "ia3" else "all weights"
+
+
+def _layers(layers: int | str | list[str] | None) -> str:
+    """What adapter.layers names."""
+    if isinstance(layers, int):
+        return "the last layer" if layers == 1 else f"the last {layers} layers"
+    return f"weights that match {layers}" if isinstance(layers, str) else f"weights of {', '.join(layers or [])}"
+
+
+def between(time: Seconds) -> str:
+    """A range of time, and what of it is likely."""
+    low, likely, high = span(time.low), span(time.likely), span(time.high)
+    return f"about {likely}" if low == high else f"{low} to {high}, likely {likely}"
+
+
+def costs(price: float, time: Seconds) -> str:
+    """What a range of time costs at a price of an hour; sums below a hundredth are not told as nothing."""
+    least, likely, most = (price * seconds / 3600 for seconds in (time.low, time.likely, time.high))
+    if 0 < most < 0.005:
+        return "less than 0.01"
+    low = "less than 0.01" if 0 < least < 0.005 else f"{least:,.2f}"
+    return f"{low} to {most:,.2f}, likely {'less than 0.01' if 0 < likely < 0.005 else f'{likely:,.2f}'}"

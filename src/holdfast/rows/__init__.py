@@ -1,1 +1,0 @@
-"""Data: reader, formats, checks, chat template, tokens. No torch."""

@@ -1,1 +1,0 @@
-"""Rows that are not there yet: drawn from a recipe, or written by a model."""

@@ -1,1 +1,0 @@
-"""Rows as tokens: chat template, tokenizer, shards, the token cache, the run's token file."""

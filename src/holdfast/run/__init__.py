@@ -1,0 +1,1 @@
+"""A run on paper: its folder, journals, plan, timeline. Starts no process."""

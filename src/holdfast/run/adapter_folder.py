@@ -1,0 +1,247 @@
+"""A LoRA adapter to start from, as PEFT lays it out: read and checked without torch. Changes nothing and loads nothing into a model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.files import Json, read_json, sha256
+from holdfast.base.units import counted
+from holdfast.base_model.folder import ModelFacts, Stored, broken_tensor, stored_tensors
+from holdfast.config.adapter import LORA_KINDS, OWN_WEIGHTS, Adapter
+from holdfast.config.module_pattern import refused
+from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
+
+_NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")
+_PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here
+    *("bias", "lora_bias", "rank_pattern", "alpha_pattern", "layers_to_transform"),
+    *("exclude_modules", "target_parameters", "trainable_token_indices", "layer_replication"),
+)
+_TYPES = {"LORA": "lora", "ADALORA": "adalora", "IA3": "ia3", "PROMPT_TUNING": "prompt"}  # as PEFT calls them
+_EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000), "F64": ("<u8", 0x7FF0000000000000)}
+_MAGNITUDE = ".lora_magnitude_vector"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class StartAdapter:
+    """An adapter's folder, its adapter_config.json and the tensors in its file."""
+
+    folder: Path
+    config: Json
+    tensors: dict[str, Stored]
+
+    @property
+    def file(self) -> Path:
+        return self.folder / ARTIFACT
+
+    @property
+    def targets(self) -> str | list[str]:
+        found = self.config.get("target_modules")
+        return found if isinstance(found, str) else sorted(found or [])
+
+    def facts(self) -> Json:
+        """What plan.json says of it."""
+        facts: Json = {"path": str(self.folder), "sha256": sha256(self.file), "type": kind_of(self.config), "targets": self.targets}
+        if saved := self.config.get("modules_to_save"):
+            facts["modules_to_save"] = saved
+        if facts["type"] == "prompt":
+            facts["virtual_tokens"] = self.config["num_virtual_tokens"]
+        if "r" in self.config and facts["type"] != "prompt":
+            facts |= {"r": self.config["r"], "alpha": float(self.config["lora_alpha"])}
+        return facts
+
+
+def read_start(path: Path) -> StartAdapter:
+    """The adapter in `path`: a PEFT folder, or a run folder whose adapter is meant. Raises Stop when there is none, or it is damaged."""
+    folder = path if (path / ADAPTER_CONFIG).exists() or not (path / "adapter").is_dir() else path / "adapter"
+    config = read_json(folder / ADAPTER_CONFIG)
+    if config is None or not (folder / ARTIFACT).is_file():
+        raise Stop(USAGE, _not_an_adapter(folder, config), "give a folder that PEFT saved, or a finished run")
+    unplain = [f"{name}: {config[name]!r}" for name in _PLAIN_ONLY if config.get(name) not in (None, False, {}, [], "none")]
+    kind = kind_of(config)
+    if kind is None or unplain:
+        told = ", ".join(unplain) if kind else f"peft_type: {config.get('peft_type')!r}"
+        raise Stop(
+            BLOCKED, f"{folder} is not an adapter that can be trained further ({told})", f"kinds that can: {', '.join(_TYPES.values())}"
+        )
+    saved = config.get("modules_to_save")
+    if saved is not None and not (isinstance(saved, list) and all(isinstance(name, str) for name in saved)):
+        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG}: modules_to_save is no list of names", "download the adapter again")
+    if kind in ("prompt", "ia3"):
+        return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
+    if kind == "adalora":
+        config = config | {"r": config.get("init_r")}
+    if not isinstance(config.get("r"), int) or not isinstance(config.get("lora_alpha"), int | float):
+        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no r and lora_alpha", "download the adapter again")
+    _check_targets(folder, config.get("target_modules") or [])
+    return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
+
+
+def _check_targets(folder: Path | str, targets: object) -> None:
+    """Raise Stop(1) where targets are neither names nor a pattern that can be held against names."""
+    if isinstance(targets, str):
+        why = refused(targets)
+    else:
+        named = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+        why = None if named else "neither a text nor a list of texts"
+    if why:
+        raise Stop(BLOCKED, f"{folder}: target_modules is {why}", "name the modules one by one, or write a simpler pattern")
+
+
+def kind_of(config: Json) -> str | None:
+    """What `adapter.type` is for an adapter of PEFT's; None for kinds that are not trained here."""
+    kind = config.get("peft_type")
+    if kind == "LORA":
+        return "dora" if config.get("use_dora") else "rslora" if config.get("use_rslora") else "lora"
+    return _TYPES.get(kind) if isinstance(kind, str) else None
+
+
+def _not_an_adapter(folder: Path, config: Json | None) -> str:
+    lacking = [name for name in (ADAPTER_CONFIG, ARTIFACT) if not (folder / name).exists()]
+    if config is None and not lacking:
+        return f"{folder}/{ADAPTER_CONFIG} is not a JSON object"
+    old = " (it has adapter_model.bin, which is a pickle and is not read)" if (folder / "adapter_model.bin").exists() else ""
+    unfinished = f"; the run is not finished, its states are in {folder}/checkpoints" if (folder / "run.json").exists() else ""
+    return f"{folder} holds no adapter: {' and '.join(lacking)} missing{old}{unfinished}"
+
+
+def settled(adapter: Adapter, facts: Json) -> Adapter:
+    """`adapter` with r, alpha and targets of the starting adapter where the user left them out. Raises Stop(2) where they differ.
+
+    Whether a starting adapter really is on all modules that the targets name, only the base model can tell: `check_start`.
+    """
+    _check_targets(facts["path"], facts["targets"])
+    differing: list[str] = []
+    taken: dict[str, Any] = {}
+    if adapter.type in OWN_WEIGHTS:
+        raise Stop(
+            USAGE, f"adapter.start names an adapter, and type {adapter.type} has none", "to train a model further, name it under model"
+        )
+    if adapter.init in ("pissa", "olora"):
+        raise Stop(
+            USAGE, f"adapter.init: {adapter.init} begins an adapter anew, and adapter.start goes on from one", "leave one of them out"
+        )
+    for name in ("type", "r", "alpha", "targets", "virtual_tokens", "modules_to_save"):
+        if name not in facts:
+            continue
+        wanted, found = getattr(adapter, name), facts[name]
+        if name not in adapter.model_fields_set:
+            taken[name] = found
+        elif not (_same_targets(wanted, found) if name == "targets" else wanted == found):
+            shown = found if name != "targets" else short_targets(found)
+            differing.append(f"  adapter.{name}: {wanted!r} in the config, {shown!r} in the adapter")
+    if differing:
+        listed = "\n".join(differing)
+        raise Stop(
+            USAGE, f"{facts['path']} is another adapter than the config describes:\n{listed}", "leave these keys out: they follow it"
+        )
+    return adapter.model_copy(update=taken)
+
+
+def short_targets(targets: str | list[str]) -> str | list[str]:
+    """Targets as people write them: PEFT names every single module, all of them end alike in each layer."""
+    return targets if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
+
+
+def _same_targets(wanted: str | list[str], found: str | list[str]) -> bool:
+    """Whether the user's targets may be those of an adapter, which lists them in full."""
+    if isinstance(wanted, str) or isinstance(found, str):
+        return wanted in ("all-linear", found)
+    ends = {end for name in found for end in _ends(name)}
+    return all(target in ends for target in wanted) and all(_ends(name) & set(wanted) for name in found)
+
+
+def _ends(name: str) -> set[str]:
+    """A module's name and its last parts. Files leave out the first parts of some ("transformer.h.0" is "h.0"), targets most of them."""
+    parts = name.split(".")
+    return {".".join(parts[at:]) for at in range(len(parts))}
+
+
+def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> None:
+    """Raise Stop(1) with every difference when the adapter does not fit the base model, or holds values that are not finite."""
+    plain = adapter.type in LORA_KINDS and not adapter.modules_to_save
+    problems = _misfits(start, adapter, model) if plain else []  # the trainer compares the others with what it has made
+    if problems:
+        more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        listed = "\n".join([*problems[:_SHOWN], *more])
+        base = start.config.get("base_model_name_or_path")
+        count = counted(len(problems), "difference")
+        text = f"{start.folder} does not fit {model.folder} ({count}); it was trained on {base}:\n{listed}"
+        raise Stop(BLOCKED, text, "start from an adapter of this base model, or name its base under model")
+    broken = [found for name, tensor in start.tensors.items() if (found := _nonfinite(start.file, name, tensor))]
+    if broken:
+        listed = "\n".join(f"  {line}" for line in broken[:_SHOWN])
+        raise Stop(
+            BLOCKED,
+            f"{start.file}: NaN or Inf in {len(broken)} of {len(start.tensors)} tensors:\n{listed}",
+            "take an earlier state of that adapter",
+        )
+
+
+def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[str]:
+    sides: dict[str, dict[str, tuple[int, ...]]] = {}
+    problems = []
+    scaled = {name.partition("base_model.model.")[2].removesuffix(_MAGNITUDE) for name in start.tensors if name.endswith(_MAGNITUDE)}
+    for name, tensor in start.tensors.items():
+        if adapter.type == "dora" and name.endswith(_MAGNITUDE):
+            continue
+        match = _NAME.match(name)
+        if match is None or len(tensor.shape) != 2:
+            problems.append(f"  {name} of shape {list(tensor.shape)} does not belong to a LoRA adapter on linear layers")
+        else:
+            sides.setdefault(match[1], {})[match[2]] = tensor.shape
+    r = start.config["r"]
+    for module, parts in sides.items():
+        shape = _base_shape(module, model)
+        if set(parts) != {"A", "B"}:
+            problems.append(f"  {module} has only lora_{''.join(parts)}")
+        elif shape is None:
+            problems.append(f"  {module} is not in the base model")
+        elif (parts["A"][0], parts["B"][1]) != (r, r):
+            problems.append(f"  {module} has rank {parts['A'][0]} and {parts['B'][1]}, adapter_config.json says r = {r}")
+        elif (parts["B"][0], parts["A"][1]) not in (shape, shape[::-1]):
+            problems.append(f"  {module} is made for {parts['B'][0]} x {parts['A'][1]}, the base model has {' x '.join(map(str, shape))}")
+    if adapter.type == "dora":
+        problems += [f"  {module} has no lora_magnitude_vector, a part of DoRA" for module in sorted(set(sides) - scaled)]
+    missing = _uncovered(set(sides), adapter.targets, model)
+    return problems + [f"  {module} of the base model has no part in the adapter" for module in missing]
+
+
+def _base_shape(module: str, model: ModelFacts) -> tuple[int, ...] | None:
+    """The shape of a module's weight; that of an output layer tied to the embedding is in no file."""
+    found = next((model.shapes[name] for end in _ends(module) if (name := f"{end}.weight") in model.shapes), None)
+    if found is None and module.rpartition(".")[2] == "lm_head":
+        found = next((shape for name, shape in model.shapes.items() if name.endswith(("embed_tokens.weight", "wte.weight"))), None)
+    return found
+
+
+def _uncovered(covered: set[str], targets: str | list[str], model: ModelFacts) -> list[str]:
+    """Modules of the base model that the targets name and the adapter has no weights for."""
+    modules = [name.removesuffix(".weight") for name, shape in model.shapes.items() if name.endswith(".weight") and len(shape) == 2]
+    if targets == "all-linear":
+        named = list(model.linear())
+    elif isinstance(targets, str):
+        named = [module for module in modules if re.fullmatch(targets, module)]
+    else:
+        ends = {end for target in targets for end in _ends(target) if end == target or "." in end}
+        named = [module for module in modules if module in ends or _ends(module) & set(targets)]
+    present = {end for name in covered for end in _ends(name)}
+    return sorted(module for module in named if module not in present)
+
+
+def _nonfinite(file: Path, name: str, tensor: Stored) -> str | None:
+    """What is not finite in a tensor of a file, or None: a float is not finite when every bit of its exponent is set."""
+    if tensor.dtype not in _EXPONENTS:
+        raise Stop(BLOCKED, f"{file}: {name} is of type {tensor.dtype}", "an adapter in fp32, fp16 or bf16 is needed")
+    kind, exponent = _EXPONENTS[tensor.dtype]
+    words: Any = np.memmap(file, np.uint8, "r")[tensor.begin : tensor.end].view(kind)
+    bad = np.flatnonzero((words & exponent) == exponent)
+    if not len(bad):
+        return None
+    return broken_tensor(name, len(bad), tensor.shape, tuple(int(at) for at in np.unravel_index(bad[0], tensor.shape)))

@@ -1,0 +1,256 @@
+"""The run folder: where everything of a run lies, and its journals. Starts no process and knows no torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
+from holdfast.base.safe_open import read_small
+from holdfast.config.config import Config
+from holdfast.config.yaml_tree import in_one_line, value_of
+from holdfast.run.plan import RunPlan, read_plan
+
+TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and journals of one run. Relative names never enter: `path` is absolute."""
+
+    path: Path
+
+    def refuse_foreign(self) -> None:
+        """Raise Stop(1) where the folder is another user's: what it holds decides what is run here, and with which variables."""
+        if self.path.stat().st_uid != os.geteuid() and os.environ.get(TRUSTED) != "1":
+            text = f"{self.path} belongs to another user, and what lies in it decides what would be run as you"
+            raise Stop(BLOCKED, text, f"copy it (cp -r) once you have looked into it; where owners mean nothing, {TRUSTED}=1 allows it")
+
+    def existing(self) -> RunFolder:
+        """This folder, when it holds a run. Raises Stop(2) when it does not."""
+        if self.command_file.exists():
+            text = f"{self.path} is the run of another program's command: it has no steps of ours to look into"
+            raise Stop(USAGE, text, "`holdfast status` and `holdfast diagnose` tell what is known of it")
+        if not self.config_file.exists() and self.begun():
+            text = f"{self.path} was not prepared to its end: it has no steps, so there is nothing to look into yet"
+            raise Stop(USAGE, text, "`holdfast status` tells the command that goes on with it")
+        if not self.config_file.exists():
+            raise Stop(USAGE, f"{self.path} is not a run folder (it has no config.yaml)", "run folders lie under runs/")
+        return self
+
+    def begun(self) -> bool:
+        """Whether a run was ever begun here, perhaps not even prepared to the end."""
+        return (self.path / "run.json").exists() or self.supervisor_lock.exists()
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def command_file(self) -> Path:
+        """Of a run whose trainer is somebody else's command."""
+        return self.path / "command.json"
+
+    @property
+    def progress_file(self) -> Path:
+        """How far such a command was seen to be, and when."""
+        return self.path / "progress.jsonl"
+
+    @property
+    def steps_file(self) -> Path:
+        return self.path / "steps.jsonl"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def evaluations_file(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def timeline_file(self) -> Path:
+        return self.path / "timeline.jsonl"
+
+    @property
+    def plan_file(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def machine_file(self) -> Path:
+        return self.path / "machine.json"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def data_file(self) -> Path:
+        return self.path / "data.safetensors"
+
+    @property
+    def token_shards(self) -> Path:
+        """Where shards lie while the tokens are built, when the token cache cannot be used."""
+        return self.path / "token-shards"
+
+    @property
+    def rejects_file(self) -> Path:
+        return self.path / "rejects.jsonl"
+
+    @property
+    def data_report_file(self) -> Path:
+        return self.path / "data.json"
+
+    @property
+    def evaluation_file(self) -> Path:
+        return self.path / "evaluation.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
+
+    @property
+    def artifact(self) -> Path:
+        """What the run has made: another name of its adapter's folder, of its model's or its network's."""
+        return self.path / "artifact"
+
+    @property
+    def start_adapter(self) -> Path:
+        """The run's own copy of the adapter it started from."""
+        return self.path / "start_adapter.safetensors"
+
+    @property
+    def trials(self) -> Path:
+        return self.path / "trials"
+
+    @property
+    def quarantine_file(self) -> Path:
+        """Rows that are left out, with the evidence against each."""
+        return self.path / "quarantine.jsonl"
+
+    @property
+    def rollbacks(self) -> Path:
+        """What was taken back: the journals and checkpoints of steps that no longer count."""
+        return self.path / "rollbacks"
+
+    @property
+    def standby_file(self) -> Path:
+        """What the nurse of a standby is to start."""
+        return self.path / "standby.json"
+
+    @property
+    def standby_pids(self) -> Path:
+        """Who waits, written by the nurse of a standby."""
+        return self.path / "standby_pids.json"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        return self.path / "supervisor.lock"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What a supervisor without a terminal says."""
+        return self.path / "supervisor.log"
+
+    @property
+    def trainer_lock(self) -> Path:
+        return self.path / "trainer.lock"
+
+    @property
+    def writer_lock(self) -> Path:
+        return self.path / "writer.lock"
+
+    def attempt(self, number: int) -> Path:
+        return self.path / "attempts" / f"{number:03d}"
+
+    def attempts(self) -> list[int]:
+        """Numbers of all attempts that were written down, in order."""
+        folder = self.path / "attempts"
+        return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
+
+    def config(self) -> Config:
+        """The run's config as resolved. Raises Stop(1) where its file is damaged."""
+        try:
+            return Config.model_validate(value_of(read_small(self.config_file).decode()))
+        except (yaml.YAMLError, ValueError, OSError) as error:
+            hint = "put its own config back there; without it the run cannot be resumed"
+            raise Stop(BLOCKED, f"{self.config_file} is damaged: {in_one_line(error)[:300]}", hint) from None
+
+    def write_config(self, config: Config) -> None:
+        text = yaml.safe_dump(config.model_dump(mode="json", exclude={"faults"}), sort_keys=False, allow_unicode=True)
+        write_bytes(self.config_file, text.encode())
+
+    def plan(self) -> RunPlan:
+        """The run's plan. Raises Stop(1) where its file is missing or damaged."""
+        plan = read_plan(self.plan_file)
+        if plan is None:
+            text = f"{self.plan_file} is missing or damaged"
+            raise Stop(BLOCKED, text, "put its own plan back there; without it the run cannot be resumed")
+        return plan
+
+    def id(self) -> str:
+        """The run's own name: drawn when the folder was made, in every checkpoint's manifest."""
+        value = (read_json(self.path / "run.json") or {}).get("id")
+        if not isinstance(value, str):
+            raise ValueError(f"{self.path}/run.json is missing or damaged")
+        return value
+
+    def write_id(self, value: str) -> None:
+        write_json(self.path / "run.json", {"id": value, "created": round(time.time(), 3)})
+
+    def event(self, kind: str, **facts: Any) -> Json:
+        """Append one event. Raises OSError when the disk takes no more."""
+        entry = {"time": round(time.time(), 3), "event": kind, **facts}
+        append_line(self.events_file, entry)
+        return entry
+
+    def events(self) -> Iterator[Json]:
+        return read_lines(self.events_file)
+
+    def steps(self) -> Iterator[Json]:
+        return read_lines(self.steps_file)
+
+    def newest_steps(self) -> list[Json]:
+        """The last rows of steps.jsonl, as many as fit into a quarter of a mebibyte."""
+        return newest_lines(self.steps_file, window=1 << 18)
+
+    def committed(self) -> int:
+        """The number of the last committed step; 0 before the first."""
+        row = self.last_step()
+        return row["step"] if row else 0
+
+    def last_step(self) -> Json | None:
+        """The row of the last committed step; None before the first."""
+        return last_line(self.steps_file)
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """What another config would change in a run: "key: old -> new". `run`, `faults` and the number of ranks do not count."""
+    beside: Json = {"run": True, "faults": True, "train": {"ranks", "ranks_min"}}
+    before, after = (_flat(config.model_dump(mode="json", exclude=beside), "") for config in (old, new))
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return [f"{key}: {_as_written(before.get(key))} -> {_as_written(after.get(key))}" for key in changed]
+
+
+def _as_written(value: object) -> str:
+    """As a config would have it."""
+    return "none" if value is None else orjson.dumps(value).decode()
+
+
+def _flat(tree: dict[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

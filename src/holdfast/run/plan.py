@@ -1,0 +1,141 @@
+"""What a run was planned to need and to do: memory by kind, tokens at once, steps. plan.json is read and written here alone.
+
+Who makes a plan is planning/plan.py. A key of another version's plan is ignored; `unknown_keys` names them, for whoever takes the run up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.config.settings import Dtype
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Bytes(_Part):
+    """Bytes at the peak of a step, by what they are for. snapshot: what saving adds to the same memory."""
+
+    weights: Count = 0
+    adapter: Count = 0
+    gradients: Count = 0
+    optimizer: Count = 0
+    activations: Count = 0
+    logits: Count = 0
+    snapshot: Count = 0
+    workspace: Count = 0
+    allocator: Count = 0
+    context: Count = 0
+
+    def total(self) -> int:
+        return sum(self.by_kind().values())
+
+    def by_kind(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in type(self).model_fields}
+
+
+class Params(_Part):
+    """Numbers of parameters."""
+
+    total: Count
+    trainable: Count
+
+
+class Seconds(_Part):
+    """Wall time of a whole run."""
+
+    low: Annotated[float, Field(ge=0)]
+    likely: Annotated[float, Field(ge=0)]
+    high: Annotated[float, Field(ge=0)]
+
+
+class Alternative(_Part):
+    """Another way to run it. slower: times the seconds of a step; None is unknown. fits: None where the capacity is."""
+
+    change: str
+    peak_bytes: Count
+    slower: Annotated[float, Field(gt=0)] | None
+    fits: bool | None = None
+
+
+class Course(_Part):
+    """How a run goes through its rows, as its settings take it."""
+
+    precision: Dtype
+    micro_batch_tokens: Annotated[int, Field(ge=1)]
+    checkpointed_layers: Count
+
+
+class Plan(Course):
+    """Whether a run fits a device, and how it will go through its rows. None is unknown.
+
+    reserve_bytes: of the capacity, what is left to others; frozen: how the base model's matrices are held; micro_batch_tokens: tokens that
+    go through the model at once; checkpointed_layers: layers computed again in backward; host_bytes: of main memory, beside a GPU or all
+    of it; disk_bytes: of the run folder.
+    """
+
+    fits: bool | None
+    peak_bytes: Count
+    capacity_bytes: Count | None
+    bytes: Bytes
+    params: Params
+    accumulation: Annotated[int, Field(ge=1)]
+    reserve_bytes: Count | None = None
+    frozen: Literal["fp32", "half", "nf4", "fp4", "int8"] | None = None
+    host_bytes: Count | None = None
+    disk_bytes: Count | None = None
+    seconds: Seconds | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+class RowCounts(_Part):
+    """Rows that are trained on, held out, and gone through in an epoch."""
+
+    train: Count
+    held_out: Count
+    per_epoch: Count
+
+
+class Base(_Part):
+    """Which base model it is: the commit, where it is a download of the hub's, and the hash of each file."""
+
+    commit: str | None = None
+    files: dict[str, str]
+
+
+class RunPlan(Plan):
+    """The plan of a run whose rows are known. start_adapter: facts of the adapter it begins from; base: None in older runs."""
+
+    steps: Annotated[int, Field(ge=1)]
+    samples: Annotated[int, Field(ge=1)]
+    rows: RowCounts
+    data_sha256: str
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    pad_token_id: int | None = None
+    start_adapter: Json | None = None
+    base: Base | None = None
+
+
+def write_plan(file: Path, plan: RunPlan) -> None:
+    write_json(file, plan.model_dump(mode="json", exclude={"start_adapter"} if plan.start_adapter is None else None))
+
+
+def read_plan(file: Path) -> RunPlan | None:
+    """The plan in `file`; None where there is none, or what lies there is no plan."""
+    try:
+        return RunPlan.model_validate(read_json(file))
+    except ValidationError:
+        return None
+
+
+def unknown_keys(file: Path) -> list[str]:
+    """Keys of the file that this version knows nothing of, sorted."""
+    return sorted((read_json(file) or {}).keys() - RunPlan.model_fields.keys())

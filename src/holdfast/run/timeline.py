@@ -1,0 +1,74 @@
+"""The settings timeline: which settings hold from which step on. Two runs with equal plan and timeline end with equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import append_line, read_lines
+from holdfast.config.settings import MEMORY_SETTINGS, PartialSettings, Settings, problems
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change of settings, in force from a step (1-based) on."""
+
+    from_step: int
+    settings: PartialSettings
+    reason: str = ""
+
+
+def settings_at(entries: Iterable[Entry], step: int) -> Settings:
+    """The settings in force at `step` (1-based): every entry up to it, later ones over earlier ones. Raises ValueError."""
+    merged: PartialSettings = {}
+    for entry in entries:
+        if entry.from_step <= step:
+            merged |= entry.settings
+    return Settings.model_validate(merged)
+
+
+def newest_settings(entries: Sequence[Entry]) -> Settings:
+    """The settings from the step of the newest entry on."""
+    return settings_at(entries, entries[-1].from_step)
+
+
+def settings_of_process(entries: Sequence[Entry]) -> Settings:
+    """What a process is built and started with: every entry, also one for a step that is still to come.
+
+    A change of kernels or environment cannot wait for its step within a process that begins a step or two before it.
+    """
+    return settings_at(entries, max((entry.from_step for entry in entries), default=1))
+
+
+def settings_in(file: Path) -> Settings:
+    """`settings_of_process` of a file that may be somebody else's. Raises Stop(1) where a setting has a value that is none."""
+    try:
+        return settings_of_process(read_timeline(file))
+    except ValidationError as error:
+        told = "; ".join(told for _, told in problems(error))
+        raise Stop(BLOCKED, f"{file}: {told}", "give another folder with --run DIR, or the file as it was") from None
+
+
+def unlearned(entries: Sequence[Entry], step: int) -> PartialSettings:
+    """Micro-batches and layers computed again as they were before `step` ran out of memory; nothing where it did not.
+
+    For when a row was the reason: what was learned from it says nothing about the rest.
+    """
+    now = settings_at(entries, step)
+    kept = (entry for entry in entries if entry.from_step != step or set(entry.settings) - set(MEMORY_SETTINGS))
+    was = settings_at(kept, step)
+    return {name: getattr(was, name) for name in MEMORY_SETTINGS if getattr(was, name) != getattr(now, name)}
+
+
+def read_timeline(file: Path) -> list[Entry]:
+    return [Entry(line["from_step"], line["settings"], line.get("reason", "")) for line in read_lines(file)]
+
+
+def add_entry(file: Path, entry: Entry) -> Entry:
+    """Write one change down, before anything uses it; the entry."""
+    append_line(file, asdict(entry))
+    return entry

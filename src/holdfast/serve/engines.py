@@ -1,0 +1,173 @@
+"""The programs that generate, each in a child with one set of base weights: llama.cpp with a scaled LoRA, or transformers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+
+from holdfast.base.cache import cache_folder
+from holdfast.base.child import module_command, trainer_command
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, remove_abandoned, write_json
+from holdfast.data.tokens.codec import Codec
+from holdfast.export.endings import end_tokens
+from holdfast.export.gguf.convert import sixteen, write_gguf, write_gguf_adapter
+from holdfast.export.subject import Subject
+from holdfast.machine.system import usable_threads
+
+_PATIENCE_S = 600
+MODELS = ("base", "tuned")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One answer: of which of MODELS, to which tokens, how long at most and how drawn (temperature 0: greedy)."""
+
+    model: str
+    ids: list[int]
+    longest: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
+class Engine(Protocol):
+    """stream: (text, tokens it is, why it ended or None) as it comes; the last one has a reason."""
+
+    name: str
+
+    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]: ...
+    def close(self) -> None: ...
+
+
+class LlamaCpp:
+    """llama.cpp's server, behind a key of its own, in a process that dies with this one's pipe."""
+
+    name = "llama.cpp"
+
+    def __init__(self, subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+        base, lora = _base_in_gguf(subject, codec, work, env, say), work / "adapter.gguf"
+        write_gguf_adapter(subject, lora)
+        request: Json = {"model": str(base), "lora": [str(lora)], "threads": usable_threads(), "slots": 2}
+        write_json(work / "serve.json", request | {"context": subject.facts.positions or 2048})
+        self._log = (work / "engine.log").open("wb")
+        command = module_command("holdfast.serve.llama", work / "serve.json")
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=dict(env))
+        ready = _ready(self._child, work / "engine.log")
+        self._url, self._key = ready["url"], ready["key"]
+
+    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+        body = {"prompt": wanted.ids, "n_predict": wanted.longest, "stream": True, "temperature": wanted.temperature, "seed": wanted.seed}
+        body |= {"top_p": wanted.top_p, "lora": [{"id": 0, "scale": float(wanted.model == "tuned")}], "cache_prompt": True}
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
+        request = urllib.request.Request(self._url + "/completion", orjson.dumps(body), headers)
+        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
+            for line in answer:
+                if not line.startswith(b"data: {"):
+                    continue
+                part = orjson.loads(line[6:])
+                if part.get("stop"):
+                    yield part.get("content", ""), 0, "stop" if part.get("stop_type") in ("eos", "word") else "length"
+                    return
+                yield part["content"], 1, None
+
+    def close(self) -> None:
+        _end(self._child, self._log)
+
+
+def _base_in_gguf(subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> Path:
+    """The base model as GGUF, kept in the cache under its hash: converting it takes minutes for a large one."""
+    kind = sixteen(subject)
+    name = f"{subject.hashes()['base_sha256'][:32]}-{kind}.gguf"
+    cache = cache_folder(os.environ)
+    folder = cache / "gguf" if cache else work
+    file = folder / name
+    if not file.is_file():
+        say(f"converting {subject.base_name} for llama.cpp, once: {file}")
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(file)
+        staged = file.with_name(f".{name}.0.{os.getpid()}.tmp")
+        try:
+            write_gguf(subject, codec, staged, kind, adapted=False)
+            staged.replace(file)
+        finally:
+            staged.unlink(missing_ok=True)
+    return file
+
+
+class Transformers:
+    """A child with torch, transformers and PEFT; one answer at a time, one JSON object a line each way."""
+
+    name = "transformers"
+
+    def __init__(self, subject: Subject, codec: Codec, work: Path, env: Mapping[str, str]) -> None:
+        request: Json = {**subject.loaded(), "threads": usable_threads()}
+        write_json(work / "serve.json", request | {"ends": end_tokens(codec, subject.facts), "pad": codec.pad})
+        self._log = (work / "engine.log").open("wb")
+        command = trainer_command("serve", work / "serve.json")
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=dict(env))
+        self._lock, self._codec = threading.Lock(), codec
+        _ready(self._child, work / "engine.log")
+
+    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+        with self._lock:
+            assert self._child.stdin and self._child.stdout
+            self._child.stdin.write(orjson.dumps(vars(wanted), option=orjson.OPT_APPEND_NEWLINE))
+            self._child.stdin.flush()
+            ids: list[int] = []
+            told = ""
+            while line := self._child.stdout.readline():
+                part = orjson.loads(line)
+                if "error" in part:
+                    raise RuntimeError(part["error"])
+                if part.get("end"):
+                    text = self._codec.tokenizer.decode(ids, skip_special_tokens=True)
+                    yield text[len(told) :], 0, part["end"]
+                    return
+                ids.append(part["id"])
+                text = self._codec.tokenizer.decode(ids, skip_special_tokens=True)
+                if not text.endswith("\ufffd"):  # a part of a character waits for the rest
+                    yield text[len(told) :], 1, None
+                    told = text
+                else:
+                    yield "", 1, None
+        raise RuntimeError("the model's process has ended")
+
+    def close(self) -> None:
+        _end(self._child, self._log)
+
+
+def _ready(child: subprocess.Popen[bytes], log: Path) -> Json:
+    """The first line that a child prints once it can answer. Raises Stop(1) where it ends before."""
+    assert child.stdout
+    line = child.stdout.readline()
+    if line:
+        found: Json = orjson.loads(line)
+        return found
+    code = child.wait()
+    last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+    raise Stop(BLOCKED, f"the model's process ended with exit code {code}: {last[:300]}", "try the other --engine")
+
+
+def _end(child: subprocess.Popen[bytes], log: object) -> None:
+    with contextlib.suppress(OSError):
+        assert child.stdin
+        child.stdin.close()
+    child.terminate()
+    try:
+        child.wait(10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    if child.stdout:
+        child.stdout.close()
+    log.close()  # type: ignore[attr-defined]

@@ -1,0 +1,63 @@
+"""Comparisons by eye: what is kept of one, and what all of them say."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from holdfast.base.files import Json, append_line, read_lines
+from holdfast.serve.engines import MODELS
+from holdfast.verify.stats import share_interval, sign_test
+
+CHOICES = ("left", "right", "same")
+
+
+class Blind:
+    """Pairs that were shown and not judged yet, and the file of those that were."""
+
+    def __init__(self, file: Path, name: str) -> None:
+        self.file, self._name = file, name
+        self._waiting: dict[str, Json] = {}
+        self._lock = threading.Lock()
+
+    def show(self, prompt: str, answers: dict[str, str]) -> Json:
+        """What the page is told of a pair: which is which stays here."""
+        order = random.SystemRandom().sample(MODELS, 2)
+        number = uuid.uuid4().hex
+        with self._lock:
+            self._waiting[number] = {"prompt": prompt, "answers": answers, "order": order}
+        return {"id": number, "left": answers[order[0]], "right": answers[order[1]]}
+
+    def vote(self, number: str, choice: str) -> Json | None:
+        """Keep one of CHOICES, durably; the counts with it. None for a pair that is not there, or was judged already."""
+        with self._lock:
+            shown = self._waiting.pop(number, None)
+            if shown is None:
+                return None
+            append_line(self.file, preference_row(shown, choice, self._name), durable=True)
+            return tally(self.file)
+
+
+def tally(file: Path) -> Json:
+    """How often each was preferred, and the sign test of it."""
+    counts = {"tuned": 0, "base": 0, "same": 0}
+    for row in read_lines(file):
+        if row.get("voted") in counts:
+            counts[row["voted"]] += 1
+    interval = share_interval(counts["tuned"], counts["base"])
+    return counts | {"p_value": sign_test(counts["tuned"], counts["base"]), "interval": interval}
+
+
+def preference_row(shown: Json, choice: str, name: str) -> Json:
+    """A row of the file of preferences: where one was preferred, `chosen` and `rejected` are for preference training, and `response`
+    is what `data collect` takes for the answer."""
+    row: Json = {"prompt": shown["prompt"], "run": name, "time": round(time.time(), 3)}
+    if choice == "same":
+        return row | {"voted": "same", "answers": shown["answers"]}
+    preferred = shown["order"][choice == "right"]
+    rejected = next(model for model in MODELS if model != preferred)
+    chosen = shown["answers"][preferred]
+    return row | {"chosen": chosen, "rejected": shown["answers"][rejected], "response": chosen, "voted": preferred}

@@ -1,1 +1,0 @@
-"""Make GGUF files of a base model with an adapter, and ask llama.cpp what they compute."""

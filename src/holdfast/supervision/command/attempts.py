@@ -1,0 +1,173 @@
+"""Start one attempt of somebody else's command, watch it, ask it to stop, end it with all it started. Judges nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.identity import identify
+from holdfast.base.locks import holds
+from holdfast.base.safe_open import open_log
+from holdfast.base.wait import wait_for_end
+from holdfast.machine.kernel_log import oom_kills
+from holdfast.machine.place import Place
+from holdfast.processes.ending import STUCK_S, stuck
+from holdfast.processes.hanging import STACKS_S
+from holdfast.processes.process import LOOK_EVERY_S, Attempt, end_seen, lived_s, living_pids, start_nurse, watched
+from holdfast.processes.tree import bearing, below, waits_in
+from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import Ending
+from holdfast.supervision.command.signs import Seen, Signs
+from holdfast.supervision.policy.hang_pace import Pace
+
+ATTEMPT = "HOLDFAST_ATTEMPT"  # in a command's environment: the folder of the attempt that it belongs to
+_PY_SPY_S = 10.0
+
+
+def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json) -> Attempt:
+    """Write a new attempt down, then start its nurse."""
+    number = max(run.attempts(), default=0) + 1
+    attempt = run.attempt(number)
+    attempt.mkdir(parents=True)
+    env = env | {ATTEMPT: str(attempt)}
+    facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
+    write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
+    return Attempt(number, attempt, start_nurse("holdfast.processes.command_shim", attempt))
+
+
+def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace: Pace, tick: Callable[[Seen], int]) -> Ending:
+    """Wait until the attempt has ended. `tick` tells what its user wants: 0 go on, 1 ask it to stop, 2 end it now."""
+    asked: float | None = None
+    hung: Json | None = None
+    living: dict[str, int] = {}
+    while True:
+        if not attempt.folder.is_dir():
+            if attempt.nurse is not None:
+                _kill(below(attempt.nurse.pid))
+            raise FileNotFoundError(str(attempt.folder))
+        if (ending := _ending(attempt, run, hung)) is not None:
+            if attempt.nurse is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    attempt.nurse.wait(STACKS_S)  # it has nothing left to do
+            return ending
+        living = living_pids(attempt)
+        pid = living.get("trainer")
+        seen = signs.look(pid)
+        now = time.monotonic()
+        pace.look(now, seen.stepped, seen.printed, seen.worked)
+        wish = tick(seen)
+        if wish and asked is None and pid is not None:
+            asked = now
+            if _is_of(attempt, run.trainer_lock, pid):
+                _signal(pid, signal.SIGTERM)
+        late = asked is not None and now - asked > command.stop_s
+        if (wish == 2 or late) and pid is not None and (why := end(attempt, run.trainer_lock)):
+            return Ending("stuck", facts={"reason": why})
+        if asked is None and hung is None and pid is not None and (overdue := pace.overdue(now)):
+            hung = _hanging(pid, seen, overdue)
+            if why := _end_hanging(attempt, run.trainer_lock, pid, hung):
+                return Ending("stuck", facts={"reason": why})
+        wait_for_end(watched(attempt), LOOK_EVERY_S)
+
+
+def _signal(pid: int, number: int) -> None:
+    """To the command and its process group, which it leads."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _is_of(attempt: Attempt, lock: Path, pid: int) -> bool:
+    """Whether a process that rank0.json names is of this attempt: a file may name any.
+
+    It was given the attempt's name in its environment, and the run's lock by its nurse. A program may lose both (setproctitle, a
+    daemon); then it is below the nurse, which has the lock.
+    """
+    if pid in bearing(ATTEMPT, str(attempt.folder)) or holds(pid, lock):
+        return True
+    nurse = living_pids(attempt).get("nurse")
+    return nurse is not None and holds(nurse, lock) and pid in below(nurse)
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def end(attempt: Attempt, lock: Path) -> str:
+    """Kill the command and all it has started; why that cannot be, in words, empty where it is gone."""
+    living = living_pids(attempt)
+    nurse, pid = living.get("nurse"), living.get("trainer")
+    if pid is None:
+        _kill(bearing(ATTEMPT, str(attempt.folder)))
+        return ""
+    if not _is_of(attempt, lock, pid):
+        return f"process {pid}, named by rank0.json, was not started by this attempt; it is left alone"
+    _kill(below(nurse) if nurse is not None and holds(nurse, lock) else [pid, *below(pid), *bearing(ATTEMPT, str(attempt.folder))])
+    _signal(pid, signal.SIGKILL)
+    wait_for_end([pid], STUCK_S)
+    return "" if identify(pid) is None or "trainer" not in living_pids(attempt) else stuck("the command")
+
+
+def _hanging(pid: int, seen: Seen, overdue: tuple[float, float]) -> Json:
+    """Where a silent command stands."""
+    seconds, limit = overdue
+    where = [waits_in(one) | {"pid": one} for one in [pid, *below(pid)][:16]]
+    at = f" after step {seen.step}" if seen.step is not None else ""
+    text = f"no step, no output and no sign of work for {seconds:.0f} s{at} (limit {limit:.0f} s)"
+    return {"reason": text, "step": seen.step, "processes": where}
+
+
+def _end_hanging(attempt: Attempt, lock: Path, pid: int, hung: Json) -> str:
+    """Write down where it stands, its stacks included, then end it; why that cannot be, as `end` says."""
+    if _is_of(attempt, lock, pid):
+        _write_stacks(attempt, pid)
+    with contextlib.suppress(OSError):
+        write_json(attempt.folder / "hang.json", hung)
+    return end(attempt, lock)
+
+
+def _write_stacks(attempt: Attempt, pid: int) -> None:
+    """Have its stacks in its log: by the callback's handler where there is one, else by py-spy where that is installed."""
+    if (read_json(attempt.folder / "pulse.json") or {}).get("stacks"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+            wait_for_end([pid], STACKS_S)
+        return
+    tool = shutil.which("py-spy")
+    if tool is None:
+        return
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired), open_log(attempt.folder / "output.log") as output:
+        subprocess.run(
+            [tool, "dump", "--pid", str(pid)], stdout=output, stderr=output, stdin=subprocess.DEVNULL, timeout=_PY_SPY_S, check=False
+        )
+
+
+def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | None:
+    """How the attempt ended, or None while it may still be alive."""
+    seen = end_seen(attempt, run)
+    if seen is None:
+        return None
+    if seen.get("called_off"):
+        return Ending("never_started")
+    code, seconds = seen.get("code"), lived_s(seen)
+    hung = hung or read_json(attempt.folder / "hang.json")
+    if hung is not None:
+        return Ending("hang", code, seconds, hung)
+    if not seen:
+        _kill(bearing(ATTEMPT, str(attempt.folder)))  # its nurse has died before it
+        return Ending("vanished")
+    if told := seen.get("could_not_start"):
+        return Ending("refused", None, seconds, {"reason": f"it could not be started: {told}"})
+    if code is None:
+        return Ending("never_started")
+    kind = "finished" if code == 0 else "killed" if code < 0 else "error"
+    return Ending(kind, code, seconds, {"left": seen.get("left") or []})  # type: ignore[arg-type]

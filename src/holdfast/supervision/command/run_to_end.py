@@ -1,0 +1,204 @@
+"""Watch over somebody else's command to its end, and conclude its run: summary, post-mortem, exit code."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.base.files import Json, append_line, read_json, read_lines, write_bytes, write_json
+from holdfast.base.units import listed
+from holdfast.book import cards_of
+from holdfast.book.kinds.failure import Failure
+from holdfast.diagnosis.explain import answer
+from holdfast.diagnosis.remedy_fitting import elsewhere, fitted
+from holdfast.machine.gpu_memory import in_use
+from holdfast.machine.gpus import read_gpus
+from holdfast.machine.place import Place
+from holdfast.machine.system import read_system
+from holdfast.processes.process import Attempt
+from holdfast.report.command_report import write_command_report
+from holdfast.report.command_summary import summarise_command
+from holdfast.report.words import shown
+from holdfast.run.attempt import closed_attempts, orders_of
+from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.signs import Seen
+from holdfast.supervision.command.supervise import CommandView, Outcome, supervise_command
+from holdfast.supervision.command.wishes import Wishes
+from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
+from holdfast.terminal.echo import Echo
+from holdfast.terminal.run_view import Terminal
+
+_LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
+
+
+def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, wishes: Wishes) -> tuple[int, Json]:
+    """Bring the command to an end; exit code and summary. Raises Stop where it is given up."""
+    if not run.machine_file.exists():
+        place = Place()
+        write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
+    run.summary_file.unlink(missing_ok=True)
+    sweep_snapshots()
+
+    def follow(attempt: Attempt, from_end: bool) -> None:
+        echo.drain()
+        if wishes.listening:
+            echo.follow(attempt.folder / "output.log", from_end)
+
+    def tick(_: Seen) -> None:
+        echo.look()
+
+    def tell(text: str) -> None:
+        echo.drain()
+        terminal.tell(text)
+        append_line(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
+
+    wishes.running = True
+    try:
+        outcome = supervise_command(run, command, CommandView(tell, wishes.wish, follow, tick))
+        echo.drain()
+        return _conclude(run, command, outcome, terminal)
+    except FileNotFoundError:
+        if run.command_file.exists():
+            raise
+        raise Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again") from None
+
+
+def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:
+    move = outcome.move
+    code = outcome.ending.code if outcome.ending else None
+    summary = _write_summary(
+        run, command, {"done": "finished", "stopped": "interrupted", "give_up": "gave_up"}[move.kind], move.reason, code, outcome.doubt
+    )
+    if move.kind == "done":
+        run.event("finished", step=summary["steps"])
+        if outcome.doubt:
+            run.event("checkpoint_doubted", reason=outcome.doubt)
+        (terminal.tell if outcome.doubt else terminal.say)(_well(summary, outcome.doubt))
+        _report(run, terminal)
+        return DONE, summary
+    if move.kind == "stopped":
+        run.event("interrupted", step=summary["steps"])
+        at = f"after step {summary['steps']}" if summary["steps"] else "before any step was seen"
+        terminal.tell(f"stopped {at}; rerun the same command to resume")
+        _report(run, terminal)
+        return INTERRUPTED, summary
+    run.event("gave_up", step=summary["steps"], reason=move.reason)
+    if outcome.ending is not None and outcome.ending.kind == "refused":
+        _report(run, terminal)
+        raise Stop(BLOCKED, move.reason, "fix that, then rerun the same command", summary)
+    post_mortem = _post_mortem(run, command, outcome, summary)
+    write_bytes(run.path / "post-mortem.md", "\n".join(post_mortem).encode() + b"\n")
+    _report(run, terminal)
+    raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in post_mortem[2:])]), "", summary)
+
+
+def _report(run: RunFolder, terminal: Terminal) -> None:
+    """Write the page of the run and say where it is; a run is no worse for a disk that has no room for it."""
+    page = run.path / "report.html"
+    try:
+        write_command_report(run, page)
+    except OSError as error:
+        terminal.tell(f"the report could not be written ({error.strerror}); holdfast report {shown(run.path)} makes it later")
+    else:
+        terminal.say(f"report: {shown(page)}")
+
+
+def _well(summary: Json, doubt: str) -> str:
+    """The last word on a command that ended well, with what is not known of it."""
+    short = summary["steps"] and summary["total_steps"] and summary["steps"] < summary["total_steps"]
+    steps = f"{summary['steps']:,} steps" if summary["steps"] else "no progress was seen, so whether it did its work is not known"
+    if short:  # it may have stopped early, or a pipe hid its exit code
+        steps = f"{summary['steps']:,} of the {summary['total_steps']:,} steps it spoke of"
+    again = f", {summary['steps_computed_twice']} computed twice" if summary["steps_computed_twice"] else ""
+    if summary["steps_dropped"]:
+        again += f", {summary['steps_dropped']} without an update (their gradients were not finite)"
+    attempts = f"{summary['attempts']} attempts" if summary["attempts"] > 1 else "1 attempt"
+    share = f", {summary['goodput']:.0%} of the time in steps that count" if summary["goodput"] is not None else ""
+    told = f"{steps}{again}, {attempts}{share}"
+    if doubt:
+        return f"ended with exit code 0, but its newest checkpoint is not whole: {doubt} ({told})"
+    return f"ended with exit code 0 after {told}" if short else f"ended well: {told}"
+
+
+def _write_summary(run: RunFolder, command: Command, status: str, reason: str, code: int | None, doubt: str) -> Json:
+    numbers = run.attempts()
+    summary = summarise_command(
+        status=status,
+        reason=reason,
+        command={"argv": list(command.argv), "launcher": command.launcher},
+        code=code,
+        progress=list(read_lines(run.progress_file)),
+        events=list(run.events()),
+        wrecks=[end.facts for _, end in closed_attempts(run)],
+        launches={number: found.facts for number in numbers if (found := orders_of(run.attempt(number)))},
+        endings={number: read_json(run.attempt(number) / "ending.json") or {} for number in numbers},
+    )
+    summary["doubt"] = doubt or None
+    write_json(run.summary_file, summary)
+    return summary
+
+
+def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Json) -> list[str]:
+    """What is known of a command that was given up, as lines of Markdown: cause, what helps, what is left, the last words."""
+    cards: dict[str, Failure] = cards_of("failures")
+    wreck, found = outcome.wreck, outcome.diagnosis
+    lines = [f"# {shlex.join(command.argv)[:200]}", ""]
+    lines += [f"attempts: {summary['attempts']}; steps seen: {summary['steps'] if summary['steps'] is not None else 'none'}"]
+    if found is not None and found.cause not in ("unknown", "healthy"):
+        told = answer(found, cards)
+        text = "\n".join(wreck.lines) if wreck else ""
+        lines.append(f"cause: {found.cause} ({found.confidence:.0%}): {told['explanation']}")
+        known = (
+            []
+            if found.explanation
+            else [one for one in fitted(told["remedies"], text, of_holdfast=False) if not one["command"].startswith("holdfast")]
+        )
+        for number, one in enumerate(known[:_REMEDIES], 1):
+            said = "; ".join([*elsewhere(one["patch"]), *([one["command"]] if one["command"] else [])])
+            lines.append(f"{number}. {one['what']}" + (f": {said}" if said else ""))
+    else:
+        lines.append("cause: unknown")
+    if wreck is not None:
+        if wreck.samples:
+            rows = listed([str(row) for row in wreck.samples], _ROWS)
+            lines.append(f"in flight: step {wreck.step}, of rows {rows} of its data set (counted from 0)")
+        if wreck.gpu_memory:
+            lines.append(f"after its end: {in_use(wreck.gpu_memory)}")
+        lines += [f"kernel: {text}" for text in (wreck.kernel_messages or ())[-2:]]
+        lines += [f"| {line[:300]}" for line in [line for line in wreck.lines if line.strip()][-_LAST_LINES:]]
+        lines.append(f"its output: {run.attempt(wreck.attempt) / 'output.log'}")
+    if aside := summary["checkpoints_set_aside"]:
+        lines.append(f"not whole, renamed: {', '.join(aside)}")
+    newest = next((event for event in reversed(list(run.events())) if event["event"] == "restored"), None)
+    if newest and newest["step"]:
+        lines.append(f"newest whole checkpoint that was used: {newest['state']}")
+    if command.callback is False and command.launcher is not None:
+        lines.append("more would be known with --callback")
+    lines.append(f"all of it: holdfast diagnose {shown(run.path)}; fix the cause, then rerun the same command to resume")
+    return lines
+
+
+def finished_before(run: RunFolder) -> Json | None:
+    """The summary of a command's run that is at its end."""
+    summary = read_json(run.summary_file)
+    return summary if summary and summary.get("status") == "finished" else None
+
+
+def free_name(runs: Path, name: str, command: Command) -> Path:
+    """A run folder below `runs` for this command: an unfinished run of it is gone on with, others are left alone."""
+    for number in range(1, 10000):
+        place = runs / (name if number == 1 else f"{name}-{number}")
+        if not place.exists():
+            return place
+        known = read_json(place / "command.json")
+        if (
+            known
+            and known.get("argv") == list(command.argv)
+            and known.get("folder") == command.folder
+            and not finished_before(RunFolder(place))
+        ):
+            return place
+    return runs / f"{name}-{int(time.time())}"

@@ -1,0 +1,146 @@
+"""How far somebody else's command is, and whether it lives, from what is there to see. Judges nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.base.files import Json, read_json
+from holdfast.diagnosis.logs.counters import Counter
+from holdfast.processes.tree import below, bytes_read, cpu_seconds
+from holdfast.run.command import Command
+from holdfast.supervision.event_files import EventFile
+from holdfast.supervision.foreign_checkpoints.newest import newest_state
+
+_BUSY = 0.05  # of one core: it computes, if only beside others
+_READING = 1 << 17  # bytes a second: it loads something
+_SELDOM_S = 2.0  # between looks at what costs more than a file's size
+_MOST = 1 << 22  # bytes of new output that are read for its steps; what is before them is passed over
+_NUMBER = re.compile(rb"(\d{1,12})\D*$")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look."""
+
+    step: int | None
+    total: int | None
+    source: str | None
+    stepped: bool
+    printed: bool
+    worked: bool
+
+
+class Signs:
+    """What one attempt shows. The best teller of steps wins: the callback, the user's own, the output, event files, checkpoints."""
+
+    def __init__(self, command: Command, attempt: Path, since: float) -> None:
+        self.command, self.attempt, self.since = command, attempt, since
+        own = command.progress
+        self.counter = Counter(re.compile(own) if own is not None and "(" in own else None)
+        self.file = Path(command.folder) / own if own is not None and "(" not in own else None
+        self.events = EventFile(command.place, since) if command.place is not None else None
+        self.step: int | None = None
+        self._at = 0
+        self._tail = b""
+        self._beat: object = None  # of the callback: when it published last
+        self._work: tuple[float, float, int] | None = None  # when, seconds computed, bytes read
+        self._seldom = self._progress_mark = 0.0
+        self._slow: tuple[int | None, int | None, str | None] = (None, None, None)
+
+    def pulse(self) -> Json | None:
+        """What the callback published last, where there is one."""
+        return read_json(self.attempt / "pulse.json")
+
+    def look(self, pid: int | None) -> Seen:
+        printed, beat = self._read_output(), self._beat
+        step, total, source = self._told()
+        stepped = step is not None and step != self.step
+        self.step = step if step is not None else self.step
+        return Seen(self.step, total, source, stepped, printed or self._file_grew() or self._beat != beat, self._worked(pid))
+
+    def last(self) -> Seen:
+        """What the attempt shows now that it has ended and nothing follows: all of it is looked at once more."""
+        self._read_output()
+        self.counter.end()
+        self._seldom = 0.0
+        return self.look(None)
+
+    def _told(self) -> tuple[int | None, int | None, str | None]:
+        pulse = self.pulse()
+        self._beat = pulse.get("time") if pulse is not None else None
+        if pulse is not None and isinstance(pulse.get("step"), int):
+            return pulse["step"], pulse.get("steps"), "callback"
+        now = time.monotonic()
+        if now - self._seldom > _SELDOM_S or not self._seldom:
+            self._seldom, self._slow = now, self._look_seldom()
+        if self.file is not None:
+            return self._step_in_file(), self._slow[1], "file"
+        if self.counter.step is not None:
+            return self.counter.step, self.counter.total or self._slow[1], "output"
+        return self._slow
+
+    def _look_seldom(self) -> tuple[int | None, int | None, str | None]:
+        place = self.command.place
+        if place is None or self.events is None:
+            return None, None, None
+        step = self.events.look()
+        written = newest_state(place, self.since) if self.command.launcher is not None else None
+        if written is not None and (step is None or step <= written[0]):
+            return *written, "trainer_state.json"
+        return (step, written[1] if written else None, "event file") if step is not None else (None, None, None)
+
+    def _step_in_file(self) -> int | None:
+        """The last number in the user's file of progress, where it was written to in this attempt."""
+        assert self.file is not None
+        with contextlib.suppress(OSError):
+            if self.file.stat().st_mtime < self.since:
+                return None
+            with self.file.open("rb") as handle:
+                handle.seek(max(0, handle.seek(0, os.SEEK_END) - 4096))
+                found = _NUMBER.search(handle.read().rstrip())
+                return int(found[1]) if found else None
+        return None
+
+    def _file_grew(self) -> bool:
+        if self.file is None:
+            return False
+        with contextlib.suppress(OSError):
+            mark = self.file.stat().st_mtime
+            grew, self._progress_mark = mark != self._progress_mark and mark >= self.since, mark
+            return grew
+        return False
+
+    def _read_output(self) -> bool:
+        """Whether there is new output; steps in it are counted."""
+        with contextlib.suppress(OSError), (self.attempt / "output.log").open("rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            if size == self._at:
+                return False
+            if size < self._at or size - self._at > _MOST:  # its middle was cut out, or there is more than is worth reading
+                self._at = max(0, size - _MOST)
+            handle.seek(self._at)
+            data = self._tail + handle.read(_MOST)
+            self._at = handle.tell()
+            cut = len(data) - next((n for n in (1, 2, 3) if data[-n:][:1] >= b"\xc0"), 0)  # a letter that is not there to its end
+            data, self._tail = data[:cut], data[cut:]
+            self.counter.feed(data.decode(errors="replace"))
+            return True
+        return False
+
+    def _worked(self, pid: int | None) -> bool:
+        if pid is None:
+            return False
+        now, before = time.monotonic(), self._work
+        if before is not None and now - before[0] < 1.0:
+            return False
+        pids = [pid, *below(pid)]
+        self._work = (now, cpu_seconds(pids), bytes_read(pids))
+        if before is None:
+            return False
+        took = now - before[0]
+        return self._work[1] - before[1] > _BUSY * took or self._work[2] - before[2] > _READING * took

@@ -1,0 +1,117 @@
+"""The states a command can go on from: its checkpoints, and what its callback kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.base.files import Json, read_json, read_lines
+from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.processes.process import Attempt
+from holdfast.report.words import short
+from holdfast.run.command import Command, write_command
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of
+from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, doubt, marks, newest_whole, one_too_many
+
+
+@dataclass(frozen=True)
+class State:
+    """A checkpoint as the command is to be told of it; step: None where its name tells none."""
+
+    name: str
+    step: int | None
+    path: Path
+
+
+class States:
+    """What there is of one command's run."""
+
+    def __init__(self, run: RunFolder, command: Command, card: LauncherCard | None, tell: Callable[[str], None]) -> None:
+        self.run, self.command, self.tell = run, command, tell
+        self.whole = card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
+        self.snapshot = snapshot_of(run)
+        self._best = max((int(row.get("step") or 0) for row in read_lines(run.progress_file)), default=0)
+
+    def reached(self, step: int) -> None:
+        """A step was seen."""
+        self._best = max(self._best, step)
+
+    def stands_at(self) -> int:
+        """How far the run has come for good: its newest checkpoint, or the furthest step seen where none is known of."""
+        place = self.command.place
+        if place is None or not place.is_dir():
+            return self._best
+        own = [step for step, entry in candidates(place, self.whole) if step is not None and entry.name not in self.command.there]
+        return max(own, default=0 if self.whole == "trainer" else self._best)
+
+    def to_go_on_from(self) -> State | None:
+        """The newest whole checkpoint. Those that are not whole are set aside, with an event."""
+        state = self._named(self._newest())
+        if state is None:
+            return None
+        if not self._best and state.path.name in self.command.there:
+            self.tell(f"{state.path.name} was there before the first start; it is used because no step was seen since")
+        if self.whole == "trainer" and not self.command.callback and one_too_many(state.path):
+            elder = self._named(self._newest(state.path))
+            what = f"{elder.path.name} is used" if elder else "it is used because there is no other (with --callback it would compute none)"
+            self.tell(f"{state.path.name} is of the last step, and a Trainer that goes on from it computes one more; {what}")
+            return elder or state
+        return state
+
+    def _named(self, found: Found | None) -> State | None:
+        if found is None or found.path is None:
+            return None
+        return State(f"{(self.command.checkpoints or '').rstrip('/')}/{found.path.name}", found.step, found.path)
+
+    def _newest(self, last: Path | None = None) -> Found | None:
+        """The newest whole checkpoint, or the newest before `last`. Those from before the first start count while no step was seen.
+
+        None speaks against them then.
+        """
+        place = self.command.place
+        if place is None:
+            return None
+        there = self.command.there if self._best else {}
+        passed_over = {name: at for name, at in marks(place, self.whole).items() if last is not None and name == last.name}
+        found = newest_whole(place, self.whole, there | passed_over)
+        for path, why in found.aside:
+            moved = path.name.startswith("set-aside-")
+            self.run.event("checkpoint_set_aside", now=str(path), reason=why)
+            self.tell(f"{short(path)} is not whole: {why}" + ("; renamed, the one before it is used" if moved else "; it is not used"))
+        return found
+
+    def doubt(self) -> str:
+        """What speaks against the newest checkpoint of a command that has ended well; empty where nothing does, or there is none."""
+        return doubt(self.command.place, self.whole, self.command.there) if self.command.place is not None else ""
+
+    def keep(self, attempt: Attempt) -> None:
+        """Make a checkpoint of what the callback of an ended attempt kept in memory, where that is newer than the newest whole one."""
+        pulse, place = read_json(attempt.folder / "pulse.json") or {}, self.command.place
+        python = pulse.get("python")
+        if place is None or not isinstance(python, str) or not self.snapshot.exists():
+            return
+        newest = self._newest()
+        step = newest.step if newest is not None else 0
+        told = make_checkpoint(python, self.snapshot, place, step or 0)
+        self.snapshot.unlink(missing_ok=True)
+        if told.startswith("checkpoint-"):
+            self.run.event("state_kept", step=int(told.rpartition("-")[2]), state=told)
+            self.tell(f"{told} was made of the state in memory after the last step")
+        elif told:
+            self.run.event("state_not_kept", reason=told)
+            self.tell(f"the state in memory could not be made a checkpoint: {told}")
+
+    def learn(self, attempt: Attempt) -> Command:
+        """What the callback tells beside its steps: where the Trainer saves, and what was to be seen inside; the command, with that."""
+        pulse: Json = read_json(attempt.folder / "pulse.json") or {}
+        if pulse:
+            self.run.event("callback_seen", attempt=attempt.number)
+        for told in read_lines(attempt.folder / "inside.jsonl"):
+            self.run.event(str(told.pop("event", "told_inside")), attempt=attempt.number, **told)
+        if self.command.place is None and isinstance(pulse.get("place"), str):
+            there = {str(name): int(at) for name, at in (pulse.get("there") or {}).items()}
+            self.command, self.whole = replace(self.command, checkpoints=pulse["place"], there=there), "trainer"
+            write_command(self.run, self.command)
+        return self.command

@@ -1,0 +1,126 @@
+"""What is wrong with a run, or has ended its attempts, by its folder. Reads only."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import Json, read_json
+from holdfast.book.kinds.failure import Failure
+from holdfast.data.files.stream import open_stream, read_head
+from holdfast.diagnosis.diagnose import diagnose, diagnose_wreck
+from holdfast.diagnosis.health_signs import FIRST_WORD_AT, ills
+from holdfast.diagnosis.logs.file import read_log
+from holdfast.diagnosis.logs.text import Evidence, Line
+from holdfast.run.attempt import closed, is_closed
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import Clue, Diagnosis
+from holdfast.supervision.standing import Standing, look
+
+WRITER_S = 30  # how long a pipe may give nothing; a slow program may stand behind it
+
+
+def read_lines_of(log: str) -> tuple[Line, ...]:
+    if log == "-":
+        return read_log(sys.stdin.buffer)
+    try:
+        with open(log, "rb", opener=_without_waiting) as stream:
+            if not Path(log).is_file():
+                return _read_once(log, stream)
+            return read_log(open_stream(stream, read_head(log))[0])
+    except OSError as error:
+        raise Stop(USAGE, f"{log}: {error.strerror}", "give a log file, a run folder, or - for standard input") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe although nobody writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read_once(log: str, stream: BinaryIO) -> tuple[Line, ...]:
+    """What a pipe or a terminal gives. Raises Stop(2) where nobody writes, and for a device, whose bytes may have no end."""
+    kind = os.fstat(stream.fileno()).st_mode
+    if stat.S_ISFIFO(kind) and not select.select([stream], [], [], WRITER_S)[0]:
+        raise Stop(
+            USAGE,
+            f"{log} is a pipe into which nobody has written for {WRITER_S} s",
+            "give a log file, a run folder, or - for standard input",
+        )
+    if stat.S_ISCHR(kind) and not stream.isatty() and stream.read(1):
+        raise Stop(USAGE, f"{log} is a device, no log", "give a log file, a run folder, or - for standard input")
+    os.set_blocking(stream.fileno(), True)
+    return read_log(stream)
+
+
+def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
+    """What is wrong with a run now, and what ended each of its attempts."""
+    attempts: list[tuple[Json, Diagnosis]] = []
+    for number in folder.attempts():
+        end = closed(folder.attempt(number))
+        wreck = end.wreck if end else None
+        log = folder.attempt(number) / "output.log"
+        lines = read_lines_of(str(log)) if log.is_file() else ()
+        if wreck is None or wreck.ending.kind in ("finished", "interrupted"):
+            continue
+        found = diagnose_wreck(wreck, cards, lines)
+        attempts.append(({"attempt": number, "ending": wreck.ending.words()}, found))
+    told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
+    now = look(folder)
+    if now.state == "finished":
+        return _finished(now.summary), told
+    if now.state in ("running", "interrupted"):
+        return _unfinished(now), told
+    newest = now.attempt
+    if newest is None or is_closed(newest.folder):
+        return (attempts[-1][1] if attempts else _unfinished(now)), told
+    log = newest.folder / "output.log"
+    found = diagnose(Evidence(read_lines_of(str(log)) if log.is_file() else (), _ended_with(newest.folder)), cards)
+    return (_unfinished(now, found) if found.cause in ("healthy", "unknown") else found), told
+
+
+def _finished(summary: Json) -> Diagnosis:
+    """A finished run is healthy where its loss is known and nothing was odd about it at its end."""
+    if wrong := ills(summary):
+        return Diagnosis.plain(wrong[0]["cause"], 0.8, *(one["says"] for one in wrong))
+    steps, loss = summary.get("steps"), summary.get("loss") or {}
+    first, last = loss.get("first"), loss.get("last")
+    ended = "the run is finished" + (f", {steps:,} steps" if steps else "")
+    if doubt := summary.get("doubt"):
+        return _not_known(f"{ended}, but its newest checkpoint is not whole: {doubt}")
+    if last is None or not math.isfinite(last):
+        return _not_known(f"{ended}; nothing is known of its loss, so nobody can say whether it learned")
+    course = f"{ended}, loss {first:.4g} -> {last:.4g}"
+    judged = "health" in summary and (steps or 0) >= FIRST_WORD_AT
+    if not judged and last > first:
+        return _not_known(f"{course}: higher than it began, and there is too little to say why")
+    at_end = "and nothing was odd about its last steps" if judged else "and no failure was seen"
+    return replace(Diagnosis.plain("healthy", 0.95, course), explanation=f"T{course[1:]}, {at_end}.")
+
+
+def _not_known(words: str) -> Diagnosis:
+    return replace(Diagnosis.plain("unknown", 0.0, words), explanation=f"{words[0].upper()}{words[1:]}.")
+
+
+def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
+    """Of a run that is not at its end nobody can say that it is well."""
+    at = f"step {now.step:,} of {'?' if now.steps is None else f'{now.steps:,}'}"
+    words = {
+        "running": f"the run is {now.doing or 'at work'}, at {at}; nothing has ended it",
+        "interrupted": f"the run was stopped on request at {at}; nothing has failed, and the same command resumes it",
+    }.get(now.state, f"the run is dead at {at}: no process owns it, and how its processes ended was not seen")
+    held = "All of them at once: a reboot, the kernel out of memory, or somebody killed them; the same command resumes the run."
+    clues = (Clue(None, words), *(found.clues if found else ()))
+    return Diagnosis("unknown", 0.0, clues, found.also if found else (), explanation=words if now.state != "dead" else held)
+
+
+def _ended_with(folder: Path) -> int | None:
+    """The exit code of a trainer that nobody dealt with yet; None where nobody saw it."""
+    code: int | None = (read_json(folder / "ending.json") or {}).get("code")
+    return code

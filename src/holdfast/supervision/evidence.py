@@ -1,0 +1,91 @@
+"""Collect what an ended attempt left behind: ending, last words, the step in flight, memory, disk, the kernel. Interprets nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from holdfast.base.files import Json, is_full, read_json
+from holdfast.base.safe_open import open_regular
+from holdfast.machine.host_memory import host_memory
+from holdfast.machine.kernel_log import kernel_messages, oom_kills
+from holdfast.machine.place import Place
+from holdfast.processes.process import Attempt
+from holdfast.run.attempt import Orders, orders_of
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import FULL_DISK_BYTES, Ending, Wreck
+
+LINES = 60
+_WINDOW_BYTES = 1 << 16
+
+
+def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
+    """The wreck of an attempt. The step in flight comes from the trainer's pulse, or from its own account where it gave one."""
+    pulse = attempt.pulse() or {}
+    orders = orders_of(attempt.folder) or Orders({})
+    seen = read_json(attempt.folder / "ending.json") or {}
+    memory = host_memory()
+    before, now = orders.oom_kills, oom_kills(Place())
+    step = ending.facts.get("step", pulse.get("step"))
+    samples = ending.facts.get("samples") or pulse.get("samples") or ()
+    return Wreck(
+        attempt=attempt.number,
+        ending=ending,
+        step=step,
+        phase=pulse.get("phase"),
+        samples=tuple(samples),
+        lines=tail(_log(attempt, ending)),
+        committed_before=orders.committed_before,
+        committed_after=run.committed(),
+        died=seen.get("ended") or time.time(),
+        memory_available_bytes=memory.get("MemAvailable"),
+        disk_free_bytes=free_bytes(run.path),
+        pid=(read_json(attempt.folder / "rank0.json") or {}).get("identity", {}).get("pid"),
+        memory_total_bytes=memory.get("MemTotal"),
+        swap_free_bytes=memory.get("SwapFree"),
+        oom_kills=None if before is None or now is None else now - before,
+        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or time.time()),
+        machine=_machine(run),
+    )
+
+
+def _log(attempt: Attempt, ending: Ending) -> Path:
+    """What the trainer said: that of the rank that ended first, where it has a log of its own."""
+    own = attempt.folder / f"rank{ending.facts.get('rank')}.log"
+    return own if own.exists() else attempt.folder / "output.log"
+
+
+def _machine(run: RunFolder) -> Json | None:
+    """What a reader of the wreck wants to know of the machine; all of it is in machine.json."""
+    facts = read_json(run.machine_file)
+    if facts is None:
+        return None
+    gpus = [{name: gpu.get(name) for name in ("name", "arch", "memory_bytes")} for gpu in facts.get("gpus") or []]
+    versions = {"kernel": (facts.get("os") or {}).get("kernel"), "torch": (facts.get("torch") or {}).get("version")}
+    return versions | {"memory_bytes": facts.get("memory_bytes"), "gpus": gpus}
+
+
+def free_bytes(folder: Path) -> int:
+    """What the disk of a folder takes; 0 where it says that there is room and refuses it, as under a quota."""
+    free = shutil.disk_usage(folder).free
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as handle:
+            written = handle.write(bytes(min(free, FULL_DISK_BYTES)))
+    except OSError as error:
+        return 0 if is_full(error) else free
+    return free if written else 0
+
+
+def tail(log: Path) -> tuple[str, ...]:
+    """The last lines of a log, cut to a sane length each."""
+    try:
+        with open_regular(log) as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - _WINDOW_BYTES))
+            text = handle.read().decode(errors="replace")
+    except OSError:
+        return ()
+    return tuple(line[:2000] for line in text.splitlines()[-LINES:])

@@ -1,0 +1,125 @@
+"""The checkpoint to go on from: the newest that is whole. Those that are not are renamed aside, never deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.base.files import read_python_json
+from holdfast.supervision.foreign_checkpoints.proof import prove
+from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
+
+ASIDE = "set-aside-"  # a Trainer counts and deletes what begins with "checkpoint-"
+_TRAINER = re.compile(r"checkpoint-(\d+)")
+_ANY = re.compile(r"(\d+)(?=\D*$)")
+
+
+@dataclass(frozen=True)
+class Found:
+    """step: of the checkpoint, None where its name tells none; aside: (new path, why) of those that were not whole."""
+
+    path: Path | None
+    step: int | None
+    aside: tuple[tuple[Path, str], ...] = ()
+
+
+def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
+    """What looks like a checkpoint by its name, newest first."""
+    found: list[tuple[int | None, Path]] = []
+    with contextlib.suppress(OSError):
+        for entry in place.iterdir():
+            if entry.is_symlink() or entry.name.startswith((ASIDE, ".")):
+                continue
+            if whole == "trainer":
+                if entry.is_dir() and (named := _TRAINER.fullmatch(entry.name)):
+                    found.append((int(named[1]), entry))
+            elif entry.is_dir() or entry.suffix in (".pt", ".pth", ".ckpt", ".safetensors", ".bin"):
+                number = _ANY.search(entry.name)
+                found.append((int(number[1]) if number else None, entry))
+    return sorted(found, key=lambda one: (-1 if one[0] is None else one[0], _changed(one[1])), reverse=True)
+
+
+def marks(place: Path, whole: str) -> dict[str, int]:
+    """The checkpoints there are, by name, with their time of change: to know later which of them are another run's."""
+    return {entry.name: _changed(entry) for _, entry in candidates(place, whole)}
+
+
+def _changed(entry: Path) -> int:
+    """Nanoseconds; of a Trainer's folder when its state was written, because anybody may touch a folder."""
+    for file in (entry / "trainer_state.json", entry):
+        with contextlib.suppress(OSError):
+            return file.stat().st_mtime_ns
+    return 0
+
+
+def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
+    """The newest checkpoint that is whole and not one of `there`. What is newer and is not whole has another name afterwards."""
+    own = [(step, entry) for step, entry in candidates(place, whole) if there.get(entry.name) != _changed(entry)]
+    aside: list[tuple[Path, str]] = []
+    for at, (step, entry) in enumerate(own):
+        try:
+            prove(entry, whole, own[at + 1][1] if at + 1 < len(own) else None)
+        except NotWhole as error:
+            aside.append((_set_aside(entry), str(error)))
+            continue
+        return Found(entry, step, tuple(aside))
+    return Found(None, None, tuple(aside))
+
+
+def one_too_many(entry: Path) -> bool:
+    """Whether a Trainer that goes on from this checkpoint computes a step more than it was asked for.
+
+    It asks whether its last step is done after a step, and it has epochs left where that step was not an epoch's last one
+    (`_run_epoch` and `_inner_training_loop` of transformers' Trainer).
+    """
+    state = read_python_json(entry / "trainer_state.json") or {}
+    step, most, epoch = (state.get(name) for name in ("global_step", "max_steps", "epoch"))
+    at_its_end = isinstance(step, int) and isinstance(most, int) and 0 < most <= step
+    return at_its_end and isinstance(epoch, int | float) and epoch % 1 != 0
+
+
+def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
+    """Why the newest checkpoint that is not one of `there` is not whole; empty where it is, or there is none. Renames nothing."""
+    own = [entry for _, entry in candidates(place, whole) if there.get(entry.name) != _changed(entry)]
+    try:
+        if own:
+            prove(own[0], whole, own[1] if len(own) > 1 else None)
+    except NotWhole as error:
+        return f"{own[0].name}: {error}"
+    return ""
+
+
+def _set_aside(entry: Path) -> Path:
+    """Another name beside it; where that cannot be given (a read-only disk) it keeps its own."""
+    for number in range(1, 1000):
+        other = entry.with_name(f"{ASIDE}{entry.name}" + (f".{number}" if number > 1 else ""))
+        if not other.exists():
+            with contextlib.suppress(OSError):
+                return entry.rename(other)
+            return entry
+    return entry
+
+
+def newest_state(place: Path, since: float) -> tuple[int, int | None] | None:
+    """(step, last step) as the newest trainer_state.json in a folder of checkpoints tells them; None where none was written since then."""
+    for step, entry in candidates(place, "trainer"):
+        file = entry / "trainer_state.json"
+        with contextlib.suppress(OSError):
+            facts = file.stat()
+            state = _last_step(file, facts.st_mtime_ns, facts.st_size)
+            if state and step is not None:
+                return (step, state[0]) if facts.st_mtime >= since else None
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | None:
+    """(last step,) as a trainer_state.json tells it, None where it tells nothing. It holds the whole course of losses: read once."""
+    state = read_python_json(file)
+    if state is None:
+        return None
+    most = state.get("max_steps")
+    return (most if isinstance(most, int) and most > 0 else None,)

@@ -1,0 +1,104 @@
+"""The hands a supervisor works with: real processes and the lab, behind a protocol that tests pass another of. Decides nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.base.child import with_env
+from holdfast.base.files import Json, read_json
+from holdfast.book import cards_of
+from holdfast.diagnosis.divergence import Trouble
+from holdfast.experiments.course import investigate_course
+from holdfast.experiments.hosts import Hosts
+from holdfast.experiments.investigate import in_order, investigate
+from holdfast.experiments.trials import Lab, concluded, trials_left
+from holdfast.processes import process
+from holdfast.processes.hang_timeout import Patience
+from holdfast.processes.pauses import Clock
+from holdfast.processes.process import Attempt
+from holdfast.processes.standby import Standby
+from holdfast.run.folder import RunFolder
+from holdfast.run.remedies import refuted
+from holdfast.run.timeline import read_timeline, settings_at
+from holdfast.run.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.supervision import evidence
+
+
+@dataclass(frozen=True)
+class View:
+    """What the supervisor tells its audience. `stop` is asked all the while: True means the user wants to stop."""
+
+    tick: Callable[[Attempt], None]
+    tell: Callable[[str], None]
+    stop: Callable[[], bool]
+
+
+class World(Protocol):
+    """The hands the supervisor works with; tests pass others."""
+
+    clock: Clock
+
+    def adopt(self, run: RunFolder) -> Attempt | None: ...
+    def start(self, launch: Launch, run: RunFolder, orders: Json) -> Attempt: ...
+    def stand_by(self, launch: Launch) -> None: ...
+    def living(self, attempt: Attempt) -> dict[str, int]: ...
+    def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending: ...
+    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck: ...
+    def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict: ...
+    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict: ...
+
+
+class RealWorld:
+    """Real processes."""
+
+    clock: Clock = time
+
+    def __init__(self, standby: Standby) -> None:
+        self.standby = standby
+
+    def adopt(self, run: RunFolder) -> Attempt | None:
+        return process.adopt(run)
+
+    def start(self, launch: Launch, run: RunFolder, orders: Json) -> Attempt:
+        return process.start(launch, run, orders, self.standby)
+
+    def stand_by(self, launch: Launch) -> None:
+        self.standby.consider(launch)
+
+    def living(self, attempt: Attempt) -> dict[str, int]:
+        return process.living_pids(attempt)
+
+    def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending:
+        return process.watch(attempt, run, tick)
+
+    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
+        return evidence.collect(attempt, run, ending)
+
+    def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict:
+        """Experiments with the step the wreck was in, on the device its trainer has left."""
+        assert wreck.step is not None
+        settings = settings_at(read_timeline(run.timeline_file), wreck.step)
+        limit_s = Patience(run, wreck.attempt, run.config().run.hang_s).limit_s()
+        applied = list(run.events())
+        out = {event["remedy"] for event in applied if event["event"] == "remedy_applied" and event["step"] == wreck.step}
+        machine = read_json(run.machine_file) or {}
+        cards, allow_cpu = cards_of("remedies").values(), run.config().run.allow_cpu
+        remedies = in_order(cards, diagnosis.cause, machine, out | set(refuted(applied)), allow_cpu)
+        suspects = wreck.samples if wreck.phase == "rehearsal" else ()
+        hosts = Hosts(run, wreck.step, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
+        left, goes_back = trials_left(run, wreck.step), run.config().run.rollback
+        lab = Lab(run, wreck.step, settings, hosts.replay, left, view.stop, goes_back)
+        return concluded(lab, hosts, lambda: investigate(lab, suspects, deaths, remedies))
+
+    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
+        """Experiments with the steps in which the loss left its level."""
+        settings = settings_at(read_timeline(run.timeline_file), to + 1)
+        limit_s = Patience(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
+        steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}
+        hosts = Hosts(run, to + 1, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
+        lab = Lab(run, to + 1, settings, hosts.replay, trials_left(run, to + 1), view.stop)
+        return concluded(lab, hosts, lambda: investigate_course(lab, trouble, steps))

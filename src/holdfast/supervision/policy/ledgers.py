@@ -1,0 +1,77 @@
+"""What the ended attempts of a run have in common: how often the same, for how long without a new step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.base.files import Json
+from holdfast.config.settings import Settings
+from holdfast.run.remedies import WATCHED
+
+
+@dataclass(frozen=True)
+class Past:
+    """One dead attempt in short: the step it died in (None: before its first), its cause and end, what it was started with."""
+
+    step: int | None
+    cause: str
+    kind: str
+    settings: Settings | None  # None: they cannot be read any more
+    progressed: bool  # it committed a step
+    remedied: bool = False  # something was changed after it
+    by_chance: bool = False  # the lab saw its step go through as it is
+    from_outside: bool = False  # somebody else ended it
+    investigated: bool = False  # the lab has looked into its step after it
+
+
+def repeats(history: list[Past]) -> int:
+    """Attempts in a row that ended as the newest one did, under the same launch, without a new step between them."""
+    return _unchanged(history, lambda past: not past.progressed and _key(past) == _key(history[-1]))
+
+
+def without_progress(history: list[Past]) -> int:
+    """Attempts in a row without a newly committed step, whatever the cause."""
+    return _trailing(history, lambda past: not past.progressed)
+
+
+def deaths_in_step(history: list[Past]) -> int:
+    """Attempts in a row that ended in the newest one's step, nothing having been changed between them; deaths at the start are passed over.
+
+    By the step alone: the row of the step before may be committed only by the next attempt, from the snapshot, and look like progress.
+    """
+    return _unchanged(in_step(history), lambda past: past.step == history[-1].step)
+
+
+def in_step(history: list[Past]) -> list[Past]:
+    """Without the deaths before a first step."""
+    return [past for past in history if past.step is not None]
+
+
+def barren_rollbacks(rollbacks: list[Json]) -> int:
+    """Rollbacks at the end of a list of {from, to} that did not bring the run beyond where the one before them began."""
+    count = 0
+    furthest = 0
+    for entry in rollbacks:
+        count = count + 1 if count and entry["from"] <= furthest + WATCHED else 1
+        furthest = max(furthest, entry["from"])
+    return count
+
+
+def _key(past: Past) -> tuple[object, ...]:
+    return past.cause, past.kind, past.from_outside, past.settings
+
+
+def _unchanged(history: list[Past], holds: Callable[[Past], bool]) -> int:
+    """Like `_trailing`, back to the last change: a remedy starts the count anew."""
+    since = next((at for at in range(len(history) - 1, 0, -1) if history[at - 1].remedied), 0)
+    return _trailing(history[since:], holds)
+
+
+def _trailing(history: list[Past], holds: Callable[[Past], bool]) -> int:
+    count = 0
+    for past in reversed(history):
+        if not holds(past):
+            break
+        count += 1
+    return count

@@ -1,0 +1,232 @@
+"""What is done after an attempt has ended, from all that is known of it. Pure: no clock, no files, no environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.base.files import Json
+from holdfast.config.config import Run
+from holdfast.config.settings import PartialSettings, Settings
+from holdfast.diagnosis.divergence import FROM_THE_START, SLOWER, Trouble
+from holdfast.run.timeline import Entry, settings_at, unlearned
+from holdfast.run.types import Diagnosis, Verdict, Wreck
+from holdfast.supervision.policy.ledgers import Past, deaths_in_step, in_step, repeats, without_progress
+from holdfast.supervision.policy.moves import Accept, Change, GiveUp, LeaveGpu, Move, Resume, RollBack, Stop, Wait
+
+REPEATS = 3  # of what is the program's own doing
+REPEATS_FROM_OUTSIDE = 8  # of what is somebody else's, often
+REPEATS_BY_CHANCE = 8  # where the lab saw the step go through as it is: another start is another chance
+NO_PROGRESS = 20
+ROLLBACKS = 3  # in a row without getting beyond where the first of them began
+EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first restart is the first experiment
+FINAL_KINDS = ("refused", "stuck", "no_state")  # another attempt would meet the same
+_NO_CASE = ("never_started", "damaged", "interrupted", "finished")  # for the lab: no step has failed
+NO_TRIALS = Verdict("uncertain", 0, 0.0, "no trials")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of an ended attempt and of its run.
+
+    history: the attempts that ended since the run was last given up or stopped, this one last; timeline: its entries; asked: the
+    config's `run`. rolled: rollbacks in a row that came to nothing. away_s: seconds for which the GPU has been gone, None: it is
+    there. trouble: the loss left its level for good, which is what is dealt with then; back_to: the newest step before it whose
+    state is there. fewer: ranks to go on with, where the device of one is gone and others are left. earlier: the attempt was an
+    earlier command's, and dead when it was found.
+    """
+
+    wreck: Wreck
+    diagnosis: Diagnosis
+    history: list[Past]
+    timeline: Sequence[Entry]
+    asked: Run
+    rolled: int = 0
+    away_s: float | None = None
+    trouble: Trouble | None = None
+    back_to: int | None = None
+    earlier: bool = False
+    fewer: int | None = None
+
+
+def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop:
+    """The move after an attempt. verdict: of the lab, where it was asked; stop: the user wants to stop."""
+    if stop or (known.trouble is None and known.wreck.ending.kind == "interrupted"):
+        return Stop(earlier=known.earlier and not stop)
+    if known.trouble is not None:
+        return of_course(known, known.trouble, verdict or NO_TRIALS)
+    if known.fewer is not None:
+        reason = str(known.wreck.ending.facts.get("reason") or "a device is gone")
+        return Resume(f"rank {known.wreck.ending.facts.get('rank')}: {reason}; going on with {known.fewer} of the ranks")
+    before = of_gpu(known, known.away_s) if known.away_s is not None else of_death(known)
+    return before if verdict is None else of_verdict(known, verdict, before)
+
+
+def wants_trials(known: Known) -> bool:
+    """Whether the lab is to be asked before a move: about the course of the loss, or a step that has ended several attempts."""
+    if known.trouble is not None:
+        return known.back_to is not None and known.trouble.kind != "divergence" and known.asked.trials > 0
+    return wants_experiments(known.wreck, known.history)
+
+
+def of_death(known: Known) -> Move:
+    """Resume as it is while the two ledgers allow it.
+
+    repeats: same cause, same launch, no new progress. barren: attempts in a row without a newly committed step, whatever the cause.
+    """
+    wreck, diagnosis = known.wreck, known.diagnosis
+    if wreck.ending.kind == "damaged":
+        return _of_damage(wreck, known.rolled)
+    if is_final(wreck):
+        return GiveUp(str(wreck.ending.facts.get("reason") or "; ".join(clue.text for clue in diagnosis.clues)))
+    history = [past for past in known.history if past.kind != "device_gone"]  # a GPU that was away explains nothing else
+    alike = repeats(history)
+    limit = REPEATS_FROM_OUTSIDE if history[-1].from_outside else REPEATS
+    if alike and any(past.by_chance for past in history[-alike:]):
+        limit = max(limit, REPEATS_BY_CHANCE)
+    where = f"at step {wreck.step}" if wreck.step is not None else "before its first step"
+    if alike >= limit:
+        return GiveUp(f"{alike} attempts in a row {wreck.ending.words()} {where} without a new step")
+    if (fruitless := without_progress(history)) >= NO_PROGRESS:
+        return GiveUp(f"{fruitless} attempts in a row committed no new step, for changing reasons")
+    return Resume(f"{wreck.ending.words()} {where}; restarting from the newest state")
+
+
+def is_final(wreck: Wreck) -> bool:
+    """Whether another attempt would meet the same: as measured, or as the trainer found. Words in its output prove nothing."""
+    return wreck.disk_is_full or wreck.ending.kind in FINAL_KINDS
+
+
+def of_gpu(known: Known, away_s: float) -> Move:
+    """What follows where the GPU of the plan has been gone for `away_s` seconds: look again, give up, or go on without where allowed."""
+    reason, asked = str(known.wreck.ending.facts.get("reason") or "torch finds no GPU"), known.asked
+    if away_s < asked.device_s:
+        told = f"{reason}; the run was planned for one: looking for it again for {asked.device_s:g} s (run.device_s)"
+        return Wait(told, again=away_s > 0)
+    if asked.allow_cpu:
+        return LeaveGpu(f"{reason} for {away_s:.0f} s; continuing on the CPU, as run.allow_cpu says")
+    return GiveUp(f"{reason} for {away_s:.0f} s (run.device_s = {asked.device_s:g})")
+
+
+def _of_damage(wreck: Wreck, rolled: int) -> Move:
+    """What follows from a state that training cannot have made: back to the newest one that is sound."""
+    sound, told = int(wreck.ending.facts["sound"]), "; ".join(wreck.ending.facts["damaged"])
+    if rolled >= ROLLBACKS:
+        return GiveUp(f"{told}; that came again after {rolled} rollbacks: test this machine's memory and disk")
+    if sound == 0 and (wreck.step or 0) > FROM_THE_START:
+        return GiveUp(f"{told}; no sound state is left, and the beginning is {wreck.step} steps back")
+    return RollBack(f"{told}; back to step {sound}, whose state is sound", told, to=sound)
+
+
+def wants_experiments(wreck: Wreck, history: list[Past]) -> bool:
+    """Whether the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
+    if wreck.step is None or is_final(wreck) or wreck.ending.kind in _NO_CASE:
+        return False
+    deaths = in_step(history)[-deaths_in_step(history) :]
+    if any(past.by_chance for past in deaths):
+        return len(deaths) == REPEATS_BY_CHANCE  # once more, before the end
+    looked = max((at for at, past in enumerate(deaths, 1) if past.investigated), default=0)
+    enough = EXPERIMENTS_AFTER + (1 if deaths[-1].from_outside and not looked else 0)
+    return len(deaths) - looked >= enough
+
+
+def of_verdict(known: Known, verdict: Verdict, before: Move) -> Move:
+    """What follows from the experiments. `before` is what would have been done without them."""
+    step, told = known.wreck.step, f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
+    if verdict.kind == "stuck":
+        return GiveUp(verdict.evidence)
+    if verdict.to is not None and known.rolled < ROLLBACKS:
+        change = "".join(f" with {name} = {value}" for name, value in verdict.settings.items())
+        reason = f"step {step} goes through from the state after step {verdict.to}{change}; continuing from there"
+        return RollBack(reason, told, to=verdict.to, settings=verdict.settings)
+    if verdict.kind == "rows":
+        return _without_rows(known, verdict, told)
+    if verdict.kind == "setting" and verdict.to is None:
+        return _with_settings(known, verdict, told)
+    if verdict.kind == "weights":
+        reason = f"step {step} fails from every state and under every change: {verdict.evidence}; download the model again"
+        return GiveUp(reason, told)
+    if before.goes_on:
+        return Resume(f"{before.reason}; the lab: {verdict.evidence}", told)
+    if verdict.kind == "transient":
+        return GiveUp(f"{before.reason}; the lab: {verdict.evidence}", told)
+    return GiveUp(f"{before.reason}; experiments found no change that helps: {verdict.evidence}", told)
+
+
+def _without_rows(known: Known, verdict: Verdict, told: str) -> Change:
+    """Leave rows out from the failing step on."""
+    step = known.wreck.step
+    assert step is not None
+    quarantine = [*settings_at(known.timeline, step).quarantine, *verdict.rows]
+    return Change(
+        f"step {step} fails because of {', '.join(verdict.sources)}; left out from now on",
+        told,
+        "quarantine",
+        from_step=step,
+        step=step,
+        cause=verdict.cause or known.diagnosis.cause,
+        seen=verdict.evidence,
+        settings=unlearned(known.timeline, step) | {"quarantine": quarantine},
+        quarantined=_quarantined(verdict, known.wreck.ending.words(), step),
+    )
+
+
+def _with_settings(known: Known, verdict: Verdict, told: str) -> Change:
+    """Go on under settings and environment that were seen to help. The next process has them from its start."""
+    step = known.wreck.step
+    assert step is not None
+    settings = dict(verdict.settings)
+    if verdict.env:
+        settings["env"] = settings_at(known.timeline, step).env | verdict.env
+    change = ", ".join(f"{name} = {value}" for name, value in (verdict.settings | verdict.env).items())
+    reason = f"step {step} goes through with {change}; continuing with that"
+    return Change(
+        reason,
+        told,
+        verdict.remedy,
+        from_step=min(step, known.wreck.committed_after + 1),
+        step=step,
+        cause=verdict.cause or known.diagnosis.cause,
+        seen=verdict.evidence,
+        settings=settings,
+    )
+
+
+def of_course(known: Known, trouble: Trouble, verdict: Verdict) -> Move:
+    """What follows from a loss that left its level for good: back to a step before it and something changed there, or the end."""
+    if verdict.kind == "stuck":
+        return GiveUp(verdict.evidence)
+    told, to = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)", known.back_to
+    if to is None:
+        return Accept(f"{trouble.words()}; no state from before it is left, so the run continues as it is", told)
+    if trouble.kind == "start" and verdict.kind == "uncertain" and verdict.trials:
+        return Accept(f"{trouble.words()}; at lower rates it does the same: the run continues as it is", told)
+    settings = settings_at(known.timeline, trouble.step)
+    if known.rolled >= ROLLBACKS:
+        reason = (
+            f"{trouble.words()}; {known.rolled} rollbacks did not cure it, the last one at {settings.lr_factor:g} times the learning rate"
+        )
+        return GiveUp(f"{reason}; look at the rows around it, or try another train.lr or train.max_grad_norm", told)
+    changed = course_settings(verdict, settings)
+    change = {
+        "transient": "nothing changed, because it did not come again in a trial",
+        "rows": f"without {', '.join(verdict.sources)}",
+    }.get(verdict.kind, f"at {changed.get('lr_factor', settings.lr_factor):g} times the learning rate")
+    rows = _quarantined(verdict, f"the loss left its level at step {trouble.onset}", to + 1)
+    return RollBack(f"{trouble.words()}; back to step {to}, {change}", told, to=to, settings=changed, quarantined=rows)
+
+
+def course_settings(verdict: Verdict, settings: Settings) -> PartialSettings:
+    """What changes after a rollback, given what was in force: what trials showed to help, or half the learning rate."""
+    if verdict.kind == "transient":
+        return {}
+    if verdict.kind == "rows":
+        return {"quarantine": [*settings.quarantine, *verdict.rows]}
+    return {"lr_factor": settings.lr_factor * SLOWER} | verdict.settings
+
+
+def _quarantined(verdict: Verdict, reason: str, step: int) -> tuple[Json, ...]:
+    """The lines of quarantine.jsonl for the rows a verdict names."""
+    places = [source.rpartition(":") for source in verdict.sources]
+    evidence = verdict.evidence
+    return tuple({"file": file, "line": int(line), "reason": reason, "evidence": evidence, "step": step} for file, _, line in places)

@@ -1,0 +1,1 @@
+"""Everything between a config and the first start of a trainer."""

@@ -1,0 +1,134 @@
+"""What can be said of a run on texts before anything is prepared: its model, its rows, its memory. Reads a few rows; writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from holdfast.base.errors import Stop
+from holdfast.base.files import Json
+from holdfast.base_model.folder import ModelFacts, read_model
+from holdfast.base_model.types import causal_types
+from holdfast.book.knowledge import has_fused_attention
+from holdfast.config.config import Config
+from holdfast.data.files.raw_row import RawRow, Reject
+from holdfast.data.files.read import read_rows
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.row_weight import weight_of
+from holdfast.data.judge.rules import WANTED, rules_of
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.judge.unused import Unused
+from holdfast.data.tokens.codec import load_codec
+from holdfast.planning.memory.frozen_form import as_it_comes
+from holdfast.planning.plan import make_plan
+from holdfast.run.plan import Plan
+from holdfast.run.types import Finding
+from holdfast.supervision.preparation.tasks import Foreseen
+
+_LOOKED_AT = 20  # rows of each file
+_TYPES = "https://huggingface.co/docs/transformers/model_doc/auto"
+_REMOTE = "https://github.com/jgi-genomeocean/genomeocean/pull/8"
+
+
+def foresee(config: Config, machine: Json) -> Foreseen:
+    """Look at what the config names, and plan the run for the longest rows it allows."""
+    findings = [*_rows(config)]
+    try:
+        model = read_model(config.model)
+        load_codec(model.folder)
+        config = as_it_comes(config, model)
+    except Stop as stop:
+        return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])
+    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    lengths = {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch}
+    plan = make_plan(config, model, machine, lengths, has_fused_attention(machine))
+    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *findings])
+
+
+def _code(model: ModelFacts) -> Iterator[Finding]:
+    """Whether transformers has code for the model; code in its folder is never run here, only told of."""
+    named = model.config.get("auto_map")
+    own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
+    known, kind = causal_types(), model.config.get("model_type")
+    brings = f"{model.folder} brings code of its own ({own}), which holdfast does not run"
+    listed = known is not None and isinstance(kind, str) and kind in known
+    if known is None or (listed and not own):
+        return
+    if listed:
+        text = f"{brings}: transformers' own {kind} computes it. In programs with trust_remote_code=True the folder's code does; "
+        text += "some that was written for transformers 4 runs under 5 without an error and is wrong"
+        yield Finding("model-code", "info", text, "leave trust_remote_code out where you use the model", _REMOTE, "reported")
+    elif own:
+        text = f"{brings}, and the installed transformers has no causal language model of type {kind!r}"
+        yield Finding("model-code", "block", text, "pip install --upgrade transformers may bring one; else give another model", _REMOTE)
+    else:
+        text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no causal language model"
+        fix = "give a causal language model; for a new one: pip install --upgrade transformers"
+        yield Finding("model-type", "block", text, fix, _TYPES)
+
+
+def _rows(config: Config) -> Iterator[Finding]:
+    """Whether each file of rows can be read, and whether its first rows are any."""
+    for name in [*config.data.files, *config.data.held_out_files]:
+        fix = f"see each row and its reason: holdfast data check {name}"
+        try:
+            if not os.access(name, os.R_OK):
+                why = "there is no such file" if not Path(name).exists() else "this user may not read it"
+                yield Finding("data-files", "block", f"{name} cannot be read: {why}", "correct data.files in the config")
+                continue
+            first = list(islice(read_rows(name), _LOOKED_AT))
+        except (OSError, Stop) as error:
+            yield Finding("data-files", "block", f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", fix)
+            continue
+        bad = [wrong for row in first if (wrong := _wrong(row, config))]
+        if telling := _telling(first, config):
+            text = f"{name}: not used, though it may change what a row means: {', '.join(telling)}"
+            yield Finding(
+                "data-fields",
+                "warn",
+                text,
+                "data.row_weight: FIELD lets rows count by a number; jq leaves rows out; else every row is learned alike",
+            )
+        if not first:
+            yield Finding("data-files", "warn", f"{name} holds no row", fix)
+        elif bad:
+            text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be read: {bad[0]}"
+            hopeless = len(bad) == len(first) and (len(first) == _LOOKED_AT or len(config.data.files) == 1)
+            yield Finding("data-files", "block" if hopeless else "warn", text, fix)
+
+
+def _telling(rows: list[RawRow | Reject], config: Config) -> list[str]:
+    """Fields of these rows that nothing is learned from and that look as if they changed what a row means."""
+    good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, config)]
+    data, rules = config.data, rules_of(config, config.train.max_tokens)
+    unused = Unused()
+    found = [(value, parse_example(value, data.format, data.fields, rules.wanted).layout) for value in good]
+    unused.add(found, data.fields, rules.beside)
+    return list(unused.telling)
+
+
+def _wrong(row: RawRow | Reject, config: Config) -> str:
+    """Why this is no row to train on, as far as its form says; an empty text where it may be one."""
+    if isinstance(row, Reject):
+        return row.detail
+    try:
+        data = config.data
+        parse_example(row.value, data.format, data.fields, WANTED.get(config.train.objective, "answers"))
+        if data.row_weight:
+            weight_of(row.value, data.row_weight)
+    except BadRow as bad:
+        return str(bad)
+    return ""
+
+
+def _told(plan: Plan, model: ModelFacts, limit: int) -> Finding:
+    if not plan.params.trainable:
+        named = sorted({name.rpartition(".")[2] for name in model.linear()})
+        return Finding("plan", "block", "adapter.targets names no module of this model", f"it has {', '.join(named)}; or write all-linear")
+    peak = plan.peak_bytes / 2**30
+    room = "an unknown amount" if plan.capacity_bytes is None else f"{plan.capacity_bytes / 2**30:.2f} GiB"
+    text = f"with rows of {limit:,} tokens, the longest allowed, the run needs about {peak:.2f} GiB of {room}"
+    text += f": {plan.params.trainable:,} of {plan.params.total:,} parameters learn, {plan.micro_batch_tokens:,} tokens at once"
+    return Finding("plan", "info", f"{text} ({model.folder})", "holdfast train measures it with your rows before it begins")

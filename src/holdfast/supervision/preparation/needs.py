@@ -1,0 +1,38 @@
+"""What a config asks for that cannot be had here, said before anything is tokenised; and what it will not be good for. Starts nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.packed import packed_as
+from holdfast.config.config import QUANTISED, Config
+from holdfast.planning.serving_limits import limits
+from holdfast.terminal.run_view import Terminal
+
+
+def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
+    """Raise Stop(1) where a package is asked for that is not installed."""
+    train = config.train
+    asking = [
+        *([f"{model.folder}, which comes in {packed.kind},"] if (packed := packed_as(model.config)) else []),
+        *([f"train.frozen: {train.frozen}"] if not packed and train.frozen in QUANTISED else []),
+        *([f"train.optimizer: {train.optimizer}"] if train.optimizer in ("adamw8bit", "paged") else []),
+    ]
+    if asking and importlib.util.find_spec("bitsandbytes") is None:
+        verb = "needs" if len(asking) == 1 else "need"
+        raise Stop(BLOCKED, f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", "pip install 'holdfast[quantised]'")
+
+
+def refuse_no_held_out(config: Config, rows: int) -> None:
+    """Raise Stop(1) where evaluations on the way are asked for and there are no held-out `rows`."""
+    if config.evaluate.every and not rows:
+        message = f"evaluate.every = {config.evaluate.every}, but no row is held out to evaluate on"
+        raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
+
+
+def tell_limits(config: Config, terminal: Terminal) -> None:
+    """Say who will not be able to serve what is about to be trained."""
+    for line in limits(config):
+        terminal.say(f"note: {line}")

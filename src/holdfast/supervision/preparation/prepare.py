@@ -1,0 +1,185 @@
+"""Everything between a config and the first start of a trainer: machine, rows, plan, run folder. Starts no training."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop, reading
+from holdfast.base.files import is_full, read_json, sha256, write_json
+from holdfast.base.inert import inert
+from holdfast.base.units import counted
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.config.train import Train
+from holdfast.data.tokens.token_set import epoch_rows
+from holdfast.doctor.examine import examine
+from holdfast.machine.read import read_machine
+from holdfast.machine.system import usable_threads
+from holdfast.planning.plan import settings_of
+from holdfast.planning.ranks import ranks_on
+from holdfast.processes.rank_info import seat_of
+from holdfast.report.words import between, shown
+from holdfast.run.base_model import follow_pinned, refuse_changed, take_model_elsewhere, take_repaired
+from holdfast.run.folder import RunFolder, differences
+from holdfast.run.plan import unknown_keys, write_plan
+from holdfast.run.sampling.step_table import learning_rate, run_length
+from holdfast.run.snapshots.checkpoint import checkpoint_name, checkpoint_steps
+from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_in
+from holdfast.run.types import Finding
+from holdfast.supervision.preparation.changes import take_up_changes
+from holdfast.supervision.preparation.needs import tell_limits
+from holdfast.supervision.preparation.tasks import preparation_of
+from holdfast.terminal.run_view import Terminal
+
+
+def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
+    """Prepare a new run, or check that an existing one is of this config. Raises Stop with the difference."""
+    if not run.config_file.exists():
+        _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
+        return
+    with reading(run.path):
+        _take_up(run, config, extend, terminal)
+
+
+def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
+    """Go on with an existing run, as far as its preparation goes. Raises Stop."""
+    _check_timeline(run, terminal)
+    _tell_of_plan(run, terminal)
+    old = run.config()
+    if config.model and old.model:
+        config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
+        old = take_model_elsewhere(run, old, config.model)
+    changed = differences(take_up_changes(run, old, config, terminal), config)
+    old = run.config()
+    if extend:
+        _extend(run, old, config, changed, terminal)
+    elif changed:
+        listed = "\n".join(f"  {change}" for change in changed)
+        longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
+        hint = f"{longer}give another folder with --run DIR, or name (run.name)"
+        if config.task == "sft" and (steps := checkpoint_steps(run)):
+            newest = shown(run.checkpoints / checkpoint_name(max(steps)))
+            hint += f"; to begin a new run with what this one has learned: adapter.start={newest} --run DIR"
+        if not run.committed():
+            hint = f"it has no committed step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
+        raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)
+    if (read_json(run.summary_file) or {}).get("status") != "finished":
+        take_repaired(run, old.model)
+        refuse_changed(run, old.model)
+    _check_data_file(run, config, terminal)
+
+
+def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except OSError as error:
+        if is_full(error):
+            raise Stop(BLOCKED, f"the disk of {run.path} is full", "make room, or choose another place with --run DIR") from None
+        raise
+
+
+def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
+    """Machine, model, data, plan; config.yaml is written last and makes the folder a run."""
+    began = time.monotonic()
+    run.write_id(uuid.uuid4().hex)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(read_machine, run.path)
+        planned = preparation_of(config).plan_run(run, config, asked, terminal)
+    config, machine, plan = planned.config, planned.machine, planned.plan
+    _refuse_if_blocked(examine(machine, config, plan), terminal)
+    write_json(run.machine_file, machine)
+    write_plan(run.plan_file, plan)
+    run.timeline_file.unlink(missing_ok=True)
+    seat = seat_of(os.environ)
+    ranks = seat.size if seat else ranks_on(config.train, machine)
+    settings = settings_of(planned.settled, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
+    add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
+    run.write_config(config)
+    tell_limits(config, terminal)
+    run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
+    samples = counted(min(config.train.effective_batch, plan.samples), "sample")
+    terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
+    for told in plan.reasons:
+        if told.startswith("train.offload"):
+            terminal.say(told)
+    if plan.seconds:
+        terminal.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1].removeprefix('wall time ')}")
+
+
+def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
+    for finding in findings:
+        if finding.severity == "warn" or finding.id == "device":
+            terminal.say(f"{finding.severity}: {finding.message}" + (f"  -> {finding.fix}" if finding.fix else ""))
+    blocking = [finding for finding in findings if finding.severity == "block"]
+    if blocking:
+        raise Stop(BLOCKED, "\n".join(finding.message for finding in blocking), "\n  -> ".join(finding.fix for finding in blocking))
+
+
+def _check_timeline(run: RunFolder, terminal: Terminal) -> None:
+    """Tell which settings of another version's run folder are ignored. Raises Stop where one has a value that is none."""
+    settings_in(run.timeline_file)
+    entries = read_timeline(run.timeline_file)
+    if unknown := sorted({name for entry in entries for name in entry.settings} - Settings.model_fields.keys()):
+        terminal.tell(f"{run.timeline_file}: this version has no setting {', '.join(unknown)}; ignored")
+
+
+def _tell_of_plan(run: RunFolder, terminal: Terminal) -> None:
+    """Tell which parts of another version's plan are ignored. Raises Stop where the plan is none."""
+    run.plan()
+    if unknown := unknown_keys(run.plan_file):
+        terminal.tell(f"{run.plan_file}: this version knows nothing of {', '.join(map(inert, unknown))} in a plan; ignored")
+
+
+def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], terminal: Terminal) -> None:
+    """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
+    if other := _beside_length(changed):
+        listed = "\n".join(f"  {change}" for change in other)
+        raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
+    now = newest_settings(read_timeline(run.timeline_file))
+    train, behind = new.train, now.behind
+    if run.committed() == now.steps:
+        behind = now.steps * train.effective_batch - now.samples  # what its last step was too small by is drawn next
+    rows = epoch_rows(new.data, run.plan().rows.train)
+    steps, samples = run_length(rows, train.effective_batch, train.epochs, train.steps, behind)
+    if steps <= run.committed():
+        raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
+    if steps < now.steps:
+        text = f"the run is to end after {now.steps} steps, the config ends at {steps}: --extend lengthens a run, it never shortens one"
+        raise Stop(USAGE, text, f"raise train.steps or train.epochs, or stop it where you want it: holdfast stop {shown(run.path)}")
+    early = (read_json(run.summary_file) or {}).get("stopped_early")
+    if (steps, samples) != (now.steps, now.samples) or early:
+        reason = f"extended from {early['step'] if early else now.steps} steps"
+        settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1} | ({"behind": behind} if behind else {})
+        add_entry(run.timeline_file, Entry(run.committed() + 1, settings, reason))
+        rates = _rate_jump(old.train, run.committed(), now.steps, steps)
+        run.event("extended", steps=steps, before=now.steps, learning_rate=rates)
+        terminal.tell(f"extended from {now.steps:,} to {steps:,} steps; learning rate {rates}")
+    run.write_config(old.model_copy(update={"train": new.train.model_copy(update={"lr": old.train.lr})}))
+    run.summary_file.unlink(missing_ok=True)
+
+
+def _beside_length(changed: list[str]) -> list[str]:
+    """The changes that are not of the run's length."""
+    return [change for change in changed if not change.startswith(("train.epochs:", "train.steps:"))]
+
+
+def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:
+    """What extending does to the learning rate, whose schedule now ends later."""
+    at = committed + 1
+    old, new = (learning_rate(min(at, end), end, train.lr, train.schedule, train.warmup) for end in (before, steps))
+    return f"{old:.2e} -> {new:.2e} at step {at}, because the {train.schedule} schedule now ends at step {steps}"
+
+
+def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None:
+    """The tokenised rows must still be those the run began with; lost ones are made again from the data files."""
+    wanted = run.plan().data_sha256
+    if run.data_file.exists() and sha256(run.data_file) == wanted:
+        return
+    run.event("data_rebuilt", reason="data.safetensors is missing or damaged")
+    if preparation_of(config).check_rows(run, config, terminal) != wanted:
+        raise Stop(BLOCKED, "the data files have changed since the run began, and its own copy of them is gone", "restore the data files")

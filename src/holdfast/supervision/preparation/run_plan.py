@@ -1,0 +1,43 @@
+"""Plan a run whose rows are known: by the closed form where there is room to spare, by its traced step where memory is scarce."""
+
+from __future__ import annotations
+
+from holdfast.base.errors import Stop
+from holdfast.base.files import Json
+from holdfast.base_model.folder import ModelFacts
+from holdfast.book.knowledge import has_fused_attention
+from holdfast.config.config import Config
+from holdfast.planning.past_runs import taught
+from holdfast.planning.plan import USABLE_SHARE, about_rows, make_plan
+from holdfast.planning.planning import Rows, planner
+from holdfast.run.plan import Plan
+from holdfast.terminal.run_view import Terminal
+
+# Of what may be used: where the closed form needs less, nothing that it is off by changes a choice (benchmarks/results/plan.md).
+_ROOMY = 0.6
+
+
+def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, terminal: Terminal) -> Plan:
+    """The plan of a run, and what it took here before. lengths as make_plan takes them. A step that cannot be traced is told of."""
+    plan = make_plan(config, model, machine, lengths, has_fused_attention(machine))
+    if not _scarce(plan, config):
+        return taught(config, machine, plan)
+    terminal.say("memory is scarce for this run: its step is traced before it begins, so that what is chosen fits")
+    try:
+        with planner(config, machine, Rows(int(lengths["max"]), int(lengths["step"])), model) as work:
+            traced = work.chosen().plan
+    except Stop as stop:
+        told = f"by the closed form, because its step could not be traced: {stop.message}"
+        return taught(config, machine, plan.model_copy(update={"reasons": (*plan.reasons, told)}))
+    return taught(config, machine, traced.model_copy(update={"reasons": (_chosen(traced), *traced.reasons, about_rows(lengths))}))
+
+
+def _scarce(plan: Plan, config: Config) -> bool:
+    """Whether the closed form's error could change what is chosen; where both numbers are given, there is nothing to choose."""
+    given = config.train.micro_batch_tokens is not None and config.train.checkpointed_layers is not None
+    return plan.capacity_bytes is not None and not given and plan.peak_bytes > _ROOMY * USABLE_SHARE * plan.capacity_bytes
+
+
+def _chosen(plan: Plan) -> str:
+    needed, there = plan.peak_bytes / 2**30, (plan.capacity_bytes or 0) / 2**30
+    return f"micro_batch_tokens = {plan.micro_batch_tokens}, {needed:.2f} GiB needed of {there:.2f} GiB, as its step was traced"

@@ -1,0 +1,92 @@
+"""Make the run's artifact of a verified checkpoint: whole or not at all. Trains and measures nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+
+from holdfast.base.errors import GAVE_UP, Stop
+from holdfast.base.files import Json, fsync_folder, sha256
+from holdfast.base_model.folder import Stored, stored_tensors, weight_files
+from holdfast.run.artifact import CONFIGS, WEIGHTS
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import Checkpoint
+
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt", "tokenizer.model"),
+)
+_OF_A_MODEL = ("generation_config.json",)
+_WIDTHS = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}  # bytes an element; all others 1
+_PIECE = 1 << 24  # bytes copied at once
+
+
+def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None) -> str:
+    """Copy what a checkpoint holds and the model's tokenizer to RUN/adapter, RUN/model or RUN/network; the SHA-256 of the weights there.
+
+    RUN/artifact is another name for that folder. Raises Stop where the base model is gone whose other weights are wanted.
+    """
+    final = run.path / checkpoint.kind
+    staged = run.path / f".{checkpoint.kind}.tmp"
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir()
+    weights, config = WEIGHTS[checkpoint.kind], CONFIGS[checkpoint.kind]
+    shutil.copyfile(checkpoint.folder / config, staged / config)
+    digest = checkpoint.artifact_sha256
+    if checkpoint.partial:
+        if model is None:
+            text = f"the base model of {run.path} is gone; the weights of it that were not trained belong into what the run leaves"
+            raise Stop(GAVE_UP, text, "put it back where it was; then rerun the same command")
+        _with_the_others(checkpoint.folder / weights, model, staged / weights)
+        digest = sha256(staged / weights)
+    else:
+        shutil.copyfile(checkpoint.folder / weights, staged / weights)
+    for name in (weights, config):
+        with (staged / name).open("rb") as handle:
+            os.fsync(handle.fileno())
+    wanted = _TOKENIZER if checkpoint.kind == "adapter" else (*_TOKENIZER, *_OF_A_MODEL)
+    for file in [model / name for name in wanted] if model and checkpoint.kind != "network" else []:
+        if file.is_file():
+            shutil.copyfile(file, staged / file.name)
+    shutil.rmtree(final, ignore_errors=True)
+    staged.rename(final)
+    link = run.path / "artifact"
+    if not link.is_symlink():
+        link.symlink_to(checkpoint.kind, target_is_directory=True)
+    fsync_folder(run.path)
+    return digest
+
+
+def _with_the_others(trained: Path, model: Path, out: Path) -> None:
+    """Write the trained weights and, as they are stored, those of the base model that were not. Holds a piece of a tensor at a time."""
+    places: dict[str, tuple[Path, Stored]] = {}
+    for file in [*weight_files(model), trained]:
+        places |= {name: (file, tensor) for name, tensor in stored_tensors(file).items()}
+    entries: Json = {"__metadata__": {"format": "pt"}}
+    at = 0
+    in_order = sorted(places, key=lambda name: (-_WIDTHS.get(places[name][1].dtype, 1), name))  # wide types first: each is aligned
+    for name in in_order:
+        tensor = places[name][1]
+        size = tensor.end - tensor.begin
+        entries[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    header = orjson.dumps(entries)
+    header += b" " * (-len(header) % 8)
+    with out.open("wb") as handle:
+        handle.write(struct.pack("<Q", len(header)) + header)
+        for file, tensor in map(places.__getitem__, in_order):
+            with file.open("rb") as source:
+                for piece in _pieces(source, tensor):
+                    handle.write(piece)
+
+
+def _pieces(source: BinaryIO, tensor: Stored) -> Iterator[bytes]:
+    source.seek(tensor.begin)
+    for start in range(tensor.begin, tensor.end, _PIECE):
+        yield source.read(min(_PIECE, tensor.end - start))

@@ -1,0 +1,1 @@
+"""`holdfast train` where another launcher started it as one of several ranks."""

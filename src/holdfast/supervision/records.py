@@ -1,0 +1,60 @@
+"""What a supervisor writes down about ended attempts, and reads again: events and wreck.json. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import ValidationError
+
+from holdfast.base.files import Json
+from holdfast.config.settings import Settings
+from holdfast.run.attempt import close, closed_attempts, orders_of
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import Diagnosis, Launch, Verdict, Wreck
+from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.moves import Move, Stop
+
+
+def record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, move: Move | Stop, verdict: Verdict | None) -> None:
+    """Write everything about an ended attempt down before anything acts on it; wreck.json last, as it closes the attempt."""
+    entry: dict[str, Any] = {"diagnosis": {"cause": diagnosis.cause, "confidence": diagnosis.confidence, "clues": diagnosis.words()}}
+    if isinstance(move, Move):
+        entry["decision"] = {"remedy": move.remedy, "reason": move.reason, "go_on": move.goes_on, "evidence": move.evidence}
+        entry |= {"verdict": asdict(verdict)} if verdict is not None else {}
+    run.event("attempt_ended", attempt=wreck.attempt, ending=wreck.ending.words(), step=wreck.step, **entry)
+    close(run.attempt(wreck.attempt), wreck.as_json() | entry)
+
+
+def read_history(run: RunFolder) -> list[Past]:
+    """Ended attempts since the run was last given up or stopped by its user, oldest first."""
+    history: list[Past] = []
+    for number, end in closed_attempts(run):
+        if not end.goes_on:
+            history.clear()
+            continue
+        orders, remedied = orders_of(run.attempt(number)), end.remedy not in ("resume", "none", "wait")
+        settings = _settings_of(orders.settings if orders else {})
+        seen = end.by_chance, end.ending.from_outside, end.trials > 0
+        history.append(Past(end.step, end.cause, end.ending.kind, settings, end.progressed, remedied, *seen))
+    return history
+
+
+def failures_so_far(run: RunFolder) -> Json:
+    """Attempts that died, and seconds in which attempts ran: what the checkpoint interval goes by."""
+    endings = [end.ending for _, end in closed_attempts(run)]
+    failures = sum(ending.kind not in ("finished", "interrupted", "device_gone") for ending in endings)
+    return {"failures": failures, "running_s": sum(ending.seconds or 0.0 for ending in endings)}
+
+
+def past(wreck: Wreck, diagnosis: Diagnosis, launch: Launch) -> Past:
+    """The attempt that has just ended, as `read_history` will know it."""
+    progressed, outside = wreck.committed_after > wreck.committed_before, wreck.ending.from_outside
+    return Past(wreck.step, diagnosis.cause, wreck.ending.kind, launch.settings, progressed, from_outside=outside)
+
+
+def _settings_of(launched: Json) -> Settings | None:
+    try:
+        return Settings.model_validate(launched)
+    except ValidationError:
+        return None

@@ -1,0 +1,178 @@
+"""Where a run's state is kept beside its folder: a shared folder, or an address that fsspec knows (s3://, gs://, sftp:// ...).
+
+Both know nothing of runs. What is put under a name is there whole or not at all where the place can do that (a rename, an object store);
+elsewhere a reader sees by size and hash. Credentials are the environment's or the library's own files', never part of an address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from holdfast.base.errors import USAGE, Stop, told
+from holdfast.base.files import fsync_folder
+from holdfast.base.safe_open import open_regular
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
+_HINT = "give a folder, or an address such as s3://bucket/runs/mine"
+
+
+class Target(Protocol):
+    """Files by name ("folder/name"). All raise OSError where the place cannot be reached or written."""
+
+    address: str
+
+    def names(self, folder: str) -> list[str]:
+        """List the names of files directly under `folder`; none where there is no such folder."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file, None where there is none."""
+        ...
+
+    def put(self, name: str, source: Path | bytes) -> None:
+        """Write a file, in place of one of that name."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Read a small file whole."""
+        ...
+
+    def get(self, name: str, path: Path) -> None:
+        """Copy a file to a path of this machine."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+
+def target_of(address: str) -> Target:
+    """The place that an address names. Raises Stop(2) where it is none, or its package is not installed."""
+    if not _ADDRESS.match(address):
+        return SharedFolder(Path(address).expanduser().absolute())
+    if "@" in address.split("://", 1)[1].split("/")[0]:
+        text = "the address holds a user or a password, which would stand in config.yaml"
+        raise Stop(USAGE, text, "give credentials through the environment or the service's own configuration file")
+    return Remote(address)
+
+
+class SharedFolder:
+    """A folder that this machine sees, on a disk that another one sees, too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.address = path, str(path)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [entry.name for entry in (self.path / folder).iterdir() if not entry.name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, name: str) -> int | None:
+        try:
+            return (self.path / name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def put(self, name: str, source: Path | bytes) -> None:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with temporary.open("xb") as out:
+                if isinstance(source, bytes):
+                    out.write(source)
+                else:
+                    with open_regular(source) as handle:
+                        shutil.copyfileobj(handle, out, 1 << 22)
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_folder(path.parent)
+
+    def read(self, name: str) -> bytes:
+        with open_regular(self.path / name) as handle:
+            return handle.read()
+
+    def get(self, name: str, path: Path) -> None:
+        with open_regular(self.path / name) as handle, path.open("xb") as out:
+            shutil.copyfileobj(handle, out, 1 << 22)
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+
+class Remote:
+    """A place that fsspec reaches. What its libraries raise becomes OSError: they have kinds of their own."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        try:
+            core: Any = importlib.import_module("fsspec.core")
+            self.fs, self.root = core.url_to_fs(self.address)
+        except ImportError as error:
+            text = f"{address} cannot be reached: {told(error)}"
+            raise Stop(
+                USAGE, text, "pip install 'holdfast[remote]', and the package of the service (s3fs, gcsfs, adlfs, paramiko)"
+            ) from None
+        except ValueError as error:
+            raise Stop(USAGE, f"{address} is no address that fsspec knows: {error}", _HINT) from None
+
+    def names(self, folder: str) -> list[str]:
+        with _as_os_error(self.address):
+            self.fs.invalidate_cache()  # another machine may have written meanwhile
+            try:
+                found = self.fs.ls(f"{self.root}/{folder}", detail=False)
+            except FileNotFoundError:
+                return []
+            return [PurePosixPath(one).name for one in found]
+
+    def size(self, name: str) -> int | None:
+        with _as_os_error(self.address):
+            try:
+                size = self.fs.info(f"{self.root}/{name}")["size"]
+            except FileNotFoundError:
+                return None
+            return int(size)
+
+    def put(self, name: str, source: Path | bytes) -> None:
+        with _as_os_error(self.address):
+            place = f"{self.root}/{name}"
+            with contextlib.suppress(FileExistsError, NotImplementedError):
+                self.fs.makedirs(str(PurePosixPath(place).parent), exist_ok=True)
+            if isinstance(source, bytes):
+                self.fs.pipe_file(place, source)
+            else:
+                self.fs.put_file(str(source), place)
+
+    def read(self, name: str) -> bytes:
+        with _as_os_error(self.address):
+            return bytes(self.fs.cat_file(f"{self.root}/{name}"))
+
+    def get(self, name: str, path: Path) -> None:
+        with _as_os_error(self.address):
+            self.fs.get_file(f"{self.root}/{name}", str(path))
+
+    def remove(self, name: str) -> None:
+        with _as_os_error(self.address), contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(f"{self.root}/{name}")
+
+
+@contextlib.contextmanager
+def _as_os_error(address: str) -> Any:
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001  (each service's library has errors of its own)
+        raise OSError(f"{address}: {told(error)}") from None

@@ -1,0 +1,95 @@
+"""Take committed steps back: put their rows, checkpoints and snapshots aside, so that the run goes on from before them. Decides nothing.
+
+What is to be done is on disk before anything is done, and each part may be done again, so one that was interrupted is taken up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+
+from holdfast.base.files import Json, append_line, read_json, read_lines, write_bytes, write_json
+from holdfast.base.locks import hold
+from holdfast.config.settings import PartialSettings
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import BEST, checkpoint_name, checkpoint_steps, hold_until
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.timeline import Entry, add_entry, read_timeline
+
+_FILE = "rollback.json"
+
+
+def roll_back(run: RunFolder, places: Sequence[Path], to: int, settings: PartialSettings, quarantined: list[Json], reason: str) -> Json:
+    """Let the run stand at step `to` again, `settings` in force from the step after it; what was done. Only while no trainer lives.
+
+    Rows of later steps leave steps.jsonl and evaluations.jsonl for RUN/rollbacks/NNN, with the checkpoints of those steps. Raises OSError.
+    """
+    folder = run.rollbacks / f"{len(rollbacks(run)) + 1:03d}"
+    folder.mkdir(parents=True)
+    facts = {"from": run.committed(), "to": to, "settings": settings, "quarantined": quarantined, "reason": reason, "done": None}
+    write_json(folder / _FILE, facts)
+    return _carry_out(run, places, folder, facts)
+
+
+def take_up(run: RunFolder, places: Sequence[Path]) -> Json | None:
+    """Carry a rollback that was begun through to its end; None where there is none."""
+    begun = [(folder, facts) for folder, facts in rollbacks(run) if facts["done"] is None]
+    return _carry_out(run, places, *begun[-1]) if begun else None
+
+
+def rollbacks(run: RunFolder) -> list[tuple[Path, Json]]:
+    """The rollbacks of a run, oldest first: folder, and {from, to, settings, quarantined, reason, done}."""
+    folders = sorted(run.rollbacks.iterdir()) if run.rollbacks.is_dir() else []
+    return [(folder, facts) for folder in folders if (facts := read_json(folder / _FILE))]
+
+
+def _carry_out(run: RunFolder, places: Sequence[Path], folder: Path, facts: Json) -> Json:
+    to = facts["to"]
+    with hold(run.trainer_lock, wait=True), hold(run.writer_lock, wait=True):
+        _write_settings(run, facts)
+        for place in places:
+            memory = MemoryFile.open(place)
+            if memory is not None:
+                with memory:
+                    memory.forget_after(to)
+        _put_checkpoints_aside(run, folder, to)
+        for journal in (run.evaluations_file, run.steps_file):  # the steps last: until then the run stands where it stood
+            _cut(journal, folder / journal.name, to)
+        hold_until(run, None)
+        run.event("rolled_back", step=facts["from"], to=to, settings=facts["settings"], reason=facts["reason"])
+    done = facts | {"done": round(time.time(), 3)}
+    write_json(folder / _FILE, done)
+    return done
+
+
+def _write_settings(run: RunFolder, facts: Json) -> None:
+    entry = Entry(facts["to"] + 1, facts["settings"], facts["reason"])
+    if facts["settings"] and entry not in read_timeline(run.timeline_file):
+        add_entry(run.timeline_file, entry)
+    known = list(read_lines(run.quarantine_file))
+    for row in facts["quarantined"]:
+        if row not in known:
+            append_line(run.quarantine_file, row, durable=True)
+
+
+def _put_checkpoints_aside(run: RunFolder, folder: Path, to: int) -> None:
+    later = [step for step in checkpoint_steps(run) if step > to]
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    for step in later:
+        (run.checkpoints / checkpoint_name(step)).rename(folder / "checkpoints" / checkpoint_name(step))
+    best = read_json(run.checkpoints / BEST)
+    if best is not None and best["step"] > to:
+        (run.checkpoints / BEST).unlink()
+
+
+def _cut(journal: Path, aside: Path, to: int) -> None:
+    """Move the rows of steps after `to` out of a journal into the file `aside`; other rows stay as they are."""
+    rows = list(read_lines(journal))
+    gone = [row for row in rows if row["step"] > to]
+    if gone:
+        write_bytes(aside, b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in gone))
+        kept = (row for row in rows if row["step"] <= to)
+        write_bytes(journal, b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in kept))

@@ -1,0 +1,127 @@
+"""Supervise a prepared run to its end, or to the step at which it is asked to stop, and conclude it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from holdfast.base.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.base.files import Json, is_full, read_json
+from holdfast.book import cards_of
+from holdfast.book.kinds.failure import Failure
+from holdfast.config.config import Config
+from holdfast.diagnosis.explain import answer
+from holdfast.planning.standby import standby_mode
+from holdfast.processes.process import ask_newest_to_stop
+from holdfast.processes.rank_info import seat_of
+from holdfast.processes.standby import Standby
+from holdfast.report.words import shown
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.memory_places import memory_places, sweep
+from holdfast.supervision.diagnose_run import diagnose_run
+from holdfast.supervision.finish import finish, keep_newest, summary_of, write_summary
+from holdfast.supervision.hands import RealWorld, View
+from holdfast.supervision.launch import advised, trainer_launch
+from holdfast.supervision.remote.elsewhere import sending
+from holdfast.supervision.signals import StopSignals
+from holdfast.supervision.supervise import Outcome, supervise
+from holdfast.supervision.trackers import tracked
+from holdfast.terminal.run_view import Terminal
+
+_REMEDIES = 2  # of the diagnosis
+
+
+def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
+    """Supervise a prepared run to its end, or to the step at which it is asked to stop; exit code and summary."""
+    places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
+    sweep(places[0].parent)
+    orders: Json = {
+        "session": uuid.uuid4().hex,
+        "memory_places": [str(place) for place in places],
+        "faults": faults_file,
+    }
+    for advice in advised(run):
+        terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
+    terminal.begin(run, config)
+    view = View(terminal.tick, terminal.tell, stop.asked_for)
+    stop.training = True
+    try:
+        run.summary_file.unlink(missing_ok=True)
+        with tracked(run, config), sending(run, config, terminal.tell):
+            with _standby(run, config) as standby:
+                outcome = supervise(partial(trainer_launch, config=config), run, orders, view, RealWorld(standby))
+            terminal.end()
+            return _conclude(run, config, places, outcome, terminal, stop.asked_for)
+    except KeyboardInterrupt:
+        ask_newest_to_stop(run)  # the interrupt may have come before the first one was passed on
+        raise
+    except FileNotFoundError:
+        if run.config_file.exists():
+            raise
+        raise Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Stop(BLOCKED, f"{error.filename} is a link; holdfast writes through none", "remove the link") from None
+        if not is_full(error):
+            raise
+        raise _disk_full(run, places) from None
+    finally:
+        terminal.end()
+
+
+def _standby(run: RunFolder, config: Config) -> Standby:
+    mode = "off" if seat_of(os.environ) else standby_mode(config, run.plan(), read_json(run.machine_file) or {})
+    return Standby(run, mode, always=bool(config.run.standby))
+
+
+def _conclude(
+    run: RunFolder, config: Config, places: list[Path], outcome: Outcome, terminal: Terminal, stop: Callable[[], bool]
+) -> tuple[int, Json]:
+    if outcome.ending.kind == "finished":
+        summary = finish(run, config, places, terminal, stop)
+        return DONE, summary
+    saved = keep_newest(run, places, config, terminal.tell)
+    if outcome.move is None:
+        summary = write_summary(run, "interrupted", None)
+        run.event("interrupted", step=run.committed(), saved=saved)
+        where = f"after step {run.committed()}" if run.committed() else "before the first step"
+        terminal.tell(f"stopped {where}; rerun the same command to resume")
+        return INTERRUPTED, summary
+    run.event("gave_up", step=run.committed(), reason=outcome.move.reason, saved=saved)
+    summary = write_summary(run, "gave_up", outcome.move.reason)
+    wreck = outcome.wreck
+    if outcome.ending.kind == "peer_lost" and (seat := seat_of(os.environ)):
+        text = f"the other ranks of {seat.launcher} are gone after step {run.committed()}"
+        raise Stop(AGAIN, text, "start the same command on all of them again: it goes on from there", summary)
+    if outcome.ending.kind == "refused":
+        raise Stop(BLOCKED, outcome.move.reason, str(outcome.ending.facts.get("hint", "")), summary)
+    terminal.summary(summary, run)
+    last = [*diagnosed(run), *(f"| {line}" for line in [line for line in wreck.lines if line.strip()][-3:])] if wreck else []
+    log = run.attempt(run.attempts()[-1]) / "output.log"
+    kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
+    text = f"gave up: {outcome.move.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)
+    raise Stop(GAVE_UP, text, f"read {log}; fix the cause, then rerun the same command to resume", summary)
+
+
+def diagnosed(run: RunFolder) -> list[str]:
+    """What `holdfast diagnose` says of the run, in a few lines; none where it knows no more than the reason says."""
+    cards: dict[str, Failure] = cards_of("failures")
+    found, _ = diagnose_run(run, cards)
+    if found.cause in ("unknown", "healthy"):
+        return []
+    told = answer(found, cards)
+    remedies = [f"{number}. {one['what']}" for number, one in enumerate(told["remedies"][:_REMEDIES], 1)]
+    more = f"all of it: holdfast diagnose {shown(run.path)}"
+    return [f"{found.cause} ({found.confidence:.0%}): {told['explanation']}", *remedies, more]
+
+
+def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
+    state = next((place for place in places if place.exists()), None)
+    kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
+    text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
+    hint = "make room, then rerun the same command to resume: nothing is lost"
+    return Stop(GAVE_UP, text, hint, summary_of(run, "gave_up", text))

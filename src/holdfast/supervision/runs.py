@@ -1,0 +1,109 @@
+"""The runs of a folder: found, named by their user, told as `status --json` does. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast.base.errors import USAGE, WRONG_VALUES, Stop, wrong_value
+from holdfast.base.files import Json, newest_lines
+from holdfast.planning.duration import remaining
+from holdfast.report.summarise import incidents
+from holdfast.report.words import shown
+from holdfast.run.attempt import closed
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import Seconds
+from holdfast.supervision.standing import Standing
+
+RUNS = Path("runs")
+_LOOKED_AT = 1 << 18  # bytes of the journal: hundreds of steps
+
+
+def chosen(place: Path) -> RunFolder:
+    """The run folder a user named. Raises Stop(2) when it is none."""
+    if not is_run(place.resolve()):
+        raise no_run(place.resolve())
+    return RunFolder(place.resolve())
+
+
+def no_run(place: Path) -> Stop:
+    try:
+        why = ", and it holds no run" if list(place.iterdir()) else ": it is empty"
+    except OSError as error:
+        why = f": {error.strerror}"
+    text = f"{place} is not a run folder{why}"
+    named = RUNS.resolve() / place.name
+    return Stop(USAGE, text, f"do you mean {shown(named)}?" if is_run(named) else "all runs under ./runs: holdfast status")
+
+
+def is_run(place: Path) -> bool:
+    """Whether a folder holds a run, be it half prepared or damaged."""
+    run = RunFolder(place)
+    try:
+        return run.begun() or run.steps_file.exists() or (run.config_file.exists() and run.timeline_file.exists())
+    except OSError:  # another user's
+        return False
+
+
+def runs_in(place: Path) -> list[RunFolder]:
+    """The run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
+    readable = place.is_dir() and os.access(place, os.R_OK | os.X_OK)
+    return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
+
+
+def entry(standing: Standing) -> Json:
+    """One run as `status --json` tells it (docs/verbs/status.md). None is unknown."""
+    problems = list(standing.problems)
+    if standing.unwritten:
+        problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")
+    try:
+        incident = last_incident(standing.run)
+    except (OSError, *WRONG_VALUES) as error:
+        problems.append(wrong_value("its incidents", error))
+        incident = None
+    try:
+        left = _left(standing)
+    except (OSError, Stop, *WRONG_VALUES) as error:
+        problems.append(wrong_value("its pace", error))
+        left = None
+    return {
+        "run": str(standing.run.path),
+        "state": standing.state,
+        "step": standing.step,
+        "steps": standing.steps,
+        "attempts": standing.attempts,
+        "last_incident": incident,
+        "pids": standing.pids,
+        "doing": standing.doing,
+        "supervised": standing.supervised,
+        "host": standing.holder.get("host"),
+        "command": standing.holder.get("command"),
+        "folder": standing.holder.get("folder"),
+        "last_step_time": standing.last_step.get("time"),
+        "reason": standing.summary.get("reason"),
+        "seconds_left": left.model_dump() if left else None,
+        "problems": problems,
+    }
+
+
+def _left(standing: Standing) -> Seconds | None:
+    """How long a run that is going still takes, as the last steps of its process went; None where it is not going, or nobody can tell.
+
+    Between two processes there may lie a failure, or a night in which nobody trained: neither is a pace of steps.
+    """
+    if standing.state != "running" or standing.steps is None:
+        return None
+    rows = [row for row in newest_lines(standing.run.steps_file, _LOOKED_AT) if isinstance(row.get("time"), float)]
+    seen = [
+        (row["step"], row["time"]) for row in rows if isinstance(row.get("step"), int) and row.get("attempt") == rows[-1].get("attempt")
+    ]
+    return remaining(seen, standing.steps - standing.step)
+
+
+def last_incident(run: RunFolder) -> Json | None:
+    """The newest incident, as the run's summary tells it."""
+    for number in reversed(run.attempts()):
+        end = closed(run.attempt(number))
+        if end is not None and end.decided:
+            return incidents(list(run.steps()), list(run.events()), [end.facts])[0]
+    return None

@@ -1,1 +1,0 @@
-"""Rehearse the worst on one's own machine: runs with faults in them, each held against an undisturbed one."""

@@ -1,0 +1,1 @@
+"""Tables and bars: everything about them. Trains nothing."""

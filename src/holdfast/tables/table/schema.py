@@ -1,0 +1,112 @@
+"""Decide what the columns of a table are, by the config and by the first rows of its first file. Reads no more than those."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.config.table import Table
+from holdfast.tables.table.frames import Frames, open_frames
+from holdfast.tables.table.times import NONE, times_of
+
+_LOOKED_AT = 20_000  # rows
+_TIMES = 1000  # values
+_NUMBERS = 0.5  # of the values that are there: a column of so many numbers is one of numbers
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Names of the columns by what they are for."""
+
+    numbers: tuple[str, ...]
+    categories: tuple[str, ...]
+    target: str | None  # None: what is to be learned is not told
+    kind: Literal["regression", "classification"]
+    time: str | None
+    group: str | None
+
+    others: tuple[str, ...] = ()  # further columns of times: no features
+
+    @property
+    def wanted(self) -> list[str]:
+        beside = [name for name in (self.target, self.time, self.group) if name]
+        return list(dict.fromkeys([*self.numbers, *self.categories, *beside, *self.others]))
+
+
+def open_all(names: Sequence[str]) -> list[Frames]:
+    """Look at the columns of these files. Raises Stop(1) where they are not the same."""
+    files = [open_frames(Path(name)) for name in names]
+    first = files[0]
+    for other in files[1:]:
+        less, more = sorted({*first.names} - {*other.names}), sorted({*other.names} - {*first.names})
+        if less or more:
+            told = [f"{what} {', '.join(names[:6])}" for what, names in (("lacks", less), ("has besides", more)) if names]
+            raise Stop(BLOCKED, f"{other.file} {' and '.join(told)}; {first.file} has {first.shown()}", "give files with the same columns")
+    return files
+
+
+def schema_of(frames: Frames, table: Table) -> Schema:
+    """Raises Stop(1) for a column that is not there, and for a table that leaves none to learn from."""
+    asked = [table.target, *table.features, *table.ignore, *table.categories, *filter(None, (table.time, table.group))]
+    if missing := [name for name in dict.fromkeys(asked) if name not in frames.names]:
+        near = [close[0] for name in missing if (close := difflib.get_close_matches(name, frames.names, 1, 0.6))]
+        hint = f"did you mean {', '.join(near)}?" if near else "correct the names under table"
+        raise Stop(BLOCKED, f"{frames.file} has no column {', '.join(missing)}; it has {frames.shown()}", hint)
+    aside = {*table.ignore, *filter(None, (table.time, table.group))} | (set() if table.horizon else {table.target})
+    names = [name for name in (table.features or frames.names) if name not in aside]
+    if not names:
+        raise Stop(
+            BLOCKED, f"{frames.file} has no column to learn from beside the target {table.target}", "add columns, or correct table.ignore"
+        )
+    wanted = list(dict.fromkeys([*names, table.target]))
+    head = next(frames.chunks(wanted, _LOOKED_AT), None)
+    if head is None or not len(head):
+        raise Stop(BLOCKED, f"{frames.file} holds no row", "give a table with rows")
+    named = {name for name in names if name in table.categories or not _is_numbers(head[name], name)}
+    kind = table.kind if table.kind != "auto" else _kind(head[table.target], table)
+    numbers = tuple(name for name in names if name not in named)
+    return Schema(numbers, tuple(name for name in names if name in named), table.target, kind, table.time, table.group)
+
+
+def found_schema(frames: Frames) -> Schema:
+    """What the columns seem to be where nothing is told of them: numbers, names, times. Raises Stop(1) where there is no row."""
+    head = next(frames.chunks(list(frames.names), _LOOKED_AT), None)
+    if head is None or not len(head):
+        raise Stop(BLOCKED, f"{frames.file} holds no row", "give a table with rows")
+    times = [name for name in frames.names if _is_times(head[name])]
+    numbers = tuple(name for name in frames.names if name not in times and _is_numbers(head[name], name))
+    names = tuple(name for name in frames.names if name not in times and name not in numbers)
+    return Schema(numbers, names, None, "regression", times[0] if times else None, None, tuple(times[1:]))
+
+
+def _is_times(values: pl.Series) -> bool:
+    if values.dtype.is_temporal():
+        return True
+    if values.dtype != pl.String or _is_numbers(values, values.name):
+        return False
+    there = values.drop_nulls().head(_TIMES)
+    return bool(len(there)) and bool((times_of(there, "UTC").at != NONE).mean() >= _NUMBERS)
+
+
+def _kind(target: pl.Series, table: Table) -> Literal["regression", "classification"]:
+    if table.horizon:
+        return "classification" if table.loss == "cross-entropy" else "regression"
+    numbers = _is_numbers(target, table.target) and target.dtype != pl.Boolean and table.loss != "cross-entropy"
+    return "regression" if numbers else "classification"
+
+
+def _is_numbers(values: pl.Series, name: str) -> bool:
+    if values.dtype.is_numeric() or values.dtype == pl.Boolean:
+        return True
+    if values.dtype.is_temporal():
+        raise Stop(BLOCKED, f"the column {name} holds times", "name it as table.time, or leave it out with table.ignore")
+    texts = values.cast(pl.String).str.strip_chars()
+    there = texts.filter(texts.is_not_null() & ~texts.is_in(MISSING))
+    return bool(there.cast(pl.Float64, strict=False).is_not_null().sum() >= _NUMBERS * len(there))

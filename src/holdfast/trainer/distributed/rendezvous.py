@@ -1,0 +1,83 @@
+"""Where ranks meet: a store of torch.distributed, on a socket of ours or at the address that another launcher gave. Decides nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+
+from holdfast.base.errors import told
+from holdfast.processes.rank_environment import SEAT_OF, STORE_DESCRIPTOR
+from holdfast.trainer.distributed.rank import PeerLost
+from holdfast.trainer.refuse import Refusal
+
+_JOIN = timedelta(minutes=10)
+_LOOK_S = 0.1
+_TAKEN_S = 10.0  # the first rank of an attempt that has just ended may still be letting go of its port
+_ATTEMPT = "holdfast/attempt"
+
+
+def store_of(number: int, attempt: int) -> Any:
+    """The store in which the ranks of `attempt` find each other. Raises PeerLost where they do not, Refusal where they cannot."""
+    try:
+        if SEAT_OF in os.environ:
+            return _own_store(number)
+        if number == 0:
+            _listening().set(_ATTEMPT, str(attempt))
+        return dist.PrefixStore(f"holdfast/{attempt}", _launchers_store())  # type: ignore[attr-defined]
+    except (RuntimeError, OSError) as error:  # dist.DistError is a RuntimeError
+        raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {told(error)}") from None
+
+
+def announced(at_least: int) -> int:
+    """The attempt that the first rank is in, once it has got as far as `at_least`: torchrun's store outlives attempts. Raises PeerLost."""
+    deadline = time.monotonic() + _JOIN.total_seconds()
+    try:
+        while (number := int(_launchers_store().get(_ATTEMPT))) < at_least and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return number
+    except (RuntimeError, OSError) as error:
+        raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {told(error)}") from None
+
+
+def _listening() -> Any:
+    """The launcher's store, for the first rank, which is to listen there. Raises Refusal where another program does, and goes on to."""
+    deadline = time.monotonic() + _TAKEN_S
+    while True:
+        try:
+            return _launchers_store()
+        except RuntimeError as error:
+            if "EADDRINUSE" not in str(error):
+                raise
+        if time.monotonic() > deadline:
+            port = os.environ["MASTER_PORT"]
+            text = f"port {port}, where the launcher has the ranks meet (MASTER_PORT), is taken on this machine by another program"
+            hint = f"start with another port, or end what listens there (ss -ltnp 'sport = :{port}'); the same command goes on with the run"
+            raise Refusal("launch_misconfigured", text, hint)
+        time.sleep(_LOOK_S)
+
+
+@cache
+def _launchers_store() -> Any:
+    """torchrun's own store where it keeps one, else the first rank's, at the launcher's address."""
+    store, _, _ = next(dist.rendezvous("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout=_JOIN))  # type: ignore[attr-defined]
+    store.set_timeout(_JOIN)
+    return store
+
+
+def _own_store(number: int) -> Any:
+    """At the nurse's socket, which listened before any rank was started: no port is guessed, and none is taken meanwhile."""
+    listening = os.environ.get(STORE_DESCRIPTOR)
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        int(os.environ["WORLD_SIZE"]),
+        is_master=number == 0,
+        timeout=_JOIN,
+        wait_for_workers=False,
+        master_listen_fd=int(listening) if listening and number == 0 else None,
+    )

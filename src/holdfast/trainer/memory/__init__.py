@@ -1,0 +1,1 @@
+"""Too little memory: recognised, and dealt with inside the trainer."""

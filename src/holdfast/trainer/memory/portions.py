@@ -1,0 +1,65 @@
+"""Go through many things in portions, in smaller ones from the first that does not fit into memory on. Decides nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from holdfast.trainer.device import release
+from holdfast.trainer.memory.oom import OutOfMemory, is_out_of_memory
+
+
+class Portion(Protocol):
+    """Some of the numbered things; half: the size that divides them."""
+
+    @property
+    def numbers(self) -> Sequence[int]: ...
+
+    @property
+    def half(self) -> int: ...
+
+
+class Some(NamedTuple):
+    """As many things as the size says."""
+
+    numbers: list[int]
+
+    @property
+    def half(self) -> int:
+        return len(self.numbers) // 2
+
+
+AnyPortion = TypeVar("AnyPortion", bound=Portion)
+Result = TypeVar("Result")
+
+
+def first_of(left: list[int], size: int) -> list[Some]:
+    """The next portion, by number alone."""
+    return [Some(left[:size])]
+
+
+def in_portions(
+    numbers: Sequence[int], size: int, cut: Callable[[list[int], int], Iterable[AnyPortion]], work: Callable[[AnyPortion], Result]
+) -> Iterator[tuple[AnyPortion, Result]]:
+    """Each portion with what `work` made of it, until all `numbers` had their turn.
+
+    cut: the next portions of what is left, of a size; asked again where one of them did not fit, and when they are done with. Raises what
+    `work` raises where a single thing does not fit.
+    """
+    left = list(numbers)
+    while left:
+        done: set[int] = set()
+        fits = True
+        for portion in cut(left, size):
+            try:
+                result = work(portion)
+            except (OutOfMemory, RuntimeError, MemoryError) as error:
+                if len(portion.numbers) == 1 or not is_out_of_memory(error):
+                    raise
+                size, fits = portion.half, False
+                break
+            yield portion, result
+            done.update(portion.numbers)
+        left = [number for number in left if number not in done]
+        if not fits:  # outside the except, whose error holds what was in the way
+            release()

@@ -1,0 +1,112 @@
+"""Greedy answers in batches, with the keys and values of what was read kept. Judges nothing.
+
+Prompts of about one length go together, padded on the left; a row that has ended leaves the batch once it is a quarter empty, and
+what is waiting is begun when nothing is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from holdfast.trainer.memory.portions import first_of, in_portions
+
+_BATCH = 64
+
+
+class Answer(NamedTuple):
+    """Token numbers without the one that ended it, by how much each was ahead of the second best, and whether it ended by itself.
+
+    Of an answer that ended by itself there is one margin more, that of its end.
+    """
+
+    ids: list[int]
+    margins: list[float]
+    ended: bool
+
+
+def greedy(model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
+    """One answer a prompt, in their order, of at most `longest` tokens."""
+    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
+    found: dict[int, Answer] = {}
+    for some, answers in in_portions(
+        order, _BATCH, first_of, lambda some: _batch(model, [prompts[at] for at in some.numbers], pad, ends, longest)
+    ):
+        found |= zip(some.numbers, answers, strict=True)
+    return [found[at] for at in range(len(prompts))]
+
+
+@torch.inference_mode()
+def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
+    device = next(model.parameters()).device
+    model, virtual = _without_virtual(model)
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * (len(virtual) + len(prompt)) for prompt in prompts], device=device)
+    shown = {"inputs_embeds": _embedded(model, ids, [*map(len, prompts)], virtual)} if len(virtual) else {"input_ids": ids}
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache = DynamicCache(config=model.config)
+    answers = [Answer([], [], False) for _ in prompts]
+    rows = list(range(len(prompts)))  # which prompt each row of the batch is; None once it has ended
+    alive = torch.ones(len(rows), dtype=torch.bool)
+    for _ in range(longest):
+        given = {"position_ids": positions} if _takes_positions(model) else {}
+        logits = model(**shown, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **given).logits[:, -1]
+        best = logits.float().topk(2)
+        chosen, ahead = best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()
+        for at, (number, margin) in enumerate(zip(chosen, ahead, strict=True)):
+            if not alive[at]:
+                continue
+            answer = answers[rows[at]]
+            answer.margins.append(margin)
+            if number in ends:
+                answers[rows[at]] = answer._replace(ended=True)
+                alive[at] = False
+            else:
+                answer.ids.append(number)
+        if not alive.any():
+            break
+        ids, positions = best.indices[:, :1], positions[:, -1:] + 1
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        if 4 * int(alive.sum()) <= 3 * len(rows):
+            ids, positions, mask, rows, alive = _without_ended(cache, alive, ids, positions, mask, rows)
+        shown = {"input_ids": ids}
+    return answers
+
+
+def _without_ended(
+    cache: DynamicCache, alive: Tensor, ids: Tensor, positions: Tensor, mask: Tensor, rows: list[int]
+) -> tuple[Tensor, Tensor, Tensor, list[int], Tensor]:
+    """The batch of the rows that have not ended yet."""
+    kept = alive.nonzero().flatten()
+    there = kept.to(ids.device)
+    cache.batch_select_indices(there)
+    return ids[there], positions[there], mask[there], [rows[at] for at in kept.tolist()], torch.ones(len(kept), dtype=torch.bool)
+
+
+def _without_virtual(model: Any) -> tuple[Any, Tensor]:
+    """The model itself, and the embeddings [tokens, width] that an adapter puts before every prompt: PEFT would at every step."""
+    config = getattr(model, "active_peft_config", None)
+    if config is None or not config.is_prompt_learning:
+        return model, torch.empty(0, 0)
+    virtual: Tensor = model.get_prompt(batch_size=1)
+    return model.get_base_model(), virtual[0]
+
+
+def _embedded(model: Any, ids: Tensor, lengths: list[int], virtual: Tensor) -> Tensor:
+    """Embeddings [rows, tokens, width] of prompts padded on the left, each with the virtual tokens right before it."""
+    rows = model.get_input_embeddings()(ids)
+    begins, virtual = [ids.shape[1] - length for length in lengths], virtual.to(rows.dtype)
+    return torch.stack([torch.cat([row[:begin], virtual, row[begin:]]) for row, begin in zip(rows, begins, strict=True)])
+
+
+def _takes_positions(model: Any) -> bool:
+    """Whether the architecture takes positions; ALiBi, say, counts for itself."""
+    from inspect import signature
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "position_ids" in signature(inner.forward).parameters

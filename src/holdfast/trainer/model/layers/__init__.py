@@ -1,0 +1,1 @@
+"""The layers of a step made lean: LoRA, mixed precision, dropout, Liger."""

@@ -1,0 +1,132 @@
+"""Dropout whose mask is a function of (seed, step, module, sample, position, feature). Holds no generator and no state.
+
+So a mask does not change with the micro-batch a sample falls into, with a restart, with recomputation, or with the device
+(trainer/hashed_bits.py). Each word of the hash decides on two features, so p counts in steps of 1 / 65,536.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from holdfast.trainer.hashed_bits import GOLDEN, mix, mix_, words_of
+
+_STEPS = 1 << 16
+
+
+class StepContext:
+    """Which samples and positions the tensors of the current micro-batch stand for. One for all dropout modules of a model."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.step = 0
+        self.rows: Tensor | None = None
+        self.lengths: tuple[int, ...] | None = None
+        self.ends: Tensor | None = None
+        self.names: list[str] = []  # of the dropout modules, in order
+        self.keys: Tensor | None = None
+        self._keys_of: int | None = None
+
+    def keep_keys(self, device: torch.device) -> None:
+        """From now on, have each module's two words on the device, for kernels that draw masks: `keys` [modules, 2] int32.
+
+        They stay in one place, whose content changes with the step: a recording of one step can be played for another.
+        """
+        self.keys = torch.zeros(len(self.names), 2, dtype=torch.int32, device=device)
+        self._put_keys(self.keys)
+
+    def _put_keys(self, place: Tensor) -> None:
+        self._keys_of = self.step
+        if self.names:
+            words = torch.from_numpy(np.array([words_of(self.seed, self.step, name) for name in self.names], np.int32))
+            place.copy_(words.pin_memory() if place.is_cuda else words, non_blocking=True)
+
+    def enter(
+        self,
+        step: int,
+        samples: Tensor,
+        positions: Tensor,
+        lengths: tuple[int, ...] | None = None,
+        ends: Tensor | None = None,
+    ) -> None:
+        """Set the micro-batch: `samples` and `positions` are whole numbers of shape [rows, positions], on the model's device.
+
+        `lengths`: of the samples that share one row; None where each has its own. `ends`: 0 and where each of them ends, int32.
+        """
+        self.step = step
+        self.lengths, self.ends = lengths, ends
+        if self.keys is not None and self._keys_of != step:
+            self._put_keys(self.keys)
+        self.rows = mix(mix(samples.to(torch.int32) + GOLDEN) ^ positions.to(torch.int32))
+
+
+class StatelessDropout(nn.Module):
+    """Drops each input element with probability p and scales the rest by 1 / (1 - p), as nn.Dropout does."""
+
+    def __init__(self, p: float, name: str, context: StepContext) -> None:
+        super().__init__()
+        self.p = p
+        self.dropped = round(p * _STEPS)  # of so many elements
+        self.share = 1.0 - self.dropped / _STEPS  # of the elements that stay
+        self.name = name
+        self.context = context
+        self.number = len(context.names)
+        context.names.append(name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape [*rows, features] in and out; `rows` must be the micro-batch's shape. Raises ValueError when it is not."""
+        keep = self.mask(x)
+        return x if keep is None else x * keep.to(x.dtype).mul_(1.0 / self.share)
+
+    def mask(self, x: Tensor) -> Tensor | None:
+        """True where an element of `x` stays; None where nothing is dropped."""
+        rows = self.rows(x)
+        return None if rows is None else self.keep(rows, x.shape[-1])
+
+    def rows(self, x: Tensor) -> Tensor | None:
+        """The micro-batch's hashes, a word for each row of `x`; None where nothing is dropped."""
+        if not self.training or self.p == 0.0:
+            return None
+        rows = self.context.rows
+        if rows is None or rows.shape != x.shape[:-1]:
+            known = None if rows is None else tuple(rows.shape)
+            raise ValueError(f"dropout {self.name}: input {tuple(x.shape)} does not follow the micro-batch's tokens {known}")
+        return rows
+
+    def keep(self, rows: Tensor, features: int) -> Tensor:
+        """The mask: True where an element stays. Shape [*rows, features]."""
+        first, second = words_of(self.context.seed, self.context.step, self.name)
+        pairs = torch.arange((features + 1) // 2, dtype=torch.int32, device=rows.device)
+        column = mix(pairs.mul_(GOLDEN).add_(second))
+        mixed = mix_((mix(rows ^ first)).unsqueeze(-1) ^ column)
+        return mixed.view(torch.int16)[..., :features] >= self.dropped - _STEPS // 2
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def words_of_positions(context: StepContext, name: str, width: int, features: int) -> Tensor:
+    """A 32-bit word for each feature of the last `width` positions of the micro-batch's rows: int32 [rows, width, features]."""
+    assert context.rows is not None
+    first, second = words_of(context.seed, context.step, name)
+    rows = context.rows[:, -width:]
+    column = mix(torch.arange(features, dtype=torch.int32, device=rows.device).mul_(GOLDEN).add_(second))
+    return mix_(mix(rows ^ first).unsqueeze(-1) ^ column)
+
+
+def make_stateless(model: nn.Module, context: StepContext) -> list[str]:
+    """Replace every nn.Dropout of a model (its own and its adapter's) in place; the names of those replaced."""
+    replaced = []
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Dropout):
+            parent: Any = model.get_submodule(name.rpartition(".")[0])
+            child = StatelessDropout(module.p, name, context)
+            child.train(module.training)
+            setattr(parent, name.rpartition(".")[2], child) if not isinstance(parent, nn.ModuleDict) else parent.update(
+                {name.rpartition(".")[2]: child}
+            )
+            replaced.append(name)
+    return replaced

@@ -1,0 +1,250 @@
+"""LoRA layers for a GPU: those with one input compute together, dropout is drawn inside their products, no mask exists.
+
+In place of lora.py and mixed.py where the kernels (kernels/) are proven (fused_proof.py). PEFT's modules stay what is
+saved. Each element is rounded once, as in mixed.py: what an adapter says is never added to a product rounded before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
+from holdfast.trainer.model.kernels import ops
+from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
+from holdfast.trainer.model.layers.lora import plain_layers
+from holdfast.trainer.model.layers.mixed import HALF
+
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
+
+
+class Drawn(NamedTuple):
+    """What masks are drawn from: row hashes [tokens], keys of all modules, the group's first, dropped of 65,536."""
+
+    rows: Tensor | None
+    keys: Tensor | None
+    at: int
+    dropped: int
+
+
+class Fused:
+    """The plain LoRA layers of a model in groups; variants keep PEFT's own forward pass, as they do in lora.py."""
+
+    def __init__(self, model: nn.Module, context: StepContext, mixed: bool, near: Near = everywhere) -> None:
+        self.groups: list[Group] = []
+        self.near = near  # inside, the frozen weights of a group are on the card
+        layers = plain_layers(model)
+        context.keep_keys(layers[0].base_layer.weight.device if layers else torch.device("cpu"))
+        comes_and_goes = near is not everywhere
+        left = {id(layer): layer for layer in layers}
+        for parent in model.modules():
+            for names in _SIBLINGS:
+                found = [layer for name in names if id(layer := getattr(parent, name, None)) in left]
+                if len(found) > 1 and _alike(found):
+                    with near(*found):
+                        group = Group([left.pop(id(layer)) for layer in found], mixed, comes_and_goes)
+                    parent.register_forward_hook(group.forget, always_call=True)
+                    self.groups.append(group)
+        for layer in left.values():
+            with near(layer):
+                self.groups.append(Group([layer], mixed, comes_and_goes))
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Inside, each layer computes alone and with torch's own operations: what the proof compares with."""
+        for group in self.groups:
+            group.alone = True
+        yield
+        for group in self.groups:
+            group.alone = False
+
+
+def _alike(layers: list[Any]) -> bool:
+    """Whether they can be one group: the same shape of A, the same factors, dropout modules in a row."""
+    shapes = {(layer.lora_A[key].weight.shape, layer.scaling[key]) for layer in layers for key in layer.lora_A}
+    dropouts = [layer.lora_dropout[key] for layer in layers for key in layer.lora_A]
+    if not isinstance(dropouts[0], StatelessDropout):
+        return len(shapes) == 1 and not any(isinstance(one, StatelessDropout) for one in dropouts)
+    in_a_row = [getattr(one, "number", None) for one in dropouts] == [dropouts[0].number + at for at in range(len(layers))]
+    return len(shapes) == 1 and in_a_row and len({one.p for one in dropouts}) == 1
+
+
+class Group:
+    """LoRA layers with one input x: y = x W' + b + s ((x keep) A') B' of each.
+
+    x and all s h lie side by side in one matrix that meets [W, B], unless that copy of x is larger than what it saves:
+    then s h B' comes first and x W' is added to it. With `joined`, the outputs are parts of one product, too.
+    """
+
+    def __init__(self, layers: list[Any], mixed: bool, comes_and_goes: bool = False) -> None:
+        self.layers, self.alone = layers, False
+        self.comes_and_goes = comes_and_goes  # the frozen weights, and with them what lies beside them, between forward and backward
+        self.kind = HALF if mixed else torch.float32
+        (name,) = layers[0].lora_A
+        self.rank, self.features = layers[0].lora_A[name].weight.shape
+        self.padded = ops.padded_rank(self.rank)
+        self.dropout: Any = layers[0].lora_dropout[name]
+        self.scale: float = layers[0].scaling[name]
+        self.sizes = [layer.base_layer.out_features for layer in layers]
+        biases = [layer.base_layer.bias for layer in layers]
+        out = sum(self.sizes)
+        self.wide = mixed and (biases[0] is not None or self.features <= 2 * out)
+        self.joined = self.wide and len(layers) > 1 and out <= 2 * self.features and len({bias is None for bias in biases}) == 1
+        self.weights = [layer.base_layer.weight for layer in layers]
+        self.bias = torch.cat(biases) if self.joined and biases[0] is not None else None
+        self.matrices, self.ups = self._laid_out()
+        self._made: tuple[Tensor, list[Tensor | None]] | None = None
+        for at, layer in enumerate(layers):
+            layer.forward = partial(self.forward, at)
+
+    def _laid_out(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Matrices [W, B], of which the frozen weights are parts from now on, and in them, or alone, each B as products take it."""
+        padded, count = self.padded, len(self.layers)
+        if not self.wide:
+            return [], [weight.new_zeros(weight.shape[0], padded, dtype=self.kind) for weight in self.weights]
+        if self.joined:
+            matrices = [self.weights[0].new_zeros(sum(self.sizes), self.features + count * padded)]
+            parts = list(torch.split(matrices[0], self.sizes))
+        else:
+            blocks = enumerate(zip(self.weights, self.sizes, strict=True), 1)
+            matrices = [weight.new_zeros(size, self.features + number * padded) for number, (weight, size) in blocks]
+            parts = matrices
+        for part, weight in zip(parts, self.weights, strict=True):
+            part[:, : self.features] = weight
+            weight.data = part[:, : self.features]
+        starts = [self.features + at * padded for at in range(count)]
+        return matrices, [part[:, start : start + padded] for part, start in zip(parts, starts, strict=True)]
+
+    def forward(self, at: int, x: Tensor) -> Tensor:
+        """The output of one layer. The first that is asked computes those of all."""
+        layer = self.layers[at]
+        if layer.disable_adapters or layer.merged:
+            return F.linear(x, layer.base_layer.weight.to(x.dtype), layer.base_layer.bias)
+        if self.alone:
+            dropout = layer.lora_dropout[next(iter(layer.lora_A))]
+            return self.reference(at, x, *self._trained(at), dropout.mask(x) if isinstance(dropout, StatelessDropout) else None)
+        if self._made is None or self._made[0] is not x or self._made[1][at] is None:
+            self._made = (x, [*self.computed(x, [self._trained(at) for at in range(len(self.layers))], self._drawn(x))])
+        outs = self._made[1]
+        out, outs[at] = outs[at], None
+        if not any(other is not None for other in outs):
+            self._made = None
+        assert out is not None
+        return out
+
+    def forget(self, *_: Any) -> None:
+        """Keep no output that nobody asked for; called when the parent's forward pass ends or fails."""
+        self._made = None
+
+    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: Drawn) -> tuple[Tensor, ...]:
+        """The outputs of all layers, given A and B of each."""
+        a, b = zip(*trained, strict=True)
+        scale = self.scale / (1.0 if drawn.rows is None else self.dropout.share)
+        outs: tuple[Tensor, ...] = _Together.apply(x.to(self.kind), self, drawn, scale, *a, *b)  # type: ignore[no-untyped-call]
+        return outs
+
+    def reference(self, at: int, x: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
+        """One layer's output by torch's own operations: in fp32, from the same rounded values, rounded at its end."""
+        x, a, b = (tensor.to(self.kind).float() for tensor in (x, a, b))
+        kept, scale = (x, self.scale) if keep is None else (x * keep, self.scale / self.dropout.share)
+        base = self.layers[at].base_layer
+        with torch.autocast(x.device.type, enabled=False):
+            out = F.linear(x, base.weight.float(), None if base.bias is None else base.bias.float())
+            return (out + F.linear(F.linear(kept, a), b) * scale).to(self.kind)
+
+    def _trained(self, at: int) -> tuple[Tensor, Tensor]:
+        layer = self.layers[at]
+        (name,) = layer.lora_A
+        return layer.lora_A[name].weight, layer.lora_B[name].weight
+
+    def _drawn(self, x: Tensor) -> Drawn:
+        rows = self.dropout.rows(x) if isinstance(self.dropout, StatelessDropout) else None
+        if rows is None:
+            return Drawn(None, None, 0, 0)
+        return Drawn(rows.reshape(-1), self.dropout.context.keys, self.dropout.number, self.dropout.dropped)
+
+    def fill(self, b: tuple[Tensor, ...]) -> None:
+        """Put each B where products take it."""
+        for up, weight in zip(self.ups, b, strict=True):
+            up[:, : self.rank] = weight
+
+    def block(self, at: int, rank: int | None = None) -> slice:
+        """The columns of h that are one layer's."""
+        return slice(at * self.padded, at * self.padded + (rank or self.padded))
+
+
+class _Together(torch.autograd.Function):
+    """The outputs of a group's layers. Of x and h nothing is kept twice, of masks nothing at all."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, drawn: Drawn, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
+        count = len(group.layers)
+        a, b = trained[:count], trained[count:]
+        group.fill(b)
+        flat = x.reshape(-1, group.features)
+        h, wide = ops.project(flat, list(a), *drawn, scale, group.wide)
+        ctx.save_for_backward(x, h)
+        ctx.group, ctx.drawn, ctx.scale, ctx.a, ctx.b = group, drawn, scale, a, b
+        outs = _products(group, flat, h, wide)
+        return tuple(out.view(*x.shape[:-1], out.shape[-1]) for out in outs)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        x, h = ctx.saved_tensors
+        group, count = ctx.group, len(outer)
+        if group.comes_and_goes:
+            group.fill(ctx.b)
+        flat = x.reshape(-1, group.features)
+        dys = [dy.reshape(-1, dy.shape[-1]) for dy in outer]
+        dh, db, frozen = _joined_back(group, h, dys) if group.joined else _each_back(group, h, dys)
+        parts = ops.gather(flat, dh, count, *ctx.drawn, ctx.scale)
+        gathered = parts.sum(0) if len(parts) > 1 else parts[0]
+        da = [gathered[group.block(at, group.rank)] for at in range(count)]
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = ops.spread(dh, list(ctx.a), *ctx.drawn, ctx.scale)
+            for dy, weight in frozen:
+                dx.addmm_(dy, weight.to(dy.dtype))  # adds before it rounds
+            dx = dx.view(x.shape)
+        return dx, None, None, None, *da, *db
+
+
+def _products(group: Group, x: Tensor, h: Tensor, wide: Tensor) -> list[Tensor]:
+    if group.joined:
+        return list(torch.split(F.linear(wide, group.matrices[0], group.bias), group.sizes, dim=1))
+    if group.wide:
+        pairs = zip(group.matrices, group.layers, strict=True)
+        return [F.linear(wide[:, : matrix.shape[1]], matrix, layer.base_layer.bias) for matrix, layer in pairs]
+    outs = []
+    for at, (layer, up, weight) in enumerate(zip(group.layers, group.ups, group.weights, strict=True)):
+        bias = layer.base_layer.bias
+        out = F.linear(h[:, group.block(at)], up, None if bias is None else bias.to(h.dtype))
+        outs.append(out.addmm_(x, weight.to(x.dtype).t()))  # adds before it rounds
+    return outs
+
+
+_Back = tuple[Tensor, list[Tensor], list[tuple[Tensor, Tensor]]]  # dh without its scale, the gradient of each B, and dx's products
+
+
+def _joined_back(group: Group, h: Tensor, dys: list[Tensor]) -> _Back:
+    matrix, dy = group.matrices[0], torch.cat(dys, 1)
+    dh = dy @ matrix[:, group.features :]
+    every = (h.t() @ dy).float()
+    columns = torch.split(every, group.sizes, dim=1)
+    db = [part[group.block(at, group.rank)].t() for at, part in enumerate(columns)]
+    return dh, db, [(dy, matrix[:, : group.features])]
+
+
+def _each_back(group: Group, h: Tensor, dys: list[Tensor]) -> _Back:
+    dh = torch.empty_like(h)
+    db = []
+    for at, (dy, up) in enumerate(zip(dys, group.ups, strict=True)):
+        torch.mm(dy, up, out=dh[:, group.block(at)])
+        db.append((h[:, group.block(at, group.rank)].t() @ dy).float().t())
+    return dh, db, list(zip(dys, group.weights, strict=True))

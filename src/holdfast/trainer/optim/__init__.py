@@ -1,0 +1,1 @@
+"""Optimizers over one block of memory, their state in named tensors."""

@@ -1,0 +1,33 @@
+"""Which optimizer a config asks for: the one place where that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from holdfast.config.train import Train
+from holdfast.trainer.optim.of_torch import Adafactor, Muon
+from holdfast.trainer.optim.optimizer import AdamW, Block
+from holdfast.trainer.optim.schedule_free import ScheduleFree
+from holdfast.trainer.optim.simple import Lion, Sgd
+
+
+def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> Block:
+    """The optimizer of `train`, with all its state, over these parameters. rates: by name, factors of the learning rate.
+
+    Raises Refusal where its package is not there.
+    """
+    if train.optimizer in ("adamw8bit", "paged"):
+        from holdfast.trainer.optim.eight_bit import AdamW8Bit
+
+        return AdamW8Bit(parameters, train, rates)
+    kinds: dict[str, type[Block]] = {
+        "adamw": AdamW,
+        "schedule_free": ScheduleFree,
+        "lion": Lion,
+        "sgd": Sgd,
+        "adafactor": Adafactor,
+        "muon": Muon,
+    }
+    return kinds[train.optimizer](parameters, train, rates)

@@ -1,0 +1,220 @@
+"""Measure two models on the same rows and prompts in a child, and put the answer of `verify` together. Prints nothing."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.files import Json
+from holdfast.base.units import counted
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import BadRow, Example, Message
+from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.tokens.codec import Codec, Tokens, load_codec
+from holdfast.export.child import Found, measure
+from holdfast.export.endings import end_tokens
+from holdfast.export.samples import Samples, of_file, of_general, of_run
+from holdfast.export.subject import Subject
+from holdfast.verify.expectations import Prompt, failed
+from holdfast.verify.suite import Suite, ask_suite, paired_tests
+from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
+
+_MOST_TOKENS = 4096
+_ALONE = 24  # rows that are measured once more, each alone: what another batch changes is noise
+_LEAST_FLOOR = 1e-5  # nats a token
+_SHOWN = 12  # answers
+REFUSAL = re.compile(
+    r"\b(?:I(?:'m| am) sorry|I can(?:'t|not)|I(?:'m| am) (?:not able|unable)|as an AI|I won't|cannot (?:help|assist))\b", re.I
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """against: another adapter of the same base, or None for the base itself; generate: how many rows are answered, too."""
+
+    subject: Subject
+    against: Subject | None
+    rows: Path | None
+    prompts: list[Prompt]
+    generate: int
+    longest: int
+    env: Mapping[str, str]
+    say: Callable[[str], None]
+    suite: Suite | None = None
+
+
+def verify(request: Request) -> Json:
+    """The answer of `holdfast verify`. Raises Stop where there is nothing to measure on, or the models cannot be compared."""
+    subject = request.subject
+    codec = load_codec(subject.facts.folder)
+    longest = min(_MOST_TOKENS, subject.facts.positions or _MOST_TOKENS)
+    task = _task_rows(request, codec, longest)
+    general = of_general(codec, longest)
+    asked = _asked(request, task, codec, longest)
+    ends = end_tokens(codec, subject.facts)
+    parts = []
+    for name, of in (("base", request.against), ("tuned", subject)):
+        part: Json = {"name": name, **(of.loaded() if of else {"model": str(subject.facts.folder), "adapter": None})}
+        part |= {"pad": codec.pad, "losses": True, "alone": min(_ALONE, len(task))}
+        parts.append(part | {"prompts": [prompt for prompt, _, _ in asked], "ends": ends, "longest": request.longest})
+    with tempfile.TemporaryDirectory(prefix="holdfast-suite-") as work:
+        suite = _suite(request, parts, Path(work))
+    kind = task.kind.replace("_", "-")
+    measured = f"measuring the loss on {counted(len(task), f'{kind} row')}"
+    request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
+    with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as work:
+        found = measure(Path(work), task.with_(general), parts, request.env)
+        return _answer(request, codec, task, general, asked, found, suite)
+
+
+def _suite(request: Request, parts: list[Json], work: Path) -> Json | None:
+    """What lm-eval found; first of all, because a name it does not know ends the command."""
+    if request.suite is None:
+        return None
+    request.say(f"lm-eval asks both models {', '.join(request.suite.names)}")
+    return ask_suite(request.suite, parts, work, request.env)
+
+
+def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
+    if request.rows is not None:
+        return of_file(request.rows, codec, longest)
+    if request.subject.run is None:
+        raise Stop(USAGE, f"{request.subject.tuned} was given without its run", "give rows it was not trained on with --rows FILE")
+    return of_run(request.subject.run)
+
+
+def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[tuple[list[int], str | None, Prompt | None]]:
+    """(prompt, wanted answer or None, prompt of the user's file or None) of all that is to be answered."""
+    found: list[tuple[list[int], str | None, Prompt | None]] = []
+    for number in range(min(request.generate, len(task))):
+        prompt, answer = task.prompt_and_answer(number)
+        if len(prompt) < longest:
+            found.append((prompt, codec.tokenizer.decode(answer, skip_special_tokens=True).strip(), None))
+    for wanted in request.prompts:
+        turns = tuple(Message(role, text) for role, text in wanted.messages)
+        try:
+            example = Example(messages=(*turns, Message("assistant", "x")))
+            tokens = codec.encode([pieces(example, codec.template)], Rules(max_tokens=longest))[0]
+        except BadRow as bad:
+            raise Stop(USAGE, f"line {wanted.line} of the prompts: {bad.detail}", "mend that line") from None
+        if not isinstance(tokens, Tokens) or tokens.cut:
+            raise Stop(USAGE, f"line {wanted.line} of the prompts is longer than the model's {longest:,} tokens", "shorten it")
+        last = len(tokens.ids) - next(at for at, learned in enumerate(reversed(tokens.learned)) if not learned)
+        found.append((tokens.ids[:last], None, wanted))
+    return found
+
+
+def _answer(
+    request: Request,
+    codec: Codec,
+    task: Samples,
+    general: Samples,
+    asked: list[tuple[list[int], str | None, Prompt | None]],
+    found: dict[str, Found],
+    suite: Json | None,
+) -> Json:
+    base, tuned = found["base"], found["tuned"]
+    losses = _losses(task, base, tuned, 0)
+    if not np.isfinite(losses.tuned).all():
+        bad = int(np.flatnonzero(~np.isfinite(losses.tuned))[0])
+        raise Stop(BLOCKED, f"the loss at {task.sources[bad]} is not finite", "the adapter is damaged, or its base is another one")
+    floor = max(_LEAST_FLOOR, *(_noise(one) for one in (base, tuned)))
+    loss, difference = loss_answer(losses)
+    texts = {name: _texts(one, codec) for name, one in found.items()}
+    passed = _passed(asked, texts)
+    forgotten_loss, forgotten = loss_answer(_losses(general, base, tuned, len(task)))
+    verdict = judge(loss, difference, passed | paired_tests(suite), trained_on=task.kind == "training")
+    return {
+        "loads": True,
+        "infers": not asked or any(one["ids"] for one in tuned.facts["answers"]),
+        "rows": len(task),
+        "kind": task.kind,
+        "against": request.against.name if request.against else "base",
+        "loss": loss,
+        "ab": ab_answer(losses, floor),
+        "exact_match": passed.get("exact_match"),
+        "expectations": passed.get("expectations"),
+        "suite": suite,
+        "forgotten": {"rows": len(general), "loss": forgotten_loss, **judge(forgotten_loss, forgotten, {}, False)},
+        "answers": {name: _of_answers(one, texts[name]) for name, one in found.items()} if asked else None,
+        "noise_floor": floor,
+        **verdict,
+        "samples": _samples(asked, texts, codec),
+        "hashes": request.subject.hashes(),
+    }
+
+
+def _losses(samples: Samples, base: Found, tuned: Found, first: int) -> Losses:
+    """Of `samples`, which begin at row `first` of what was measured; rows of one line of a file belong together."""
+    assert base.losses is not None and tuned.losses is not None
+    span = slice(first, first + len(samples))
+    _, clusters = np.unique([str(source) for source in samples.sources], return_inverse=True)
+    one, other = np.asarray(base.losses)[span], np.asarray(tuned.losses)[span]
+    return Losses(one[:, 0], one[:, 1], other[:, 1], clusters)
+
+
+def _noise(found: Found) -> float:
+    """The largest change of a row's loss a token between its batch and itself alone."""
+    assert found.losses is not None
+    alone = np.asarray(found.facts.get("alone") or []).reshape(-1, 2)
+    if not len(alone):
+        return 0.0
+    batched = np.asarray(found.losses)[: len(alone)]
+    return float((np.abs(alone[:, 1] - batched[:, 1]) / np.maximum(alone[:, 0], 1)).max())
+
+
+def _texts(found: Found, codec: Codec) -> list[str]:
+    return [codec.tokenizer.decode(one["ids"], skip_special_tokens=True).strip() for one in found.facts.get("answers") or []]
+
+
+def _passed(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dict[str, list[str]]) -> dict[str, Json]:
+    """The paired tests of answers: exact match on rows, the user's expectations on prompts."""
+    found: dict[str, Json] = {}
+    rows = [at for at, (_, wanted, _) in enumerate(asked) if wanted is not None]
+    if rows:
+        match = {name: [given[at] == asked[at][1] for at in rows] for name, given in texts.items()}
+        found["exact_match"] = pairs_answer(Pairs(match["base"], match["tuned"]))
+    prompts = [(at, prompt) for at, (_, _, prompt) in enumerate(asked) if prompt is not None]
+    if prompts:
+        missed = {name: [failed(prompt, given[at]) for at, prompt in prompts] for name, given in texts.items()}
+        passes = {name: [not one for one in each] for name, each in missed.items()}
+        by_name: dict[str, Json] = {}
+        for number, (_, prompt) in enumerate(prompts):
+            for name in prompt.expected:
+                entry = by_name.setdefault(name, {"asked": 0, "base": 0, "tuned": 0})
+                entry["asked"] += 1
+                for side in ("base", "tuned"):
+                    entry[side] += name not in missed[side][number]
+        found["expectations"] = pairs_answer(Pairs(passes["base"], passes["tuned"])) | {"by_name": by_name}
+    return found
+
+
+def _of_answers(found: Found, texts: list[str]) -> Json:
+    answers = found.facts["answers"]
+    return {
+        "asked": len(answers),
+        "tokens": round(sum(len(one["ids"]) for one in answers) / len(answers), 2),
+        "stopped": sum(one["ended"] for one in answers),
+        "refused": sum(bool(REFUSAL.search(text)) for text in texts),
+        "empty": sum(not text for text in texts),
+        "seconds": found.facts["seconds"],
+    }
+
+
+def _samples(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dict[str, list[str]], codec: Codec) -> list[Json]:
+    """Some answers as they are: those first in which the two part."""
+    order = sorted(range(len(asked)), key=lambda at: texts["base"][at] == texts["tuned"][at])
+    found: list[Json] = []
+    for at in order[:_SHOWN]:
+        ids, wanted, prompt = asked[at]
+        question = prompt.messages[-1][1] if prompt else codec.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        entry: dict[str, Any] = {"prompt": question, "wanted": wanted if prompt is None else prompt.expected}
+        found.append(entry | {"base": texts["base"][at], "tuned": texts["tuned"][at]})
+    return found

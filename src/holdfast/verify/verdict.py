@@ -1,0 +1,136 @@
+"""From measurements of two models to an answer: better, worse, same, or cannot tell and how many rows it would take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.base.files import Json
+from holdfast.base.units import chance
+from holdfast.verify.stats import (
+    LEVEL,
+    Difference,
+    Floats,
+    holm,
+    paired_difference,
+    pairs_for,
+    rows_for,
+    share_interval,
+    sign_test,
+)
+
+MARGIN = 0.01  # nats a token: one per cent of perplexity, below which two models count as the same
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Of the same rows under two models: learned tokens, and the sums of their losses in nats; clusters: rows that belong together."""
+
+    tokens: Floats
+    base: Floats
+    tuned: Floats
+    clusters: npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Whether each of two models passed, prompt by prompt."""
+
+    base: Sequence[bool]
+    tuned: Sequence[bool]
+
+
+def loss_answer(losses: Losses) -> tuple[Json, Difference]:
+    """`loss` of the answer: per token; a difference below 0 says that the tuned model is better."""
+    found = paired_difference(losses.tuned - losses.base, losses.tokens, losses.clusters)
+    total = float(losses.tokens.sum())
+    answer: Json = {
+        "base": float(losses.base.sum()) / total,
+        "tuned": float(losses.tuned.sum()) / total,
+        "difference": found.value,
+        "interval": list(found.interval) if found.interval else None,
+        "p_value": found.p_value,
+        "clusters": found.clusters,
+    }
+    return answer, found
+
+
+def ab_answer(losses: Losses, floor: float) -> Json:
+    """`ab` of the answer: of clusters, in how many the tuned model has the lower loss a token, by more than the noise floor."""
+    _, group = np.unique(losses.clusters, return_inverse=True)
+    each = np.bincount(group, losses.tuned - losses.base) / np.maximum(np.bincount(group, losses.tokens), 1)
+    wins, lost = int((each < -floor).sum()), int((each > floor).sum())
+    interval = share_interval(wins, lost)
+    return {
+        "wins": wins,
+        "losses": lost,
+        "ties": len(each) - wins - lost,
+        "p_value": sign_test(wins, lost),
+        "interval": list(interval) if interval else None,
+    }
+
+
+def pairs_answer(pairs: Pairs) -> Json:
+    """Passed by each, by one alone, and McNemar's exact test of those."""
+    base, tuned = np.array(pairs.base, bool), np.array(pairs.tuned, bool)
+    only_tuned, only_base = int((tuned & ~base).sum()), int((base & ~tuned).sum())
+    return {
+        "asked": len(base),
+        "base": int(base.sum()),
+        "tuned": int(tuned.sum()),
+        "only_base": only_base,
+        "only_tuned": only_tuned,
+        "p_value": sign_test(only_tuned, only_base),
+    }
+
+
+def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_on: bool) -> Json:
+    """`verdict`, `rows_needed`, `why` and the corrected p-values.
+
+    passed: other paired tests by name. trained_on: the rows are those of training, which can show nothing but memory.
+    """
+    p_values = {name: one["p_value"] for name, one in passed.items() if one["only_base"] + one["only_tuned"]}
+    signs = {name: one["only_tuned"] - one["only_base"] for name, one in passed.items()}
+    if difference.p_value is not None:
+        p_values["loss"] = difference.p_value
+        signs["loss"] = -1 if difference.value > 0 else 1
+    corrected = holm(p_values)
+    sure = {name for name, p_value in corrected.items() if p_value <= LEVEL}
+    low, high = loss["interval"] or (0.0, 0.0)
+    if low <= 0 <= high or max(-low, high) < MARGIN:
+        sure.discard("loss")  # the bootstrap does not bear it, or it is of no account
+    better, worse = {name for name in sure if signs[name] > 0}, {name for name in sure if signs[name] < 0}
+    verdict, why = _word(loss, better, worse, corrected, trained_on)
+    needed = None if verdict != "cannot_tell" or trained_on else _needed(difference, passed)
+    return {"verdict": verdict, "why": why, "rows_needed": needed, "p_values": corrected}
+
+
+def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, float], trained_on: bool) -> tuple[str, str]:
+    if trained_on:
+        return "cannot_tell", "the rows are those it was trained on: no row was held out"
+    if better and worse:
+        return "cannot_tell", f"better by {', '.join(sorted(better))}, worse by {', '.join(sorted(worse))}"
+    if better or worse:
+        word, names = ("better", better) if better else ("worse", worse)
+        tests = f", corrected for {len(corrected)} tests" if len(corrected) > 1 else ""
+        return word, "; ".join(f"{name} ({chance(corrected[name])}{tests})" for name in sorted(names))
+    low, high = loss["interval"] or (-np.inf, np.inf)
+    if low > -MARGIN and high < MARGIN:
+        return "same", f"the loss differs by less than {MARGIN} nats a token ({low:+.4f} to {high:+.4f})"
+    if not corrected:
+        return "cannot_tell", "fewer than 3 independent rows"
+    return "cannot_tell", "no test is certain, and the difference may be too large to ignore"
+
+
+def _needed(difference: Difference, passed: dict[str, Json]) -> int | None:
+    """The fewest rows by which one of the tests would see what was seen here."""
+    found = [pairs_for(one["only_tuned"], one["only_base"], one["asked"]) for one in passed.values()]
+    if difference.error is not None:
+        effect = difference.value if abs(difference.value) > MARGIN else MARGIN
+        found.append(rows_for(effect, difference.error, difference.clusters))
+    known = [number for number in found if number is not None]
+    return min(known) if known else None

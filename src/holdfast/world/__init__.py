@@ -1,1 +1,0 @@
-"""Hands: machine facts, processes, shared memory, checkpoints on disk."""
