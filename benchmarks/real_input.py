@@ -37,7 +37,7 @@ COLUMNS = (
 PHASES = ("forward", "backward", "optimizer", "snapshot", "commit")
 
 
-def bench(model: Path, rows: Path, folder: Path, threads: int | None) -> str:
+def training(model: Path, rows: Path, folder: Path, threads: int | None) -> str:
     """Train one epoch with five kills; a table row."""
     steps = -(-round(0.95 * sum(1 for _ in rows.open("rb"))) // 32)
     faults = [
@@ -88,7 +88,7 @@ def main() -> None:
         if not arguments.model:
             make_model(made, arguments.rows, "5m")
         for model in arguments.model or [made]:
-            print(bench(model, arguments.rows, Path(folder), arguments.threads), flush=True)
+            print(training(model, arguments.rows, Path(folder), arguments.threads), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ def child(run: Path) -> None:
     from holdfast.trainer.training_state import build
 
     job = open_job(RunFolder(run), 1, run, {})
-    bench = build(job, job.settings(1))
+    training = build(job, job.settings(1))
     step = RunFolder(run).committed()
     for _ in range(REPEATS + 1):
         began = time.perf_counter()
-        bench.compute(step, bench.samples(step), lambda *_: 1.0)
+        training.compute(step, training.samples(step), lambda *_: 1.0)
         print(time.perf_counter() - began, flush=True)
 
 

@@ -47,7 +47,7 @@ class Tests:
 
 
 @dataclass
-class Bench:
+class TrainingState:
     """A private copy of a tree, and how its tests are run there."""
 
     tree: Path
@@ -315,19 +315,19 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
     out = arguments.out.resolve()
-    bench = Bench(arguments.tree, arguments.package, out, arguments.files, arguments.seconds)
+    training = TrainingState(arguments.tree, arguments.package, out, arguments.files, arguments.seconds)
     kept = out / "outcomes.jsonl"
     outcomes = _rows(kept) if kept.exists() else []
     done = [row["site"] for row in outcomes]
     try:
-        for site in places(arguments, bench.source):
+        for site in places(arguments, training.source):
             if asdict(site) not in done:
-                row = bench.judge(site)
+                row = training.judge(site)
                 outcomes.append(row)
                 _append(kept, row)
                 print(len(outcomes), row["outcome"], site.path, site.function, f"by {row['by']}", flush=True)
     finally:
-        shutil.rmtree(bench.home, ignore_errors=True)
+        shutil.rmtree(training.home, ignore_errors=True)
     text = summary(outcomes)
     (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     print(text)

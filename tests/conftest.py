@@ -185,7 +185,7 @@ def processes_of(run: Path) -> dict[str, int]:
 
 
 def _attending(run: Path) -> set[int]:
-    """Pids that the attempts' nurses and trainers wrote down."""
+    """Pids that the attempts' shims and trainers wrote down."""
     pids = {json.loads(file.read_text())["pid"] for file in run.glob("attempts/*/nurse.json")}
     return pids | {json.loads(file.read_text())["identity"]["pid"] for file in run.glob("attempts/*/rank0.json")}
 

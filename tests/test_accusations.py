@@ -196,8 +196,8 @@ def test_all_investigations_of_a_step_share_its_trials(tmp_path: Path) -> None:
 
     def ended(number: int, step: int, trials: int, go_on: bool = True) -> None:
         run.attempt(number).mkdir(parents=True)
-        wreck = {"step": step, "decision": {"go_on": go_on}, "verdict": {"trials": trials} if trials else None}
-        write_json(run.attempt(number) / "wreck.json", wreck)
+        failure_report = {"step": step, "decision": {"go_on": go_on}, "verdict": {"trials": trials} if trials else None}
+        write_json(run.attempt(number) / "wreck.json", failure_report)
 
     ended(1, 5, 0)
     ended(2, 5, 40)

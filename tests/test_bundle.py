@@ -105,11 +105,11 @@ def wrecked(tmp_path: Path) -> Path:
     log = ["step 1", f"login with {TOKEN}", "db_password=hunter2 at /home/dave/work/train.py", "said tabasco77"]
     log += ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
     ending = {"kind": "error", "code": 1, "seconds": 3.0, "facts": {}}
-    wreck = {"attempt": 1, "ending": ending, "words": "ended with exit code 1", "lines": log, "samples": [1], "step": 2}
+    failure_report = {"attempt": 1, "ending": ending, "words": "ended with exit code 1", "lines": log, "samples": [1], "step": 2}
     files: dict[str, Any] = {
         "run.json": {"id": "ab" * 16},
         "supervisor.lock": {"host": "gpubox7.lab", "folder": "/home/dave/work", "command": "holdfast train my.yaml"},
-        "attempts/001/wreck.json": wreck,
+        "attempts/001/wreck.json": failure_report,
         "attempts/001/launch.json": {
             "argv": ["python"],
             "env": {"WANDB_API_KEY": "0123456789abcdef"},

@@ -211,7 +211,7 @@ def test_a_rank_killed_while_it_gathers_a_layer_costs_no_step(alone: SimpleNames
     faults, run = config.with_suffix(".faults"), config.with_suffix("")
     faults.write_text(json.dumps({"faults": [{"effect": "slow", "seconds": 600, "when": {"rank": 0, "step": 4, "attempt": 1}}]}))
     child = start("train", config, "--run", run, "--faults", faults)
-    attempt = Attempt(1, run / "attempts/001", nurse=None)
+    attempt = Attempt(1, run / "attempts/001", shim=None)
     wait_until(lambda: "weights of layer" in str((attempt.pulse(1) or {}).get("waits")))
     os.kill(json.loads((run / "attempts/001/rank1.json").read_text())["identity"]["pid"], signal.SIGKILL)
     child.communicate()
@@ -280,7 +280,7 @@ def whole_model() -> Any:
     return small().requires_grad_(True)
 
 
-def cut_bench() -> Any:
+def cut_training() -> Any:
     """What `prove` looks at: a model that is cut, its optimizer and its images."""
     model = whole_model()
     units, layers = units_of(model, dict(model.named_parameters()), 4)
@@ -288,68 +288,68 @@ def cut_bench() -> Any:
     optimizer = AdamW(cut.pieces, Train())
     cut.hold(optimizer)
     artifact, state = cut.image(optimizer.kept(), {"format": "pt"}), cut.image(optimizer.state())
-    task = SimpleNamespace(upkeep=cut, model=model)
+    task = SimpleNamespace(step_hooks=cut, model=model)
     return SimpleNamespace(task=task, optimizer=optimizer, artifact=artifact, state=state, rank=ALONE)
 
 
-def passed(model: Any, upkeep: Any) -> float:
+def passed(model: Any, step_hooks: Any) -> float:
     """A pass there and back; its loss."""
-    upkeep.begin_pass(counts=True)
+    step_hooks.begin_pass(counts=True)
     loss = model(input_ids=torch.arange(12).view(1, 12), labels=torch.arange(12).view(1, 12), use_cache=False).loss
     loss.backward()
-    upkeep.end_pass()
+    step_hooks.end_pass()
     return float(loss.detach())
 
 
 @pytest.mark.usefixtures("group")
 def test_a_cut_model_learns_what_a_whole_one_learns() -> None:
     """Loss, gradients, their norm and the weights after an update, to the bit; nothing is held whole in between."""
-    bench, whole = cut_bench(), whole_model()
+    training, whole = cut_training(), whole_model()
     units, _ = units_of(whole, dict(whole.named_parameters()), 4)
     pieces = Pieces(units, 4)
     optimizer = AdamW(pieces.tensors, Train())
     for step in range(2):
         optimizer.clear()
-        assert passed(bench.task.model, bench.task.upkeep) == passed(whole, pieces)
-        assert torch.equal(bench.optimizer.gradient, optimizer.gradient) and optimizer.gradient.abs().sum() > 0
-        assert torch.equal(bench.task.upkeep.norm(bench.optimizer, lambda _: None), pieces.norm(optimizer, lambda _: None))
-        for one, upkeep in ((bench.optimizer, bench.task.upkeep), (optimizer, pieces)):
+        assert passed(training.task.model, training.task.step_hooks) == passed(whole, pieces)
+        assert torch.equal(training.optimizer.gradient, optimizer.gradient) and optimizer.gradient.abs().sum() > 0
+        assert torch.equal(training.task.step_hooks.norm(training.optimizer, lambda _: None), pieces.norm(optimizer, lambda _: None))
+        for one, step_hooks in ((training.optimizer, training.task.step_hooks), (optimizer, pieces)):
             one.step(0.1)
-            upkeep.after(step, 2)
-        assert torch.equal(bench.optimizer.weights, optimizer.weights)
-    assert all(weight.untyped_storage().nbytes() == 0 for weight in bench.task.model.parameters())
+            step_hooks.after(step, 2)
+        assert torch.equal(training.optimizer.weights, optimizer.weights)
+    assert all(weight.untyped_storage().nbytes() == 0 for weight in training.task.model.parameters())
 
 
 @pytest.mark.usefixtures("group")
 def test_a_shard_that_did_not_come_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """huggingface/accelerate#4206: after a restart shards were those of a fresh model, and training went on without a word."""
-    bench = cut_bench()
-    prove(bench, None)
-    fresh = {name: tensor.clone() for name, tensor in bench.artifact.tensors.items()}
-    passed(bench.task.model, bench.task.upkeep)
-    bench.optimizer.step(0.1)
-    bench.task.upkeep.after(1, 1)
-    saved = Snapshot(1, 0, {}, bench.artifact.to_bytes(), bench.state.to_bytes())
-    prove(bench, saved)
+    training = cut_training()
+    prove(training, None)
+    fresh = {name: tensor.clone() for name, tensor in training.artifact.tensors.items()}
+    passed(training.task.model, training.task.step_hooks)
+    training.optimizer.step(0.1)
+    training.task.step_hooks.after(1, 1)
+    saved = Snapshot(1, 0, {}, training.artifact.to_bytes(), training.state.to_bytes())
+    prove(training, saved)
     name = "model.layers.1.mlp.up_proj.weight"
-    bench.artifact.tensors[name].copy_(fresh[name])
+    training.artifact.tensors[name].copy_(fresh[name])
     with pytest.raises(Refusal, match=rf"rank 0 does not hold what was saved of {name} \(1 of its tensors\)"):
-        prove(bench, saved)
-    bench.artifact.read(saved.artifact)
-    bench.state.tensors[f"exp_avg/{name}"].zero_()
+        prove(training, saved)
+    training.artifact.read(saved.artifact)
+    training.state.tensors[f"exp_avg/{name}"].zero_()
     with pytest.raises(Refusal, match=f"what was saved of exp_avg/{name}"):
-        prove(bench, saved)
-    bench.state.read(saved.state)
+        prove(training, saved)
+    training.state.read(saved.state)
     monkeypatch.setattr(cut_module, "_gather", lambda whole, own: whole.copy_(own).index_fill_(0, torch.tensor([7]), 0.5))
     with pytest.raises(Refusal, match="layer 0 does not come back from the ranks as its parts are, on rank 0"):
-        prove(bench, saved)
+        prove(training, saved)
 
 
 @pytest.mark.usefixtures("group")
 def test_checksums_of_many_pieces_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a model of 80 million weights add up to more than 64 bits."""
     monkeypatch.setattr(cut_module, "checksum", lambda *_: (1 << 63) - 1)
-    cut = cut_bench().task.upkeep
+    cut = cut_training().task.step_hooks
     assert orjson.loads(orjson.dumps(cut.wanted)) == cut.wanted == cut.sums(cut.pieces)
 
 

@@ -31,7 +31,7 @@ from holdfast.experiments.trials import Lab
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.run.snapshots.memory_places import memory_places
-from holdfast.run.types import Diagnosis, Ending, Verdict, Wreck
+from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
 from holdfast.supervision.policy.ledgers import Past
 from holdfast.supervision.policy.moves import RollBack
 from holdfast.supervision.policy.next_move import ROLLBACKS, of_death, of_verdict
@@ -219,7 +219,7 @@ def test_no_course_of_gradients_leads_to_a_state_that_is_called_damaged(
     train = Train(lr=lr, beta1=betas[0], beta2=betas[1], max_grad_norm=clip, steps=100)
     weights = {"a": torch.full((3,), 0.5), "b": torch.zeros(2, 2)}
     optimizer = AdamW(weights, train)
-    bench: Any = SimpleNamespace(
+    training: Any = SimpleNamespace(
         artifact=SimpleNamespace(tensors=optimizer.parameters),
         optimizer=optimizer,
         state=SimpleNamespace(tensors=optimizer.state()),
@@ -231,10 +231,10 @@ def test_no_course_of_gradients_leads_to_a_state_that_is_called_damaged(
         size = chance.choice([0.0, 1e-20, clip, clip])
         optimizer.gradient[chance.randrange(7)] = chance.choice([-1, 1]) * size
         optimizer.step(lr)
-        assert damage(bench, step) is None
+        assert damage(training, step) is None
     with torch.no_grad():
         optimizer.parameters["b"][1, 0] = 1e6
-    assert "b holds 1e+06 at [1, 0] (1 of 4 values" in str(damage(bench, steps))
+    assert "b holds 1e+06 at [1, 0] (1 of 4 values" in str(damage(training, steps))
 
 
 def test_a_snapshot_with_an_absurd_value_never_counts() -> None:
@@ -372,29 +372,29 @@ def test_a_state_that_training_gives_again_is_not_accused(differs: Json | None) 
 # ---- what is decided
 
 
-def wreck(step: int, sound: int) -> Wreck:
+def failure_report(step: int, sound: int) -> FailureReport:
     facts: Any = {"phase": None, "samples": (), "lines": (), "committed_before": step, "committed_after": step, "died": 0.0}
     ending = Ending("damaged", 69, facts={"sound": sound, "damaged": ["the checkpoint of step 7 is damaged: t holds nan"]})
-    return Wreck(attempt=2, ending=ending, step=step, memory_available_bytes=None, disk_free_bytes=None, **facts)
+    return FailureReport(attempt=2, ending=ending, step=step, memory_available_bytes=None, disk_free_bytes=None, **facts)
 
 
 def test_the_decision_goes_back_and_comes_to_an_end() -> None:
     seen, past = Diagnosis("hardware_fault", 0.8), [Past(7, "hardware_fault", "damaged", None, False)]
-    back = of_death(known(wreck(7, 6), past, seen))
+    back = of_death(known(failure_report(7, 6), past, seen))
     assert isinstance(back, RollBack) and back.to == 6 and "t holds nan" in back.reason
-    assert of_death(known(wreck(7, 0), past, seen)).to == 0
-    lost = of_death(known(wreck(FROM_THE_START + 1, 0), past, seen))
+    assert of_death(known(failure_report(7, 0), past, seen)).to == 0
+    lost = of_death(known(failure_report(FROM_THE_START + 1, 0), past, seen))
     assert not lost.goes_on and "t holds nan" in lost.reason and "no sound state is left" in lost.reason
-    again = of_death(known(wreck(7, 6), past, seen, rolled=ROLLBACKS))
+    again = of_death(known(failure_report(7, 6), past, seen, rolled=ROLLBACKS))
     assert not again.goes_on and "memory and disk" in again.reason
 
 
 def test_what_the_lab_saw_is_gone_back_to_until_it_came_to_nothing_too_often() -> None:
     verdict = Verdict("state", 5, 9.0, "the state is damaged: t", remedy="rollback", to=3)
-    before = of_death(known(wreck(7, 6), [Past(7, "x", "error", None, False)], "x"))
-    assert of_verdict(known(wreck(7, 6)), verdict, before).to == 3
-    assert of_verdict(known(wreck(7, 6), rolled=ROLLBACKS), verdict, before).remedy != "rollback"
-    base = of_verdict(known(wreck(7, 6)), Verdict("weights", 5, 9.0, "absurd: q"), before)
+    before = of_death(known(failure_report(7, 6), [Past(7, "x", "error", None, False)], "x"))
+    assert of_verdict(known(failure_report(7, 6)), verdict, before).to == 3
+    assert of_verdict(known(failure_report(7, 6), rolled=ROLLBACKS), verdict, before).remedy != "rollback"
+    base = of_verdict(known(failure_report(7, 6)), Verdict("weights", 5, 9.0, "absurd: q"), before)
     assert not base.goes_on and "absurd: q; download the model again" in base.reason
 
 

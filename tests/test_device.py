@@ -22,11 +22,11 @@ from conftest import events, holdfast, lines, settings_with
 from holdfast.base.files import write_json
 from holdfast.book import cards_of
 from holdfast.config.config import Run
-from holdfast.diagnosis.diagnose import diagnose_wreck
+from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.processes.pauses import Pauses
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry
-from holdfast.run.types import Ending, Wreck
+from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.launch import trainer_launch
 from holdfast.supervision.policy.ledgers import Past
 from holdfast.supervision.policy.next_move import REPEATS, of_death, of_gpu
@@ -40,9 +40,9 @@ from support.world import Clock, new_run
 FINDS_NONE = "torch finds no GPU (RuntimeError: No CUDA GPUs are available)"
 
 
-def wreck(*kernel: str) -> Wreck:
+def failure_report(*kernel: str) -> FailureReport:
     ending = Ending("device_gone", 71, 5.0, {"reason": FINDS_NONE})
-    return Wreck(2, ending, None, None, (), (f"holdfast: {FINDS_NONE}",), 4, 4, 0.0, 8 << 30, 8 << 30, kernel_messages=kernel)
+    return FailureReport(2, ending, None, None, (), (f"holdfast: {FINDS_NONE}",), 4, 4, 0.0, 8 << 30, 8 << 30, kernel_messages=kernel)
 
 
 def planned_for(run: Path, device: str | None) -> None:
@@ -173,14 +173,14 @@ def test_layers_that_are_computed_again_keep_no_random_state(monkeypatch: pytest
 
 def test_it_is_looked_for_until_its_time_is_over() -> None:
     asked = Run(device_s=60)
-    assert [of_gpu(known(wreck(), asked=asked), away).remedy for away in (0.0, 59.0, 60.0)] == ["wait", "wait", "none"]
-    assert of_gpu(known(wreck(), asked=Run(device_s=60, allow_cpu=True)), 61.0).remedy == "cpu"
+    assert [of_gpu(known(failure_report(), asked=asked), away).remedy for away in (0.0, 59.0, 60.0)] == ["wait", "wait", "none"]
+    assert of_gpu(known(failure_report(), asked=Run(device_s=60, allow_cpu=True)), 61.0).remedy == "cpu"
 
 
 def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
     away, failed = Past(None, "device_access_denied", "device_gone", None, False), Past(5, "gpu_kernel_fault", "error", None, False)
     history = [failed, *[away] * 40, failed]
-    error = Wreck(3, Ending("error", 1), 5, "step", (1,), (), 4, 4, 0.0, None, None)
+    error = FailureReport(3, Ending("error", 1), 5, "step", (1,), (), 4, 4, 0.0, None, None)
     assert of_death(known(error, history, "gpu_kernel_fault")).goes_on
     last = of_death(known(error, [failed] * (REPEATS - 1) + history[1:], "gpu_kernel_fault"))
     assert not last.goes_on, "nor does it hide that one failure repeats"
@@ -198,7 +198,7 @@ def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
     ],
 )
 def test_the_kernels_log_says_why_it_is_gone(kernel: tuple[str, ...], cause: str) -> None:
-    assert diagnose_wreck(wreck(*kernel), cards_of("failures")).cause == cause
+    assert diagnose_failure(failure_report(*kernel), cards_of("failures")).cause == cause
 
 
 @pytest.mark.parametrize(("hip", "vendor", "arch"), [("6.2.41133", "amd", "gfx1100"), (None, "nvidia", "sm_90")])

@@ -135,7 +135,7 @@ OF_ONE_TASK = {"trainer/tasks/__init__.py": set(TASKS), "trainer/traced/step.py"
 
 @pytest.mark.parametrize("file", sorted((SOURCE / "trainer").rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
 def test_the_loop_serves_any_task(file: Path) -> None:
-    """Loop, step, bench and snapshots serve what `trainer/task.py` says of a task; which one it is, one place chooses."""
+    """Loop, step, training state and snapshots serve what `trainer/task.py` says of a task; which one it is, one place chooses."""
     name = str(file.relative_to(SOURCE))
     tasks = {module.split(".")[3] for module in imported(file) if module.startswith("holdfast.trainer.tasks.")} & set(TASKS)
     own = {Path(name).parts[2]} if name.startswith("trainer/tasks/") else set()

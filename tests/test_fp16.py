@@ -51,7 +51,7 @@ def test_gradients_too_small_for_fp16_arrive_all_the_same(model: Path) -> None:
     for one in (wide, stand):
         one.step(1)  # a fresh adapter's first matrix has no gradient
     assert stand.compute(2, announce=small).grad_norm == pytest.approx(wide.compute(2, announce=small).grad_norm, rel=0.02)
-    stand.bench.scale = None
+    stand.training.scale = None
     assert stand.compute(2, announce=small).grad_norm < 0.9 * wide.compute(2, announce=small).grad_norm
 
 
@@ -61,7 +61,7 @@ def test_overflow_skips_the_step_and_halves_the_scale_and_is_replayed_to_the_bit
     before = stand.saved()
     computed = stand.compute(2, announce=times(1e3))
     assert computed.skipped and computed.finite and computed.scale == 2.0**16 and math.isfinite(computed.grad_norm)
-    assert stand.bench.apply(2, computed)
+    assert stand.training.apply(2, computed)
     assert stand.saved()[0] == before[0] and stand.saved()[1] != before[1]
     assert stand.compute(3).scale == 2.0**15
     again = stand_of(model)
@@ -76,7 +76,7 @@ def test_what_is_nan_without_the_scale_too_does_not_pass_for_overflow(model: Pat
     before = stand.saved()
     computed = stand.compute(1, announce=lambda now, *_: math.nan if now == phase else 1.0)
     assert not computed.finite and not computed.skipped
-    assert not stand.bench.apply(1, computed) and stand.saved() == before
+    assert not stand.training.apply(1, computed) and stand.saved() == before
 
 
 def test_the_scale_grows_after_two_thousand_updates_without_overflow_and_stays_a_power_of_two_in_bounds() -> None:

@@ -163,7 +163,7 @@ def test_kills_around_every_evaluation_change_nothing(undisturbed: SimpleNamespa
     check(run, undisturbed)
 
 
-def test_without_nurse_and_writer_the_trainer_keeps_its_best_itself(undisturbed: SimpleNamespace, config: Path, tmp_path: Path) -> None:
+def test_without_shim_and_writer_the_trainer_keeps_its_best_itself(undisturbed: SimpleNamespace, config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     supervisor = start("train", config, "--run", run)
     wait_until(lambda: {"trainer", "writer", "nurse"} <= set(processes_of(run)))

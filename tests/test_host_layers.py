@@ -61,7 +61,7 @@ def test_main_memory_that_is_too_small_is_told_before_it_is_taken(monkeypatch: p
     config = transformers.LlamaConfig(vocab_size=64, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=2)
     base = transformers.LlamaForCausalLM(config).requires_grad_(False)
     with pytest.raises(Refusal, match=r"keeps 3 MiB in main memory, which has 0 of 1 MiB left"):
-        streamed.HostLayers(base, base, torch.device("cpu"))
+        streamed.OffloadedLayers(base, base, torch.device("cpu"))
 
 
 def demand(shape: Shape) -> Demand:

@@ -93,7 +93,7 @@ def test_the_trainer_killed_at_every_named_point(undisturbed: SimpleNamespace, t
 
 @pytest.mark.parametrize("point", ["save", "saved"])
 def test_the_writer_killed_before_and_after_its_rename(undisturbed: SimpleNamespace, tmp_path: Path, point: str) -> None:
-    """The nurse starts the writer again each time, and each time it is killed at the same place; training goes on."""
+    """The shim starts the writer again each time, and each time it is killed at the same place; training goes on."""
     fault = {"name": "writer dies", "when": {"phase": point, "step": 10}, "effect": "kill", "message": "writer dies"}
     run = tmp_path / "run"
     slow_enough = write_faults(tmp_path / "faults.yaml", [fault, {"when": {"attempt": 1, "step": 95, "phase": "commit"}, "effect": "kill"}])
@@ -104,7 +104,7 @@ def test_the_writer_killed_before_and_after_its_rename(undisturbed: SimpleNamesp
     check(run, undisturbed)
 
 
-# Kills itself between writing an attempt down and starting its nurse.
+# Kills itself between writing an attempt down and starting its shim.
 SUPERVISOR_THAT_DIES = """
 import os, signal, sys
 from holdfast.supervision import process
@@ -139,7 +139,7 @@ def test_a_living_trainer_is_adopted_and_not_started_again(undisturbed: SimpleNa
     check(run, undisturbed)
 
 
-def test_a_trainer_whose_nurse_died_goes_on(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_trainer_whose_shim_died_goes_on(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
     run = tmp_path / "run"
     supervisor = start("train", undisturbed.config, "--run", run)
     wait_until(lambda: "trainer" in processes_of(run))

@@ -25,7 +25,7 @@ from holdfast.experiments.search import guilty, same_size_sets, smallest_failing
 from holdfast.experiments.trials import Lab, concluded
 from holdfast.run.folder import RunFolder
 from holdfast.run.remedies import refuted
-from holdfast.run.types import Diagnosis, Ending, Verdict, Wreck
+from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
 from holdfast.supervision.policy.ledgers import Past, deaths_in_step
 from holdfast.supervision.policy.next_move import of_death, of_verdict, wants_experiments
 from support.known import known
@@ -206,30 +206,30 @@ def past(progressed: bool, kind: str = "error", remedied: bool = False, step: in
     return Past(step, "native_crash", kind, None, progressed, remedied, from_outside=kind == "killed")
 
 
-def wreck_of(kind: str = "error", code: int | None = 1, step: int | None = 5) -> Wreck:
+def failure_report_of(kind: str = "error", code: int | None = 1, step: int | None = 5) -> FailureReport:
     facts: dict[str, Any] = {"phase": "step", "samples": (1, 2), "lines": (), "committed_before": 4, "committed_after": 4, "died": 0.0}
-    return Wreck(attempt=1, ending=Ending(kind, code), step=step, memory_available_bytes=None, disk_free_bytes=None, **facts)  # type: ignore[arg-type]
+    return FailureReport(attempt=1, ending=Ending(kind, code), step=step, memory_available_bytes=None, disk_free_bytes=None, **facts)  # type: ignore[arg-type]
 
 
 def test_experiments_begin_at_the_second_death_in_a_step_and_not_at_the_first() -> None:
-    assert not wants_experiments(wreck_of(), [past(True)])
-    assert wants_experiments(wreck_of(), [past(True), past(False)])
+    assert not wants_experiments(failure_report_of(), [past(True)])
+    assert wants_experiments(failure_report_of(), [past(True), past(False)])
     killed = past(False, "killed")
-    assert not wants_experiments(wreck_of("killed", -9), [past(True), killed]), "somebody may have killed it"
-    assert wants_experiments(wreck_of("killed", -9), [past(True), killed, killed])
-    assert wants_experiments(wreck_of(), [past(False), past(False)]), "it never got beyond its first step"
-    assert not wants_experiments(wreck_of(step=None), [past(True), past(False, step=None)])
-    assert not wants_experiments(wreck_of(), [past(True, step=4), past(False)]), "another step"
-    assert wants_experiments(wreck_of(), [past(True), past(True)]), "the second one committed the row of the step before only"
-    assert wants_experiments(wreck_of(), [past(True), past(False, step=None), past(False)]), "a start that failed between them"
+    assert not wants_experiments(failure_report_of("killed", -9), [past(True), killed]), "somebody may have killed it"
+    assert wants_experiments(failure_report_of("killed", -9), [past(True), killed, killed])
+    assert wants_experiments(failure_report_of(), [past(False), past(False)]), "it never got beyond its first step"
+    assert not wants_experiments(failure_report_of(step=None), [past(True), past(False, step=None)])
+    assert not wants_experiments(failure_report_of(), [past(True, step=4), past(False)]), "another step"
+    assert wants_experiments(failure_report_of(), [past(True), past(True)]), "the second one committed the row of the step before only"
+    assert wants_experiments(failure_report_of(), [past(True), past(False, step=None), past(False)]), "a start that failed between them"
 
 
 def test_a_remedy_starts_the_count_anew() -> None:
     history = [past(True), past(False, remedied=True), past(False)]
     assert deaths_in_step(history) == 1
-    assert of_death(known(wreck_of(), history * 1, "native_crash")).goes_on
+    assert of_death(known(failure_report_of(), history * 1, "native_crash")).goes_on
     alike = [past(True), past(False), past(False), past(False)]
-    assert not of_death(known(wreck_of(), alike, "native_crash")).goes_on
+    assert not of_death(known(failure_report_of(), alike, "native_crash")).goes_on
 
 
 @given(
@@ -244,10 +244,12 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
     for progressed, other, kind in history:
         barren = 0 if progressed else barren + 1
         pasts.append(Past(5, "native_crash" if other else "unknown", "error", None, progressed))
-        diagnosis, wreck = Diagnosis(pasts[-1].cause, 0.5), wreck_of()
-        decision = of_death(known(wreck, pasts, diagnosis))
-        if not decision.goes_on or wants_experiments(wreck, pasts):
-            decision = of_verdict(known(wreck), Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), decision)
+        diagnosis, failure_report = Diagnosis(pasts[-1].cause, 0.5), failure_report_of()
+        decision = of_death(known(failure_report, pasts, diagnosis))
+        if not decision.goes_on or wants_experiments(failure_report, pasts):
+            decision = of_verdict(
+                known(failure_report), Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), decision
+            )
         remedied = decision.remedy not in ("resume", "none")
         pasts[-1] = Past(5, pasts[-1].cause, "error", None, progressed, remedied)
         assert barren <= 20 + sum(one.remedied for one in pasts)
@@ -260,10 +262,10 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
 def test_a_step_that_fails_now_and_then_is_given_more_starts() -> None:
     seen = Past(5, "native_crash", "error", None, False, by_chance=True)
     alike = [past(True), seen, *[past(False)] * 2]
-    assert of_death(known(wreck_of(), alike, "native_crash")).goes_on
-    assert not wants_experiments(wreck_of(), alike), "the odds are known"
+    assert of_death(known(failure_report_of(), alike, "native_crash")).goes_on
+    assert not wants_experiments(failure_report_of(), alike), "the odds are known"
     alike += [past(False)] * 5
-    assert not of_death(known(wreck_of(), alike, "native_crash")).goes_on
+    assert not of_death(known(failure_report_of(), alike, "native_crash")).goes_on
 
 
 REMEDIES = list(cards_of("remedies").values())
@@ -333,8 +335,8 @@ def test_a_trial_that_cannot_be_ended_ends_the_run_with_the_reason(tmp_path: Pat
     lab.trials = 7
     verdict = concluded(lab, hosts, lambda: Verdict("setting", 7, 1.0, "seen"))
     assert (verdict.kind, verdict.trials) == ("stuck", 7)
-    before = of_death(known(wreck_of(), [past(True), past(False)], "native_crash"))
-    decision = of_verdict(known(wreck_of()), verdict, before)
+    before = of_death(known(failure_report_of(), [past(True), past(False)], "native_crash"))
+    decision = of_verdict(known(failure_report_of()), verdict, before)
     assert not decision.goes_on
     assert decision.reason == "a trial's process (process 4711) is stuck in the kernel: it is still there 30 s after SIGKILL"
 

@@ -94,7 +94,7 @@ def test_a_cell_is_pure_splits_and_keeps_poison_out(
     before = stand.saved()
     bad = stand.rows[2]
     poisoned = stand.compute(5, announce=lambda phase, _, batch: math.nan if phase == "backward" and bad in batch.numbers else 1.0)
-    assert not poisoned.finite and not stand.bench.apply(5, poisoned) and stand.saved() == before
+    assert not poisoned.finite and not stand.training.apply(5, poisoned) and stand.saved() == before
     without = stand.compute(5, rows=[row for row in stand.rows if row != bad])
     assert without.finite
 

@@ -17,13 +17,13 @@ from holdfast.base.versions import version
 from holdfast.base_model.folder import ModelFacts
 from holdfast.book import cards_of
 from holdfast.config.config import Config
-from holdfast.diagnosis.diagnose import diagnose_wreck
+from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.doctor.examine import examine
 from holdfast.planning.plan import make_plan, settings_of
 from holdfast.report.summarise import summarise, wall_seconds
 from holdfast.run.plan import Params
 from holdfast.run.snapshots.memory_file import file_bytes
-from holdfast.run.types import Diagnosis, Ending, Wreck
+from holdfast.run.types import Diagnosis, Ending, FailureReport
 from holdfast.supervision.policy.ledgers import Past
 from holdfast.supervision.policy.moves import GiveUp
 from holdfast.supervision.policy.next_move import NO_PROGRESS, REPEATS, REPEATS_FROM_OUTSIDE, of_death, wants_experiments
@@ -31,15 +31,15 @@ from support.known import known
 from support.plans import a_plan
 
 
-def wreck(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = (), **changes: Any) -> Wreck:
+def failure_report(kind: str = "killed", code: int | None = -9, lines: tuple[str, ...] = (), **changes: Any) -> FailureReport:
     facts: dict[str, Any] = {"attempt": 1, "ending": Ending(kind, code), "step": 3, "phase": "step", "samples": (1, 2), "lines": lines}  # type: ignore[arg-type]
     facts |= {"committed_before": 2, "committed_after": 2, "died": 0.0, "memory_available_bytes": 8 << 30, "disk_free_bytes": 8 << 30}
-    return Wreck(**(facts | changes))
+    return FailureReport(**(facts | changes))
 
 
 def outcome_of(pasts: list[Past]) -> bool:
     """Whether the run goes on after this history."""
-    ended = wreck(pasts[-1].kind, -9 if pasts[-1].from_outside else -11 if pasts[-1].kind == "killed" else 1)
+    ended = failure_report(pasts[-1].kind, -9 if pasts[-1].from_outside else -11 if pasts[-1].kind == "killed" else 1)
     return of_death(known(ended, pasts, Diagnosis(pasts[-1].cause, 0.5))).goes_on
 
 
@@ -77,10 +77,10 @@ def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outsi
     ending = Ending(kind, code)  # type: ignore[arg-type]
     assert ending.from_outside == outside
     died = Past(5, "unknown", kind, None, False, from_outside=ending.from_outside)
-    goes_on = of_death(known(wreck(kind, code), [died] * REPEATS, "unknown")).goes_on
+    goes_on = of_death(known(failure_report(kind, code), [died] * REPEATS, "unknown")).goes_on
     assert goes_on == outside, "the program's own deaths are tried three times, others eight times"
     if kind != "never_started":
-        assert [wants_experiments(wreck(kind, code), [died] * deaths) for deaths in (1, 2, 3)] == [False, not outside, True]
+        assert [wants_experiments(failure_report(kind, code), [died] * deaths) for deaths in (1, 2, 3)] == [False, not outside, True]
 
 
 @given(st.lists(st.booleans(), min_size=3, max_size=NO_PROGRESS))
@@ -89,7 +89,7 @@ def test_deaths_reach_the_lab_in_whatever_order_they_come(from_outside: list[boo
     history: list[Past] = []
     looks = []
     for at, outside in enumerate(from_outside, 1):
-        ended = wreck("killed", -9 if outside else -6)
+        ended = failure_report("killed", -9 if outside else -6)
         history.append(Past(3, "unknown", "killed", None, False, from_outside=outside))
         if wants_experiments(ended, history):
             history[-1] = replace(history[-1], investigated=True)
@@ -99,28 +99,28 @@ def test_deaths_reach_the_lab_in_whatever_order_they_come(from_outside: list[boo
 
 
 def test_words_about_a_full_disk_end_no_run_whose_disk_takes_bytes() -> None:
-    said = wreck("killed", -6, ("OSError: [Errno 28] No space left on device: '/scratch/x'",), disk_free_bytes=77 * 10**9)
-    diagnosis = diagnose_wreck(said, cards_of("failures"))
+    said = failure_report("killed", -6, ("OSError: [Errno 28] No space left on device: '/scratch/x'",), disk_free_bytes=77 * 10**9)
+    diagnosis = diagnose_failure(said, cards_of("failures"))
     assert "77.0 GB free" in " ".join(diagnosis.words()) and diagnosis.confidence < 0.7
     past = Past(3, diagnosis.cause, "killed", None, False)
     assert of_death(known(said, [past], diagnosis)).goes_on
     assert wants_experiments(said, [past] * 2)
     measured = replace(said, disk_free_bytes=0)
-    assert not of_death(known(measured, [past], diagnose_wreck(measured, {}))).goes_on
+    assert not of_death(known(measured, [past], diagnose_failure(measured, {}))).goes_on
 
 
 def test_words_about_an_unreadable_checkpoint_end_no_run_either() -> None:
-    said = wreck("error", 1, ("safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",))
+    said = failure_report("error", 1, ("safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",))
     found = Diagnosis("checkpoint_unreadable", 0.9)
     assert of_death(known(said, [Past(3, found.cause, "error", None, False)], found)).goes_on
-    told = wreck("no_state", 65)
+    told = failure_report("no_state", 65)
     assert not of_death(known(told, [Past(3, found.cause, "no_state", None, False)], found)).goes_on
 
 
 def test_what_the_trainer_refuses_is_not_tried_again() -> None:
-    ended = wreck("refused", 68)
+    ended = failure_report("refused", 68)
     ended = replace(ended, ending=Ending("refused", 68, None, {"cause": "no_learning_signal", "reason": "nothing to learn"}))
-    diagnosis = diagnose_wreck(ended, {})
+    diagnosis = diagnose_failure(ended, {})
     assert diagnosis.cause == "no_learning_signal"
     decision = of_death(known(ended, [Past(5, diagnosis.cause, "refused", None, True)], diagnosis))
     assert decision == GiveUp("nothing to learn")
@@ -145,21 +145,21 @@ def test_no_history_without_progress_goes_on_for_ever(pasts: list[Past]) -> None
 @pytest.mark.parametrize(
     ("ended", "cause"),
     [
-        (wreck(), "unknown"),
-        (wreck(memory_available_bytes=100 << 20), "host_out_of_memory"),
-        (wreck(code=-signal.SIGSEGV), "native_crash"),
-        (wreck(code=-signal.SIGBUS), "shared_memory_exhausted"),
-        (wreck("nonfinite", 64), "nonfinite_numerics"),
-        (wreck("error", 1, ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate",)), "gpu_out_of_memory"),
-        (wreck("error", 1, ("For debugging consider passing CUDA_LAUNCH_BLOCKING=1 when out of memory",)), "unknown"),
-        (wreck("error", 1, ("OSError: [Errno 28] No space left on device",)), "disk_full"),
-        (wreck("error", 1, ("ValueError: something else",)), "unknown"),
-        (wreck(disk_free_bytes=0), "disk_full"),
-        (wreck("vanished", None), "unknown"),
+        (failure_report(), "unknown"),
+        (failure_report(memory_available_bytes=100 << 20), "host_out_of_memory"),
+        (failure_report(code=-signal.SIGSEGV), "native_crash"),
+        (failure_report(code=-signal.SIGBUS), "shared_memory_exhausted"),
+        (failure_report("nonfinite", 64), "nonfinite_numerics"),
+        (failure_report("error", 1, ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate",)), "gpu_out_of_memory"),
+        (failure_report("error", 1, ("For debugging consider passing CUDA_LAUNCH_BLOCKING=1 when out of memory",)), "unknown"),
+        (failure_report("error", 1, ("OSError: [Errno 28] No space left on device",)), "disk_full"),
+        (failure_report("error", 1, ("ValueError: something else",)), "unknown"),
+        (failure_report(disk_free_bytes=0), "disk_full"),
+        (failure_report("vanished", None), "unknown"),
     ],
 )
-def test_a_cause_comes_from_the_ending_before_the_text(ended: Wreck, cause: str) -> None:
-    assert diagnose_wreck(ended, cards_of("failures")).cause == cause
+def test_a_cause_comes_from_the_ending_before_the_text(ended: FailureReport, cause: str) -> None:
+    assert diagnose_failure(ended, cards_of("failures")).cause == cause
 
 
 CONFIG = Config.model_validate({"model": "m", "data": {"files": "f"}})
@@ -312,7 +312,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         }
         for k in (1, 2, 3)
     ]
-    ended = wreck(committed_before=0, died=20.7654).as_json() | {
+    ended = failure_report(committed_before=0, died=20.7654).as_json() | {
         "diagnosis": {"cause": "unknown", "confidence": 0.0, "clues": ["killed by SIGKILL"]},
         "decision": {"remedy": "resume", "reason": "", "go_on": True},
     }
@@ -323,7 +323,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         reason=None,
         steps=steps,
         events=restored,
-        wrecks=[ended],
+        failure_reports=[ended],
         launches={1: {"started": 0.0, "session": "a"}, 2: {"started": 22.0, "session": "a"}},
         endings={1: {"ended": 21.0}, 2: {"ended": 40.0}},
         health=[],

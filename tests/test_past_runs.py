@@ -17,7 +17,7 @@ from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.planning import past_runs, tracing
 from holdfast.planning.duration import Ahead, Past, duration, remaining
-from holdfast.planning.past_runs import remember, taught, timed
+from holdfast.planning.past_runs import correct_from_history, remember, with_duration
 from holdfast.planning.planning import Planned
 from holdfast.planning.workload import workload
 from holdfast.report.words import between, costs
@@ -146,35 +146,35 @@ def _ended(folder: Path, peak: int, events: Sequence[Json] = (), lost: float = 0
 
 
 def test_a_plan_never_says_less_than_a_run_of_its_shape_took_here(cache: Path, tmp_path: Path) -> None:
-    assert taught(CONFIG, MACHINE, PLAN) == PLAN
+    assert correct_from_history(CONFIG, MACHINE, PLAN) == PLAN
     _ended(tmp_path / "a", 8500)
     _ended(tmp_path / "b", 7000)
-    now = taught(CONFIG, MACHINE, PLAN)
+    now = correct_from_history(CONFIG, MACHINE, PLAN)
     assert (now.peak_bytes, now.bytes.total(), now.fits) == (8500, 8500, False)
     assert "2 runs of this shape took at the most 0.0 MiB on this machine" in now.reasons[-1]
     assert now.micro_batch_tokens == PLAN.micro_batch_tokens, "what is chosen follows from config and capacity alone"
     elsewhere, other = MACHINE | {"memory_bytes": 20_000}, CONFIG.model_copy(update={"adapter": CONFIG.adapter.model_copy(update={"r": 9})})
-    assert taught(CONFIG, elsewhere, PLAN) == taught(other, MACHINE, PLAN) == PLAN
+    assert correct_from_history(CONFIG, elsewhere, PLAN) == correct_from_history(other, MACHINE, PLAN) == PLAN
 
 
 def test_a_run_that_ended_tells_how_long_the_next_one_takes(cache: Path, tmp_path: Path) -> None:
     _ended(tmp_path / "a", 6000)
-    seconds = timed(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds
+    seconds = with_duration(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds
     assert seconds and seconds.likely == pytest.approx(10 + 40 * 39 / 20, abs=1), (
         "10 s before the first step; each second of steps took 1.95"
     )
     with (cache / past_runs._FILE).open("a") as file:
         file.write('{"machine": 1}\n{"rate": "fast"}\n')
-    assert timed(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds == seconds, "what is no such row is left out"
-    assert timed(CONFIG, MACHINE | {"torch": None}, PLAN, 4000, 0).seconds is None, "another machine's runs tell nothing"
+    assert with_duration(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds == seconds, "what is no such row is left out"
+    assert with_duration(CONFIG, MACHINE | {"torch": None}, PLAN, 4000, 0).seconds is None, "another machine's runs tell nothing"
 
 
 def test_a_probe_that_says_nonsense_tells_nothing() -> None:
     for rate in (None, "fast", -1, True, {}):
         machine = MACHINE | {"probes": {"speed": {"flops_per_second": {"float32": rate}}}}
-        assert timed(CONFIG, machine, PLAN, 1000, 0).seconds is None
+        assert with_duration(CONFIG, machine, PLAN, 1000, 0).seconds is None
     known = MACHINE | {"probes": {"speed": {"flops_per_second": {"float32": 1e6}}}}
-    assert timed(CONFIG, known, PLAN, 1000, 0).seconds is not None
+    assert with_duration(CONFIG, known, PLAN, 1000, 0).seconds is not None
 
 
 # -- when the step is traced before a run

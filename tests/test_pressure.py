@@ -145,9 +145,9 @@ def test_what_a_cycle_of_objects_holds_is_given_back() -> None:
 
 def test_the_step_after_this_one_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    bench: Any = SimpleNamespace(compute=lambda *arguments: arguments[-1](), prepare=asked.append)
-    monkeypatch.setattr(pressure, "within_memory", lambda bench, step, work: work())
-    pressure.compute_within_memory(bench, 7, [1, 2], lambda *_: 1.0)
+    training: Any = SimpleNamespace(compute=lambda *arguments: arguments[-1](), prepare=asked.append)
+    monkeypatch.setattr(pressure, "within_memory", lambda training, step, work: work())
+    pressure.compute_within_memory(training, 7, [1, 2], lambda *_: 1.0)
     assert asked == [8]
 
 
@@ -159,25 +159,25 @@ def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.M
     largest = max(steps, key=lambda rows: lengths[rows].sum())
     assert lengths[largest].sum() < 980
     tried: list[list[int]] = []
-    monkeypatch.setattr("holdfast.trainer.memory.pressure.within_memory", lambda bench, step, work: work())
+    monkeypatch.setattr("holdfast.trainer.memory.pressure.within_memory", lambda training, step, work: work())
 
     def batches(samples: list[int], budget: int) -> list[Any]:
         assert budget == 400
         return [SimpleNamespace(numbers=(row,), tokens=lengths[row]) for row in samples]
 
-    bench: Any = SimpleNamespace(
+    training: Any = SimpleNamespace(
         task=SimpleNamespace(data=SimpleNamespace(table=table, sizes=lengths), batches=batches),
         job=SimpleNamespace(settings=lambda step: settings_with(samples=6, micro_batch_tokens=400)),
         optimizer=SimpleNamespace(clear=lambda: None),
         compute_alone=lambda step, samples, announce: tried.append(samples),
         rank=ALONE,
     )
-    rehearse(bench, lambda phase, number, batch: 1.0)
+    rehearse(training, lambda phase, number, batch: 1.0)
     assert tried == [[max(largest, key=lambda row: lengths[row])]]
 
 
 class Watched:
-    """What MemoryWatch needs of a bench, with a host whose memory is told."""
+    """What MemoryWatch needs of a training state, with a host whose memory is told."""
 
     def __init__(self, folder: Path) -> None:
         self.device = torch.device("cpu")
@@ -196,29 +196,29 @@ class Watched:
 def test_low_memory_and_growing_swap_make_micro_batches_smaller_until_none_can_be(tmp_path: Path) -> None:
     gib = 1 << 30
     now = {"MemTotal": gib // 2, "MemAvailable": gib // 4, "SwapFree": 4 * gib}
-    bench: Any = Watched(tmp_path)
-    watch = MemoryWatch(bench, lambda: now)
+    training: Any = Watched(tmp_path)
+    watch = MemoryWatch(training, lambda: now)
     watch.look(16)
-    assert bench.told == []
+    assert training.told == []
     now["SwapFree"] -= gib
     watch.look(17)
-    assert bench.told == [], "it looks now and then only"
+    assert training.told == [], "it looks now and then only"
     watch.look(32)
-    assert bench.job.settings(33).micro_batch_tokens == 200 and bench.job.settings(32).micro_batch_tokens == 400
+    assert training.job.settings(33).micro_batch_tokens == 200 and training.job.settings(32).micro_batch_tokens == 400
     now["MemAvailable"] = gib // 100
     watch.look(48)
     watch.look(64)
-    assert bench.job.settings(65).micro_batch_tokens == 100
-    assert [kind for kind, _ in bench.told] == ["setting_changed", "setting_changed", "memory_low"]
-    assert "swap grew by 1024 MiB" in bench.told[0][1] and "MiB left" in bench.told[1][1]
+    assert training.job.settings(65).micro_batch_tokens == 100
+    assert [kind for kind, _ in training.told] == ["setting_changed", "setting_changed", "memory_low"]
+    assert "swap grew by 1024 MiB" in training.told[0][1] and "MiB left" in training.told[1][1]
     assert [entry.from_step for entry in read_timeline(tmp_path / "timeline.jsonl")] == [33, 49]
 
 
 def test_a_machine_short_of_memory_through_others_leaves_our_micro_batches_alone(tmp_path: Path) -> None:
-    bench: Any = Watched(tmp_path)
-    watch = MemoryWatch(bench, lambda: {"MemTotal": 1 << 50, "MemAvailable": 1, "SwapFree": 0})
+    training: Any = Watched(tmp_path)
+    watch = MemoryWatch(training, lambda: {"MemTotal": 1 << 50, "MemAvailable": 1, "SwapFree": 0})
     watch.look(16)
-    assert bench.told == [] and np.isclose(bench.job.settings(99).micro_batch_tokens, 400)
+    assert training.told == [] and np.isclose(training.job.settings(99).micro_batch_tokens, 400)
 
 
 GIB = 1 << 30

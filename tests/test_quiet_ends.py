@@ -46,7 +46,7 @@ def test_a_trainer_that_always_ends_with_code_0_is_given_up_and_publishes_nothin
 
 
 def attempt_that_ended(run: RunFolder, config: Path, code: int | None, result: dict[str, object] | None = None) -> None:
-    """An attempt of a run of three steps, two of them committed, as its nurse and trainer leave it."""
+    """An attempt of a run of three steps, two of them committed, as its shim and trainer leave it."""
     folder = run.attempt(1)
     folder.mkdir(parents=True)
     run.config_file.write_bytes(config.read_bytes())

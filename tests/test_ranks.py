@@ -27,7 +27,7 @@ from holdfast.config.load import load_config
 from holdfast.config.train import Train
 from holdfast.planning.ranks import devices_for, shards_of
 from holdfast.processes.rank_environment import SEAT_OF
-from holdfast.processes.rank_info import Seat, first_host, seat_of
+from holdfast.processes.rank_info import RankInfo, first_host, rank_info_of
 from holdfast.processes.trainers import Trainers
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry
@@ -108,8 +108,8 @@ def with_one_killed(alone: SimpleNamespace) -> dict[str, Any]:
 
 def test_two_ranks_give_the_bits_of_one_although_one_of_them_is_killed(alone: SimpleNamespace) -> None:
     with_one_killed(alone)
-    wreck = json.loads((alone.run.with_name("two") / "attempts/001/wreck.json").read_text())
-    assert wreck["words"] == "rank 1 killed by SIGKILL"
+    failure_report = json.loads((alone.run.with_name("two") / "attempts/001/wreck.json").read_text())
+    assert failure_report["words"] == "rank 1 killed by SIGKILL"
     rows = lines(alone.run.with_name("two") / "steps.jsonl")
     assert all(len(row["rank_seconds"]) == 2 for row in rows), "who is slow can be seen"
     own = json.loads((alone.run.with_name("two") / "run.json").read_text())["id"][:12]
@@ -403,11 +403,11 @@ SEATS = [
     ({"WORLD_SIZE": "4"}, None),
     (
         {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"},
-        Seat("torchrun", 3, 4, 1, "a", 29500),
+        RankInfo("torchrun", 3, 4, 1, "a", 29500),
     ),
     (
         {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
-        Seat("Kubernetes", 1, 2, 0, "job-master-0", 23456),
+        RankInfo("Kubernetes", 1, 2, 0, "job-master-0", 23456),
     ),
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, None),  # in the batch script itself, beside srun
     (
@@ -419,7 +419,7 @@ SEATS = [
             "SLURM_STEP_ID": "2",
             "SLURM_STEP_NODELIST": "gpu[07-10,12],cpu1",
         },
-        Seat("Slurm", 5, 8, 1, "gpu07", 20_095),
+        RankInfo("Slurm", 5, 8, 1, "gpu07", 20_095),
     ),
     (
         {
@@ -428,7 +428,7 @@ SEATS = [
             "SKYPILOT_NUM_GPUS_PER_NODE": "1",
             "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n",
         },
-        Seat("SkyPilot", 1, 2, 0, "10.0.0.4", 8008),
+        RankInfo("SkyPilot", 1, 2, 0, "10.0.0.4", 8008),
     ),
     (
         {
@@ -442,7 +442,7 @@ SEATS = [
     ({"PET_NNODES": "2", "PET_NODE_RANK": "0"}, "torchrun, which reads these variables, did not start it"),
     (
         {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "3", "HOLDFAST_RAY": "1", "SLURM_JOB_ID": "3"},
-        Seat("Ray", 1, 2, 0, "10.0.0.4", 3),
+        RankInfo("Ray", 1, 2, 0, "10.0.0.4", 3),
     ),
     ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not"),
     ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK is 'x', not a number"),
@@ -452,13 +452,13 @@ SEATS = [
 
 
 @pytest.mark.parametrize(("environment", "seat"), SEATS)
-def test_a_seat_is_known_by_its_variables(environment: dict[str, str], seat: Seat | str | None) -> None:
-    if isinstance(seat, str):
-        with pytest.raises(Stop, match=seat) as stop:
-            seat_of(environment)
+def test_a_rank_is_known_by_its_variables(environment: dict[str, str], rank_info: RankInfo | str | None) -> None:
+    if isinstance(rank_info, str):
+        with pytest.raises(Stop, match=rank_info) as stop:
+            rank_info_of(environment)
         assert stop.value.code == 2
     else:
-        assert seat_of(environment) == seat
+        assert rank_info_of(environment) == rank_info
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_what_a_launcher_started_must_fit_the_config(
     config_of: Callable[..., Path], train: dict[str, Any], size: int, sentence: str
 ) -> None:
     with pytest.raises(Stop, match=sentence) as stop:
-        with_ranks(load_config(config_of(train=train), []), Seat("torchrun", 0, size, 0, "a", 1))
+        with_ranks(load_config(config_of(train=train), []), RankInfo("torchrun", 0, size, 0, "a", 1))
     assert stop.value.code == 2
 
 
@@ -502,8 +502,8 @@ def test_ranks_of_another_launcher_start_again_in_place(alone: SimpleNamespace) 
     said = [command.communicate(timeout=300)[0] for command in commands]
     assert [command.returncode for command in commands] == [0, 0], said
     same("seats", alone)
-    wreck = json.loads((run / "attempts/001/wreck.json").read_text())
-    assert wreck["words"] == "rank 1 killed by SIGKILL"
+    failure_report = json.loads((run / "attempts/001/wreck.json").read_text())
+    assert failure_report["words"] == "rank 1 killed by SIGKILL"
     late = seated(config, run, 1, 2, port)
     assert late.communicate(timeout=120) and late.returncode == 0, "a run that is finished needs nobody"
 

@@ -121,11 +121,11 @@ def test_a_standby_ends_with_its_supervisor_and_the_run_gets_another(config_of: 
 
 
 def test_dead_standbys_do_no_harm(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
-    """First its trainer, then its nurse dies before the run's own trainer does."""
+    """First its trainer, then its shim dies before the run's own trainer does."""
     run = tmp_path / "run"
     child = start("train", config_of(train=LONG, run={"standby": True}), "--run", run, "--faults", that_wait(tmp_path, 90, 90))
     for role in ("standby trainer", "standby nurse"):
-        wait_until(lambda: {"standby trainer", "standby nurse"} <= set(processes_of(run)))  # a nurse alone is on its way out
+        wait_until(lambda: {"standby trainer", "standby nurse"} <= set(processes_of(run)))  # a shim alone is on its way out
         kill(processes_of(run)[role])
         kill(processes_of(run)["trainer"])
         number = len(list((run / "attempts").iterdir()))
@@ -142,9 +142,9 @@ def test_a_standby_serves_its_own_launch_alone(tmp_path: Path) -> None:
     with Standby(RunFolder(tmp_path), "imports", always=False) as standby:
         standby.consider(launch)
         assert standby.waits(), "99 seconds are still to come"
-        nurse = standby.nurse
+        shim = standby.shim
         assert standby.take_over(tmp_path / "attempts/001", Launch(launch.argv, {"A": "2"}, settings_with())) is None
-        assert nurse is not None and nurse.poll() is not None, "one of another environment is thrown away"
+        assert shim is not None and shim.poll() is not None, "one of another environment is thrown away"
 
 
 def test_a_standby_warms_up_with_a_few_tokens_however_long_the_rows_are() -> None:
@@ -262,18 +262,18 @@ def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
     folder.mkdir(exist_ok=True)
     job = open_job(RunFolder(run), 2, folder, {})
     found = state_for_training(job.run, [place])
-    bench = build(job, job.settings(1))
-    snapshots = Snapshots(bench, [place])
+    training = build(job, job.settings(1))
+    snapshots = Snapshots(training, [place])
     snapshots.every = every
     restored = found.snapshot.step if found.snapshot else 0
     if found.snapshot:
-        bench.restore(found.snapshot)
+        training.restore(found.snapshot)
     for step in range(restored + 1, upto + 1):
-        computed = bench.compute(step, bench.samples(step), lambda *_: 1.0)
-        assert bench.apply(step, computed)
-        snapshots.commit(step, _row(bench, step, computed, 0.1), durable=False)
+        computed = training.compute(step, training.samples(step), lambda *_: 1.0)
+        assert training.apply(step, computed)
+        snapshots.commit(step, _row(training, step, computed, 0.1), durable=False)
     snapshots.settle()
-    return SimpleNamespace(bench=bench, snapshots=snapshots, restored=restored)
+    return SimpleNamespace(training=training, snapshots=snapshots, restored=restored)
 
 
 def test_steps_between_snapshots_are_computed_again_and_count_once(trained: Path, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_steps_between_snapshots_are_computed_again_and_count_once(trained: Path
     rows = lines(trained / "steps.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 13)), "step 8 was computed twice and counts once"
     assert [row["loss"] for row in rows] == [row["loss"] for row in before]
-    assert second.bench.artifact.to_bytes() == wanted
+    assert second.training.artifact.to_bytes() == wanted
 
 
 def test_a_large_state_waits_for_the_writer_but_not_for_ever(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ def test_a_state_that_is_not_finite_never_counts(trained: Path, tmp_path: Path) 
         entry.rename(tmp_path / entry.name)
     found = committed_in_process(trained, tmp_path / "memory", upto=3, every=1)
     for step, spoil in ((4, float("nan")), (5, float("inf"))):
-        next(iter(found.bench.optimizer.parameters.values())).data.view(-1)[-1] = spoil
+        next(iter(found.training.optimizer.parameters.values())).data.view(-1)[-1] = spoil
         found.snapshots.commit(step, lines(trained / "steps.jsonl")[-1] | {"step": step}, durable=False)
         with pytest.raises(FloatingPointError, match=f"step {step}: weights or optimizer state are not finite"):
             found.snapshots.settle()
@@ -356,12 +356,14 @@ def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
     from holdfast.trainer.training_state import build
 
     job = open_job(RunFolder(trained), 1, trained, {})
-    bench = build(job, job.settings(1))
-    assert len(bench.artifact._runs) == 1
-    assert len(bench.state._runs) == 3, "two moments, and the number of updates"
+    training = build(job, job.settings(1))
+    assert len(training.artifact._runs) == 1
+    assert len(training.state._runs) == 3, "two moments, and the number of updates"
     with torch.no_grad():
-        bench.optimizer.weights.fill_(3.0)
-    assert all(bool((parameter == 3.0).all()) for parameter in bench.optimizer.parameters.values()), "the optimizer moves the model's own"
+        training.optimizer.weights.fill_(3.0)
+    assert all(bool((parameter == 3.0).all()) for parameter in training.optimizer.parameters.values()), (
+        "the optimizer moves the model's own"
+    )
 
 
 def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_path: Path) -> None:
@@ -374,9 +376,9 @@ def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_pa
     (trained / "machine.json").write_text(json.dumps(machine | {"memory_bytes": 1 << 20}))
     (trained / "attempts/002").mkdir()
     job = open_job(RunFolder(trained), 2, trained / "attempts/002", {})
-    bench = build(job, job.settings(1))
+    training = build(job, job.settings(1))
     shared = SHARED_MEMORY / f"holdfast-test-{os.getpid()}"
-    snapshots = snapshot.Snapshots(bench, [shared, tmp_path / "elsewhere"])
+    snapshots = snapshot.Snapshots(training, [shared, tmp_path / "elsewhere"])
     assert snapshots.memory.path == tmp_path / "elsewhere" and not shared.exists()
     assert "more than a quarter of 1 MiB" in events(trained, "snapshot_place_refused")[0]["reason"]
 

@@ -22,7 +22,7 @@ from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
-from holdfast.run.types import Ending, Wreck
+from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
@@ -152,8 +152,8 @@ def test_a_run_that_is_given_up_is_told_with_the_words_of_diagnose(tmp_path: Pat
     attempt.mkdir(parents=True)
     lines = ["Traceback (most recent call last):", "RuntimeError: Error(s) in loading state_dict for Qwen2ForCausalLM:"]
     (attempt / "output.log").write_text("\n".join(lines) + "\n")
-    wreck = Wreck(1, Ending("error", 1), None, "start", (), tuple(lines), 0, 0, 0.0, None, None)
-    write_json(attempt / "wreck.json", wreck.as_json() | {"words": "ended with exit code 1"})
+    failure_report = FailureReport(1, Ending("error", 1), None, "start", (), tuple(lines), 0, 0, 0.0, None, None)
+    write_json(attempt / "wreck.json", failure_report.as_json() | {"words": "ended with exit code 1"})
     told = diagnosed(run)
     assert told[0].startswith("checkpoint_model_mismatch (") and "Checkpoint and model have different tensors." in told[0]
     assert told[1].startswith("1. ") and told[-1] == f"all of it: holdfast diagnose {run.path}"

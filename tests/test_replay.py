@@ -137,39 +137,39 @@ def test_a_plan_of_another_version_is_told_of_and_one_that_is_none_refused(finis
         assert "Traceback" not in refused.stderr
 
 
-def bench_of(run: Path, step: int) -> Any:
+def training_of(run: Path, step: int) -> Any:
     """The state before `step`, built in this process."""
     from holdfast.trainer.job import open_job
     from holdfast.trainer.state.restore import find_state
     from holdfast.trainer.training_state import build
 
     job = open_job(RunFolder(run), 1, run, {})
-    bench = build(job, job.settings(step))
+    training = build(job, job.settings(step))
     found = find_state(RunFolder(run), [], limit=step - 1)
     if found.snapshot:
-        bench.restore(found.snapshot)
-    return bench
+        training.restore(found.snapshot)
+    return training
 
 
-def gradients_of(bench: Any, step: int, samples: list[int], budget: int) -> tuple[dict[str, torch.Tensor], int]:
+def gradients_of(training: Any, step: int, samples: list[int], budget: int) -> tuple[dict[str, torch.Tensor], int]:
     from holdfast.trainer.step import compute_gradients
 
-    computed = compute_gradients(bench.task, bench.optimizer, step, samples, budget, lambda *_: 1.0)
-    return {name: p.grad.clone() * computed.labels for name, p in bench.optimizer.parameters.items()}, computed.labels
+    computed = compute_gradients(training.task, training.optimizer, step, samples, budget, lambda *_: 1.0)
+    return {name: p.grad.clone() * computed.labels for name, p in training.optimizer.parameters.items()}, computed.labels
 
 
 def test_a_subset_of_the_samples_draws_the_same_masks(finished: Path) -> None:
     """Gradients of the parts add up to the gradient of the whole, which they cannot when a single mask differs."""
-    bench = bench_of(finished, 6)
-    samples = bench.samples(6)
-    whole, labels = gradients_of(bench, 6, samples, 160)
-    first, labels_1 = gradients_of(bench, 6, samples[:3], 160)
-    second, labels_2 = gradients_of(bench, 6, samples[3:], 40)
+    training = training_of(finished, 6)
+    samples = training.samples(6)
+    whole, labels = gradients_of(training, 6, samples, 160)
+    first, labels_1 = gradients_of(training, 6, samples[:3], 160)
+    second, labels_2 = gradients_of(training, 6, samples[3:], 40)
     assert labels == labels_1 + labels_2
     scale = max(grad.abs().max() for grad in whole.values())
     for name in whole:
         torch.testing.assert_close(first[name] + second[name], whole[name], rtol=1e-4, atol=float(scale) * 1e-5)
-    other, _ = gradients_of(bench, 7, samples, 160)
+    other, _ = gradients_of(training, 7, samples, 160)
     assert any(not torch.allclose(other[name], whole[name], rtol=1e-2) for name in whole), "another step must draw other masks"
 
 
@@ -177,11 +177,11 @@ def test_sixty_four_times_one_sample_equals_one_batch_of_all(assets: SimpleNames
     """Extreme accumulation: every micro-batch holds one sample, and neither loss nor gradient can tell."""
     run = train(assets, tmp_path, "ones", dropout=0.2, effective_batch=64, micro_batch_tokens=1, expected_steps=2)
     assert json.loads((run / "plan.json").read_text())["accumulation"] == 64
-    bench = bench_of(run, 2)
-    samples = bench.samples(2)
-    assert [len(bench.task.batches(samples, budget)) for budget in (1, 64 * 96)] == [64, 1]
-    ones, labels = gradients_of(bench, 2, samples, 1)
-    whole, labels_of_whole = gradients_of(bench, 2, samples, 64 * 96)
+    training = training_of(run, 2)
+    samples = training.samples(2)
+    assert [len(training.task.batches(samples, budget)) for budget in (1, 64 * 96)] == [64, 1]
+    ones, labels = gradients_of(training, 2, samples, 1)
+    whole, labels_of_whole = gradients_of(training, 2, samples, 64 * 96)
     assert labels == labels_of_whole
     scale = max(grad.abs().max() for grad in whole.values())
     for name in whole:

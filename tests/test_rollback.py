@@ -27,7 +27,7 @@ from holdfast.supervision.policy.ledgers import barren_rollbacks
 from holdfast.supervision.policy.moves import Accept
 from holdfast.supervision.policy.next_move import ROLLBACKS, course_settings, of_course
 from holdfast.supervision.rollback import roll_back, take_up
-from support.known import a_wreck, known
+from support.known import a_failure_report, known
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -101,20 +101,20 @@ TROUBLE = Trouble("spike", 101, 160, 2.0, 2.8, 5.0, True)
 
 def test_the_decision_names_what_was_seen() -> None:
     seen = Verdict("rows", 5, 9.0, "seen", rows=(7,), sources=("rows.jsonl:8",))
-    assert "without rows.jsonl:8" in of_course(known(a_wreck(), back_to=90), TROUBLE, seen).reason
+    assert "without rows.jsonl:8" in of_course(known(a_failure_report(), back_to=90), TROUBLE, seen).reason
     assert course_settings(seen, settings_with(quarantine=[3])) == {"quarantine": [3, 7]}
     assert course_settings(Verdict("uncertain", 0, 0, ""), settings_with(lr_factor=0.5)) == {"lr_factor": 0.25}
     assert course_settings(Verdict("transient", 0, 0, ""), settings_with(lr_factor=0.5)) == {}
-    nothing_left = of_course(known(a_wreck(), back_to=None), TROUBLE, seen)
+    nothing_left = of_course(known(a_failure_report(), back_to=None), TROUBLE, seen)
     assert isinstance(nothing_left, Accept)
-    assert not of_course(known(a_wreck(), rolled=ROLLBACKS, back_to=90), TROUBLE, seen).goes_on
+    assert not of_course(known(a_failure_report(), rolled=ROLLBACKS, back_to=90), TROUBLE, seen).goes_on
     rate = Verdict("setting", 5, 9.0, "seen", settings={"lr_factor": 0.05})
     assert course_settings(rate, settings_with()) == {"lr_factor": 0.05}
     start = replace(TROUBLE, kind="start")
-    assert "0.05 times" in of_course(known(a_wreck(), back_to=0), start, rate).reason
-    as_hard = of_course(known(a_wreck(), back_to=0), start, Verdict("uncertain", 5, 9.0, "seen"))
+    assert "0.05 times" in of_course(known(a_failure_report(), back_to=0), start, rate).reason
+    as_hard = of_course(known(a_failure_report(), back_to=0), start, Verdict("uncertain", 5, 9.0, "seen"))
     assert isinstance(as_hard, Accept), "the first step was an easy one"
-    assert of_course(known(a_wreck(), back_to=0), start, Verdict("uncertain", 0, 0.0, "no trials")).remedy == "rollback"
+    assert of_course(known(a_failure_report(), back_to=0), start, Verdict("uncertain", 0, 0.0, "no trials")).remedy == "rollback"
 
 
 def course_lab(levels: dict[float, float]) -> Lab:
@@ -156,7 +156,7 @@ def test_rollbacks_without_progress_come_to_an_end(moves: list[tuple[int, int]])
         stuck = 0 if not done or at > furthest + 20 else stuck + 1
         furthest = max(furthest, at)
         barren = barren_rollbacks([*done, {"from": at}]) - 1
-        decision = of_course(known(a_wreck(), rolled=barren, back_to=1), TROUBLE, Verdict("uncertain", 0, 0, ""))
+        decision = of_course(known(a_failure_report(), rolled=barren, back_to=1), TROUBLE, Verdict("uncertain", 0, 0, ""))
         assert (not decision.goes_on) == (stuck >= ROLLBACKS)
         if not decision.goes_on:
             return

@@ -294,12 +294,12 @@ def test_a_clock_that_was_put_back_makes_no_negative_goodput() -> None:
     rows = [{"attempt": 1, "step": step, "time": 5000.0 - step, "total": 3, "source": "output", "loss": None} for step in (1, 3)]
     facts = {"launches": {1: {"started": 5000.0, "session": "a"}}, "endings": {1: {"ended": 1400.0}}}
     command = {"argv": ["x"], "launcher": None}
-    told = summarise_command(status="finished", reason="", command=command, code=0, progress=rows, events=[], wrecks=[], **facts)
+    told = summarise_command(status="finished", reason="", command=command, code=0, progress=rows, events=[], failure_reports=[], **facts)
     assert (told["wall_seconds"], told["goodput"], told["steps"]) == (None, None, 3)
 
 
 def test_what_is_ended_is_what_the_attempt_has_started(tmp_path: Path) -> None:
-    """Whatever rank0.json names; and in whatever session it is, though its nurse is gone."""
+    """Whatever rank0.json names; and in whatever session it is, though its shim is gone."""
     attempt = Attempt(1, tmp_path / "attempts/001", None)
     attempt.folder.mkdir(parents=True)
     (tmp_path / "trainer.lock").touch()
@@ -357,7 +357,7 @@ def test_a_command_that_cannot_be_watched_over_ends_with_a_sentence(tmp_path: Pa
     (tmp_path / "wrong").chmod(0o755)
     told = run(tmp_path, words=words, code=code)["told"]
     assert says in told and "bug in holdfast" not in told
-    wait_until(lambda: not left_by(tmp_path), 20)  # no orphan; its nurse ends a moment later
+    wait_until(lambda: not left_by(tmp_path), 20)  # no orphan; its shim ends a moment later
 
 
 def ended(child: subprocess.Popen[str]) -> int:

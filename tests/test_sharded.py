@@ -30,7 +30,7 @@ from holdfast.trainer.memory.oom import OutOfMemory
 from holdfast.trainer.model.decoder import checksum
 from holdfast.trainer.model.frozen import sharded
 from holdfast.trainer.refuse import Refusal, broken_weights
-from holdfast.trainer.step import keep_company
+from holdfast.trainer.step import run_dummy_passes
 from holdfast.trainer.task import Batch
 from test_mind import MODEL
 
@@ -110,7 +110,7 @@ def test_where_no_group_is_layers_stay_whole() -> None:
 def test_a_rank_with_fewer_micro_batches_passes_along_with_the_others(together: bool, number: int, passes: list[int], more: int) -> None:
     rank, done = Rank(), []
     rank.number, rank.together = number, together
-    keep_company(rank, passes, lambda: done.append(1))
+    run_dummy_passes(rank, passes, lambda: done.append(1))
     assert len(done) == more
 
 
@@ -122,13 +122,13 @@ def test_the_rank_that_runs_out_of_memory_in_a_pass_writes_down_what_helps_and_e
     job.settings = lambda step: settings  # type: ignore[method-assign]
     rank = Rank()
     rank.number, rank.together = number, True
-    bench: Any = SimpleNamespace(job=job, rank=rank, optimizer=SimpleNamespace(clear=lambda: None))
+    training: Any = SimpleNamespace(job=job, rank=rank, optimizer=SimpleNamespace(clear=lambda: None))
 
     def work() -> None:
         raise OutOfMemory(Batch((1, 2), ("f:1", "f:2"), (30, 20), 100, 10), "no room")
 
     with pytest.raises(pressure.BeginAgain, match=r"no room; the other ranks are in the middle of a pass"):
-        pressure.within_memory(bench, 3, work)
+        pressure.within_memory(training, 3, work)
     assert [(one.from_step, one.settings) for one in read_timeline(run.timeline_file)] == [(3, {"micro_batch_tokens": 50})]
 
 

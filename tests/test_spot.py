@@ -52,7 +52,7 @@ def checked(size: int, wrong: int | None, samples: list[int]) -> tuple[list[str]
         def compute_alone(step: int, part: list[int], announce: Any) -> None:
             gradient.copy_(torch.tensor([step, sum(part), len(part), float(number == wrong)]))
 
-        bench: Any = SimpleNamespace(
+        training: Any = SimpleNamespace(
             rank=Threads(number, size, barrier, heard),
             task=SimpleNamespace(data=SimpleNamespace(sizes=list(range(100, 200)))),
             optimizer=SimpleNamespace(gradient=gradient, clear=gradient.zero_),
@@ -60,7 +60,7 @@ def checked(size: int, wrong: int | None, samples: list[int]) -> tuple[list[str]
             job=SimpleNamespace(event=lambda kind, **facts: events.append(facts) if number == 0 else None),
         )
         try:
-            spot_check(bench, 7, samples, lambda *_: 1.0)
+            spot_check(training, 7, samples, lambda *_: 1.0)
         except Refusal as refusal:
             refused[number] = str(refusal)
 
@@ -89,11 +89,11 @@ def test_of_two_ranks_both_are_named_and_a_step_of_too_few_samples_is_let_throug
 
 def test_one_rank_checks_nothing_and_a_card_has_to_be_deterministic() -> None:
     config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"spot_check": 4, "ranks": 2}})
-    bench: Any = SimpleNamespace(job=SimpleNamespace(config=config), settings=SimpleNamespace(deterministic=False), rank=ALONE)
-    assert _spot_checks(bench) == 4
-    bench.rank = Rank()
-    bench.rank.size = 2
+    training: Any = SimpleNamespace(job=SimpleNamespace(config=config), settings=SimpleNamespace(deterministic=False), rank=ALONE)
+    assert _spot_checks(training) == 4
+    training.rank = Rank()
+    training.rank.size = 2
     with pytest.raises(Refusal, match="compares bits"):
-        _spot_checks(bench)
+        _spot_checks(training)
     with pytest.raises(ValueError, match="spot_check computes parts on one rank alone"):
         Train(spot_check=2, fsdp=True, ranks=2)

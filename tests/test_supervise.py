@@ -52,7 +52,7 @@ def damaged(sound: int) -> Ends:
 FIVE = [USUAL] * 5
 GONE = Ends("device_gone", 71, step=0, facts={"reason": "torch finds no GPU"})
 REFUSES = Ends("refused", 68, facts={"cause": "no_learning_signal", "reason": "nothing to learn", "hint": "other rows"})
-FULL = Ends("disk_full", 66, wreck={"disk_free_bytes": 0})
+FULL = Ends("disk_full", 66, failure_report={"disk_free_bytes": 0})
 SPIKE = [*[USUAL] * 60, *[9.0] * (PATIENCE + 5)]
 LATE_SPIKE = [*[USUAL] * (FROM_THE_START + 20), *[9.0] * (PATIENCE + 5)]
 
@@ -324,8 +324,8 @@ def test_a_rollback_takes_committed_steps_back_under_the_settings_that_helped(tm
     assert seen.run.committed() == 5
     assert seen.world.trials == ["the course since step 61, from step 0"]
     assert seen.world.launches[-1].settings.lr_factor == 0.05
-    wreck = read_json(seen.run.attempt(1) / "wreck.json") or {}
-    assert wreck["diagnosis"]["cause"] == "divergence" and wreck["verdict"]["kind"] == "setting"
+    failure_report = read_json(seen.run.attempt(1) / "wreck.json") or {}
+    assert failure_report["diagnosis"]["cause"] == "divergence" and failure_report["verdict"]["kind"] == "setting"
 
 
 def test_a_gpu_that_comes_back_is_told_once_and_its_absence_is_timed(tmp_path: Path) -> None:
@@ -450,4 +450,4 @@ def test_a_wish_to_stop_starts_nothing_after_the_first_attempt(tmp_path: Path) -
     run = new_run(tmp_path / "run")
     assert play(run, FakeWorld([stops(*FIVE)])).end == "stopped"
     seen = play(run, FakeWorld([], stop_at="before the start"))
-    assert (seen.end, run.attempts(), seen.outcome.wreck) == ("stopped", [1], None)
+    assert (seen.end, run.attempts(), seen.outcome.failure_report) == ("stopped", [1], None)

@@ -1,4 +1,4 @@
-"""What the kernel said of a death is in its wreck, and counts: OOM kills, device resets; what cannot be read is unknown."""
+"""What the kernel said of a death is in its failure report, and counts: OOM kills, device resets; what cannot be read is unknown."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from conftest import fill
 from holdfast.base import errors
 from holdfast.base.files import read_json
 from holdfast.book import cards_of
-from holdfast.diagnosis.diagnose import diagnose, diagnose_wreck
+from holdfast.diagnosis.diagnose import diagnose, diagnose_failure
 from holdfast.diagnosis.logs.text import Evidence, clean_lines
 from holdfast.machine.kernel_log import kernel_messages, oom_kills, records
 from holdfast.machine.place import Place
-from holdfast.processes import shim as nurse
+from holdfast.processes import shim as shim
 from holdfast.run import types
-from holdfast.run.types import Ending, Wreck
+from holdfast.run.types import Ending, FailureReport
 
 KILLED = "Out of memory: Killed process 4711 (python) total-vm:9123456kB, anon-rss:6234567kB"
 
 
-def wreck(code: int = -9, **changes: Any) -> Wreck:
+def failure_report(code: int = -9, **changes: Any) -> FailureReport:
     facts: dict[str, Any] = {"attempt": 1, "ending": Ending("killed", code), "step": 3, "phase": "step", "samples": (), "lines": ()}
     facts |= {"committed_before": 2, "committed_after": 2, "died": 0.0, "memory_available_bytes": 8 << 30, "disk_free_bytes": 8 << 30}
-    return Wreck(**(facts | {"pid": 4711} | changes))
+    return FailureReport(**(facts | {"pid": 4711} | changes))
 
 
 def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
     cards = cards_of("failures")
-    assert diagnose_wreck(wreck(), cards).cause == "unknown"
-    assert diagnose_wreck(wreck(kernel_messages=(KILLED,)), cards).cause == "host_out_of_memory"
-    assert diagnose_wreck(wreck(kernel_messages=(KILLED.replace("4711", "12"),)), cards).cause == "unknown", "another process"
-    assert diagnose_wreck(wreck(oom_kills=1), cards).cause == "host_out_of_memory"
-    assert diagnose_wreck(wreck(oom_kills=0), cards).cause == "unknown"
-    told = wreck(
+    assert diagnose_failure(failure_report(), cards).cause == "unknown"
+    assert diagnose_failure(failure_report(kernel_messages=(KILLED,)), cards).cause == "host_out_of_memory"
+    assert diagnose_failure(failure_report(kernel_messages=(KILLED.replace("4711", "12"),)), cards).cause == "unknown", "another process"
+    assert diagnose_failure(failure_report(oom_kills=1), cards).cause == "host_out_of_memory"
+    assert diagnose_failure(failure_report(oom_kills=0), cards).cause == "unknown"
+    told = failure_report(
         1, ending=Ending("error", 1), lines=("E1124 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 8354) of binary: python",)
     )
-    assert diagnose_wreck(replace(told, oom_kills=0), cards).cause == "unknown", "by a launcher's word"
-    assert diagnose_wreck(replace(told, oom_kills=1), cards).cause == "host_out_of_memory"
+    assert diagnose_failure(replace(told, oom_kills=0), cards).cause == "unknown", "by a launcher's word"
+    assert diagnose_failure(replace(told, oom_kills=1), cards).cause == "host_out_of_memory"
 
 
 def test_a_reset_of_the_card_that_only_the_kernel_told_is_the_cause() -> None:
     ring = "amdgpu 0000:03:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=100, emitted seq=102"
-    silent = wreck(code=-6)
-    assert diagnose_wreck(silent, cards_of("failures")).cause != "driver_or_firmware"
-    assert diagnose_wreck(replace(silent, kernel_messages=(ring,)), cards_of("failures")).cause == "driver_or_firmware"
+    silent = failure_report(code=-6)
+    assert diagnose_failure(silent, cards_of("failures")).cause != "driver_or_firmware"
+    assert diagnose_failure(replace(silent, kernel_messages=(ring,)), cards_of("failures")).cause == "driver_or_firmware"
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_unreadable_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_a_run_of_our_own_is_not_steered_by_what_healthy_programs_print(line: str) -> None:
-    assert diagnose_wreck(replace(wreck(), ending=Ending("error", 1), lines=(line,)), cards_of("failures")).cause == "unknown"
+    assert diagnose_failure(replace(failure_report(), ending=Ending("error", 1), lines=(line,)), cards_of("failures")).cause == "unknown"
 
 
 def test_a_run_of_our_own_is_not_steered_by_a_guess() -> None:
     log = "Tensile could not satisfy the hipblaslt matmul heuristic, kernel solution missing"
     cards = {name: card for name, card in cards_of("failures").items() if name != "topic-blas"}
     assert diagnose(Evidence(tuple(clean_lines(log)), 1), cards).cause == "blas_library_failure"
-    assert diagnose_wreck(replace(wreck(), ending=Ending("error", 1), lines=(log,)), cards).cause == "unknown"
+    assert diagnose_failure(replace(failure_report(), ending=Ending("error", 1), lines=(log,)), cards).cause == "unknown"
 
 
 def test_a_trainers_own_exit_codes_are_told_apart() -> None:
@@ -118,13 +118,13 @@ def test_a_trainers_own_exit_codes_are_told_apart() -> None:
 def test_a_disk_that_fills_up_does_not_hide_how_an_attempt_ended(small_disk: Path) -> None:
     attempt = small_disk / "001"
     attempt.mkdir()
-    nurse.reserve(attempt)
+    shim.reserve(attempt)
     filler = fill(small_disk)
-    nurse.write_ending(attempt, {"code": 66, "began": 1.0, "ended": 2.0})
+    shim.write_ending(attempt, {"code": 66, "began": 1.0, "ended": 2.0})
     assert read_json(attempt / "ending.json") == {"code": 66, "began": 1.0, "ended": 2.0}
     filler.unlink()
     other = small_disk / "002"
     other.mkdir()
-    nurse.reserve(other)
-    nurse.write_ending(other, {"code": 0})
+    shim.reserve(other)
+    shim.write_ending(other, {"code": 0})
     assert [file.name for file in other.iterdir()] == ["ending.json"], "nothing is left where there was room"

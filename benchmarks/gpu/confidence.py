@@ -180,7 +180,7 @@ def _card(smoke: bool) -> dict[str, str]:
 
 
 def _end_descendants() -> None:
-    """End whatever a stage started and left: trainers, nurses, standbys."""
+    """End whatever a stage started and left: trainers, shims, standbys."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:

@@ -143,7 +143,7 @@ def loaded(draw: dict[str, Any], folder: str) -> Iterator[tuple[Any, Any, int]]:
     others = there()  # of draws before this one
     config = _config(draw, folder)
     task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"], config.train.objective), device)
-    optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
+    optimizer = optimizer_of(task.artifact, config.train, task.step_hooks.rates)
     gc.collect()
     yield task, optimizer, there() - others
 

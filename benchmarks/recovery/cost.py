@@ -3,7 +3,7 @@
     python benchmarks/recovery/cost.py --model tiny --rows ROWS.jsonl [--batch 8] [--threads 1] [--blocks 8] [--steps 15]
 
 Blocks of steps with a snapshot after each step and blocks without any take turns in one trainer (its own code, no faults). The second
-part runs `holdfast train` and compares CPU seconds of supervisor, nurse and writer with those of the trainer.
+part runs `holdfast train` and compares CPU seconds of supervisor, shim and writer with those of the trainer.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
     (run / "attempts/900").mkdir()
     (run / "steps.jsonl").unlink()
     job = open_job(RunFolder(run), 900, run / "attempts/900", {})
-    bench = build(job, job.settings(1))
-    kept = Snapshots(bench, [Path(f"/dev/shm/holdfast-cost-{time.time_ns()}")])
+    training = build(job, job.settings(1))
+    kept = Snapshots(training, [Path(f"/dev/shm/holdfast-cost-{time.time_ns()}")])
     took: dict[bool, list[float]] = {True: [], False: []}
     waits, step = [], 0
     for block in range(2 * blocks):
@@ -77,10 +77,10 @@ def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
         for _ in range(steps):
             step += 1
             kept.every = 1 if with_snapshots else 10**9
-            computed = bench.compute(step, bench.samples(step), lambda *_: 1.0)
-            bench.apply(step, computed)
+            computed = training.compute(step, training.samples(step), lambda *_: 1.0)
+            training.apply(step, computed)
             at = time.perf_counter()
-            kept.commit(step, _row(bench, step, computed, at - before), durable=False)
+            kept.commit(step, _row(training, step, computed, at - before), durable=False)
             if with_snapshots and block:
                 waits.append(time.perf_counter() - at)
         kept.settle()
@@ -95,7 +95,7 @@ def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
 
 
 def watchers(folder: Path) -> float:
-    """CPU seconds of supervisor, nurse and writer while steps are committed, as a share of the trainer's."""
+    """CPU seconds of supervisor, shim and writer while steps are committed, as a share of the trainer's."""
     run = folder / "run"
     child = subprocess.Popen(
         [sys.executable, "-m", "holdfast", "train", str(folder / "c.yaml"), "--run", str(run)], stdout=subprocess.DEVNULL

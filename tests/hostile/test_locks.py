@@ -77,7 +77,7 @@ def test_stop_ends_no_process_that_a_lock_file_merely_names(foreign_run: Path, b
 @NEEDS_PROC
 def test_adoption_signals_no_process_that_rank0_merely_names(foreign_run: Path, bystander: subprocess.Popen[bytes]) -> None:
     run = RunFolder(foreign_run)
-    attempt = process.Attempt(1, run.attempt(1), nurse=None)
+    attempt = process.Attempt(1, run.attempt(1), shim=None)
     why = end_hanging(attempt, process._trainers(attempt), run.trainer_lock, Overdue("step", 100.0, 5.0))
     assert why is not None and "does not hold trainer.lock" in why
     process.ask_newest_to_stop(run)

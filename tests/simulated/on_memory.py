@@ -27,7 +27,7 @@ from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.tasks.sft.answer import answers
 from holdfast.trainer.tasks.sft.evaluation import mean_loss
 from holdfast.trainer.tasks.sft.task import Sft
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64
@@ -35,7 +35,7 @@ SETTINGS = Settings(steps=1, samples=1, threads=1, micro_batch_tokens=ROWS * LEN
 
 
 class Stage:
-    """A bench without a run, its device's bytes at rest, and what a whole step needs beside them."""
+    """A training state without a run, its device's bytes at rest, and what a whole step needs beside them."""
 
     def __init__(self, model: str, folder: Path) -> None:
         config = Config.model_validate({"model": model, "data": {"files": "x"}, "adapter": {"r": 4, "dropout": 0.1}})
@@ -54,7 +54,7 @@ class Stage:
         )
         optimizer = AdamW(task.artifact, config.train)
         artifact, state = TensorImage(task.artifact), TensorImage(optimizer.state())
-        self.bench = Bench(job, SETTINGS, task, optimizer, artifact, state, DEVICE, 0.0)  # type: ignore[arg-type]
+        self.training = TrainingState(job, SETTINGS, task, optimizer, artifact, state, DEVICE, 0.0)  # type: ignore[arg-type]
         gc.collect()
         self.rest = card.now()
         self.loss = self.step(1)
@@ -62,8 +62,8 @@ class Stage:
 
     def step(self, number: int) -> float:
         card.reset_peak()
-        loss = pressure.compute_within_memory(self.bench, number, list(range(ROWS)), lambda *_: 1.0).loss
-        self.bench.optimizer.clear()
+        loss = pressure.compute_within_memory(self.training, number, list(range(ROWS)), lambda *_: 1.0).loss
+        self.training.optimizer.clear()
         return loss
 
 
@@ -72,10 +72,10 @@ def splits(stage: Stage) -> None:
     left: list[int] = []
     make_smaller = pressure._make_smaller
 
-    def spy(bench: Any, step: int, full: OutOfMemory) -> None:
+    def spy(training: Any, step: int, full: OutOfMemory) -> None:
         left.append(card.now() - stage.rest)
         assert full.__context__ is None and full.__traceback__ is None and full.device == "cuda"
-        make_smaller(bench, step, full)
+        make_smaller(training, step, full)
 
     pressure._make_smaller = spy
     for step, share in ((2, 0.7), (3, 0.2)):
@@ -89,30 +89,30 @@ def splits(stage: Stage) -> None:
 
 def watches(stage: Stage) -> None:
     """A split is no reason to split again; the allocator that starts over in steps without one is, unless it is short of fitting blocks."""
-    budget = stage.bench.job.settings(9).micro_batch_tokens
-    watch = pressure.MemoryWatch(stage.bench, dict)
+    budget = stage.training.job.settings(9).micro_batch_tokens
+    watch = pressure.MemoryWatch(stage.training, dict)
     assert card.ooms() > 0
     watch.look(16)
-    assert stage.bench.job.settings(17).micro_batch_tokens == budget, "what came before the watch is dealt with"
+    assert stage.training.job.settings(17).micro_batch_tokens == budget, "what came before the watch is dealt with"
     card.limit(int(stage.rest + 0.1 * stage.need))
     stage.step(18)
     card.limit(card.TOTAL)
-    budget = stage.bench.job.settings(18).micro_batch_tokens
+    budget = stage.training.job.settings(18).micro_batch_tokens
     watch.look(18)
     watch.look(32)
-    assert stage.bench.job.settings(33).micro_batch_tokens == budget, "the split at step 18 is dealt with"
+    assert stage.training.job.settings(33).micro_batch_tokens == budget, "the split at step 18 is dealt with"
     _start_over()
     block = torch.empty(1 << 28, dtype=torch.uint8, device=DEVICE)
     del block
     card.reset_peak()
     watch.look(48)
-    assert stage.bench.job.settings(49).micro_batch_tokens == budget and stage.told[-1] == "memory_fragmented"
+    assert stage.training.job.settings(49).micro_batch_tokens == budget and stage.told[-1] == "memory_fragmented"
     block = torch.empty(1 << 28, dtype=torch.uint8, device=DEVICE)
     del block
     _start_over()
     watch.look(64)
     floor = max(LENGTH, budget // 2)
-    after = stage.bench.job.settings(65).micro_batch_tokens
+    after = stage.training.job.settings(65).micro_batch_tokens
     assert (after, stage.told[-1]) == ((floor, "setting_changed") if budget > LENGTH else (budget, "memory_low"))
 
 
@@ -129,12 +129,12 @@ def no_micro_batch(stage: Stage) -> None:
     tried: list[int] = []
 
     def work() -> int:
-        tried.append(stage.bench.job.settings(70).micro_batch_tokens)
+        tried.append(stage.training.job.settings(70).micro_batch_tokens)
         if len(tried) == 1:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
         return tried[-1]
 
-    assert pressure.within_memory(stage.bench, 70, work) == tried[0] == tried[1]
+    assert pressure.within_memory(stage.training, 70, work) == tried[0] == tried[1]
     card.limit(card.now())
     try:
         stage.step(71)
@@ -147,8 +147,8 @@ def no_micro_batch(stage: Stage) -> None:
 
 def evaluates(stage: Stage) -> None:
     """The last evaluation goes through in smaller batches, with the same loss and each row counted once."""
-    model, rows = stage.bench.task.model.eval(), list(range(ROWS))
-    stage.bench.task.base.set_attn_implementation("sdpa")
+    model, rows = stage.training.task.model.eval(), list(range(ROWS))
+    stage.training.task.base.set_attn_implementation("sdpa")
     gc.collect()
     before = card.now()
     card.reset_peak()

@@ -19,7 +19,7 @@ from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import mix_precision
 from holdfast.trainer.model.load import without_attention_dropout
 from holdfast.trainer.model.trained.adapters import artifact_tensors
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 from holdfast.trainer.tasks.sft.packing import grouped_batches
 from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.tasks.sft.text_model import LabelLoss
@@ -96,7 +96,7 @@ def task_of(
     task.dtype = torch.bfloat16 if mixed else torch.float32
     task.artifact, task.liger, task.fused = artifact_tensors(task.model), None, None
     task.trained = task.artifact
-    task.own_kind, task.keeping, task.upkeep, task.noise = "eager", nullcontext, Upkeep(), None
+    task.own_kind, task.keeping, task.step_hooks, task.noise = "eager", nullcontext, StepHooks(), None
     task.kernel = kernel
     task.kind = packed_attention(kind, task.context, kernel) if packing else "eager"
     base.set_attn_implementation(task.kind)

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.config.config import Run
 from holdfast.run.timeline import Entry
-from holdfast.run.types import Diagnosis, Ending, EndingKind, Wreck
+from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport
 from holdfast.supervision.policy.ledgers import Past
 from holdfast.supervision.policy.next_move import Known
 from support.world import SETTINGS
@@ -15,12 +15,12 @@ from support.world import SETTINGS
 TIMELINE = [Entry(1, SETTINGS, "the plan")]
 
 
-def a_wreck(kind: EndingKind = "error", code: int | None = 1, step: int | None = 5) -> Wreck:
+def a_failure_report(kind: EndingKind = "error", code: int | None = 1, step: int | None = 5) -> FailureReport:
     """An attempt that ended in a step, the one after the last committed."""
-    return Wreck(1, Ending(kind, code), step, "step", (1, 2), (), 4, 4, 0.0, None, None)
+    return FailureReport(1, Ending(kind, code), step, "step", (1, 2), (), 4, 4, 0.0, None, None)
 
 
-def known(wreck: Wreck, history: Sequence[Past] = (), cause: str | Diagnosis = "unknown", **more: Any) -> Known:
-    """An attempt that ended in this wreck, the last one in `history`."""
+def known(failure_report: FailureReport, history: Sequence[Past] = (), cause: str | Diagnosis = "unknown", **more: Any) -> Known:
+    """An attempt that ended in this failure report, the last one in `history`."""
     diagnosis = cause if isinstance(cause, Diagnosis) else Diagnosis(cause, 0.5)
-    return Known(wreck, diagnosis, **{"history": list(history), "timeline": TIMELINE, "asked": Run()} | more)
+    return Known(failure_report, diagnosis, **{"history": list(history), "timeline": TIMELINE, "asked": Run()} | more)

@@ -22,7 +22,7 @@ from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.step import Announce, Gradients
 from holdfast.trainer.tasks import task_of
 from holdfast.trainer.tasks.sft.task import Sft
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 from support.architectures import ARCHITECTURES, tokens_of
 
 STEPS = 12
@@ -68,31 +68,31 @@ class Stand:
         torch.set_num_threads(1)
         self.task = Sft(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"), folder)
         self.rows = list(range(len(self.task.tokens)))
-        self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.upkeep.rates)
+        self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.step_hooks.rates)
         self.artifact = TensorImage(self.optimizer.kept(), {"format": "pt"})
         scale = LossScale() if self.settings.dtype == "fp16" else None
         self.state = TensorImage(self.optimizer.state() | self.task.state() | (scale.state() if scale else {}))
         self.job: Any = SimpleNamespace(config=self.config)
         parts = (self.job, self.settings, self.task, self.optimizer, self.artifact, self.state, self.task.device, 0.0)
-        self.bench = Bench(*parts, scale=scale)
+        self.training = TrainingState(*parts, scale=scale)
 
     def compute(
         self, step: int, budget: int | None = None, rows: list[int] | None = None, announce: Announce = lambda *_: 1.0
     ) -> Gradients:
         settings = self.settings.model_copy(update={"micro_batch_tokens": budget} if budget else {})
         self.job.settings = lambda _: settings
-        return self.bench.compute(step, rows or self.rows, announce)
+        return self.training.compute(step, rows or self.rows, announce)
 
     def step(self, step: int, announce: Announce = lambda *_: 1.0) -> float:
         computed = self.compute(step, announce=announce)
-        self.bench.apply(step, computed)
+        self.training.apply(step, computed)
         return computed.loss
 
     def saved(self) -> tuple[bytes, bytes]:
         return self.artifact.to_bytes(), self.state.to_bytes()
 
     def restore(self, saved: tuple[bytes, bytes]) -> None:
-        self.bench.restore(Snapshot(0, 0, {}, *saved))
+        self.training.restore(Snapshot(0, 0, {}, *saved))
 
 
 def announced_and_asked(folder: Path) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from holdfast.processes import process
 from holdfast.processes.process import Attempt
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_of_process
-from holdfast.run.types import Diagnosis, Ending, EndingKind, Launch, Verdict, Wreck
+from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport, Launch, Verdict
 from holdfast.supervision.hands import View
 from holdfast.supervision.supervise import Outcome, supervise
 
@@ -36,7 +36,7 @@ class Ends:
     step: int | None = None  # the one after the last committed
     facts: Json = field(default_factory=dict)
     deaf: bool = False  # asked to stop, it ends as it would have
-    wreck: Json = field(default_factory=dict)  # what else is found
+    failure_report: Json = field(default_factory=dict)  # what else is found
 
 
 class Clock:
@@ -96,19 +96,21 @@ class FakeWorld:
             return Ending("interrupted", 130, 1.0)
         return Ending(ends.kind, ends.code, 1.0, ends.facts)
 
-    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
+    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
         assert self._ended is not None
         self._reach("at its wreck")
         launch = read_json(attempt.folder / "launch.json") or {}
         committed = run.committed()
         step = committed + 1 if self._ended.step is None else self._ended.step or None
         facts: Json = {"phase": "step", "samples": (1, 2), "lines": (), "died": self.clock.now}
-        facts |= {"memory_available_bytes": 8 << 30, "disk_free_bytes": 8 << 30} | self._ended.wreck
+        facts |= {"memory_available_bytes": 8 << 30, "disk_free_bytes": 8 << 30} | self._ended.failure_report
         before = launch["committed_before"]
-        return Wreck(attempt.number, ending, step, committed_before=before, committed_after=committed, **facts)
+        return FailureReport(attempt.number, ending, step, committed_before=before, committed_after=committed, **facts)
 
-    def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict:
-        return self._answer(f"step {wreck.step}")
+    def investigate(
+        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: View
+    ) -> Verdict:
+        return self._answer(f"step {failure_report.step}")
 
     def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
         return self._answer(f"the course since step {trouble.onset}, from step {to}")
@@ -139,9 +141,9 @@ class Told:
 
     @property
     def remedies(self) -> list[str | None]:
-        """What was decided after each attempt that left a wreck; None: nothing, because the user stopped it."""
-        wrecks = (read_json(self.run.attempt(number) / "wreck.json") for number in self.run.attempts())
-        return [wreck.get("decision", {}).get("remedy") for wreck in wrecks if wreck]
+        """What was decided after each attempt that left a failure report; None: nothing, because the user stopped it."""
+        failure_reports = (read_json(self.run.attempt(number) / "wreck.json") for number in self.run.attempts())
+        return [failure_report.get("decision", {}).get("remedy") for failure_report in failure_reports if failure_report]
 
     def events(self, kind: str) -> list[Json]:
         return [event for event in self.run.events() if event["event"] == kind]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from stages import bench
+from stages import training
 from stages.common import Json, Place
 
 
 def run(place: Place) -> None:
     from holdfast.trainer.tasks.sft import proof
 
-    stand = bench.build(place, "qwen0.5b", 2048, dropout=0.05)
+    stand = training.build(place, "qwen0.5b", 2048, dropout=0.05)
     if not hasattr(proof, "fused_differ"):
         for question in ("proven", "loss-apart", "gradients-apart"):
             place.answer(question, None, "no fused layers here")
@@ -20,7 +20,7 @@ def run(place: Place) -> None:
     rehearsed = place.smoke and not proven  # the simulated card has no driver that Triton could compile for
     place.answer("proven", None if rehearsed else proven, "; ".join(stand.notes)[:500])
     del stand
-    bench.release()
+    training.release()
     if not proven:
         for question in ("loss-apart", "gradients-apart"):
             place.answer(question, None, "they are left out")
@@ -37,7 +37,7 @@ def _loss_and_gradients(place: Place, changes: Json) -> tuple[float, Any]:
 
     from holdfast.trainer.step import compute_gradients
 
-    stand = bench.build(place, "qwen0.5b", 2048, dropout=0.05, liger=False, **changes)
+    stand = training.build(place, "qwen0.5b", 2048, dropout=0.05, liger=False, **changes)
     torch.manual_seed(3)
     with torch.no_grad():
         for weights in stand.task.artifact.values():
@@ -45,5 +45,5 @@ def _loss_and_gradients(place: Place, changes: Json) -> tuple[float, Any]:
     computed = compute_gradients(stand.task, stand.optimizer, 1, stand.samples, stand.settings.micro_batch_tokens, lambda *_: 1.0)
     gradients = torch.cat([weights.grad.flatten().float().cpu() for weights in stand.task.artifact.values()])
     del stand
-    bench.release()
+    training.release()
     return computed.loss, gradients

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages import bench
+from stages import training
 from stages.common import Json, Place
 
 SHAPES: dict[str, Json] = {
@@ -17,7 +17,7 @@ SHAPES: dict[str, Json] = {
 def run(place: Place, size: str = "qwen0.5b", shapes: tuple[str, ...] = tuple(SHAPES)) -> None:
     most, least, told = 0.0, 100.0, []
     for name in shapes:
-        found = bench.measured(place, size, times=2, **SHAPES[name])
+        found = training.measured(place, size, times=2, **SHAPES[name])
         share = found["allocated"] / found["planned"]
         most, least = max(most, share), min(least, share)
         sizes = ", ".join(f"{kind} {found[kind] / 1e9:.2f}" for kind in ("built", "allocated", "reserved", "planned"))

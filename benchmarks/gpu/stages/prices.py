@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 
-from stages import bench
+from stages import training
 from stages.common import Json, Place
 
 VARIANTS: dict[str, Json] = {
@@ -29,7 +29,7 @@ def run(place: Place, size: str = "qwen0.5b", variants: tuple[str, ...] = tuple(
             continue
         how = {"liger": False, "deterministic": False} | VARIANTS[name]
         try:
-            found = bench.measured(place, size, tokens, **how)
+            found = training.measured(place, size, tokens, **how)
         except Exception as error:  # noqa: BLE001  # the other paths are still asked
             place.answer(name, None, f"{type(error).__name__}: {str(error)[:300]}")
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from stages import bench
+from stages import training
 from stages.common import Place
 
 STEPS = 3
@@ -15,17 +15,17 @@ def run(place: Place) -> None:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    stand = bench.build(place, "qwen0.5b", 8192, dropout=0.05)
+    stand = training.build(place, "qwen0.5b", 8192, dropout=0.05)
     for number in (1, 2):
         stand.step(number)
     real = torch.cuda.is_available() and not place.smoke
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if real else [])]
-    bench.synchronise()
+    training.synchronise()
     began = time.perf_counter()
     with profile(activities=kinds) as seen:
         for number in range(3, 3 + STEPS):
             stand.step(number)
-        bench.synchronise()
+        training.synchronise()
     wall_ms = 1e3 * (time.perf_counter() - began) / STEPS
     found = seen.key_averages()
     by = "self_device_time_total" if real else "self_cpu_time_total"

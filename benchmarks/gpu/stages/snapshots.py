@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from stages import bench
+from stages import training
 from stages.common import Place, events, median
 
 _SHM = Path("/dev/shm")
@@ -59,10 +59,10 @@ def _parts(place: Place) -> None:
     def took(work: Any) -> float:
         each = []
         for _ in range(3 if place.smoke else 7):
-            bench.synchronise()
+            training.synchronise()
             began = time.perf_counter()
             work()
-            bench.synchronise()
+            training.synchronise()
             each.append(1e3 * (time.perf_counter() - began))
         return round(median(each[1:]), 2)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 
-from stages import bench
+from stages import training
 from stages.common import Place
 
 
 def run(place: Place) -> None:
     import torch
 
-    stand = bench.build(place, "qwen0.5b", 8192, dropout=0.05)
+    stand = training.build(place, "qwen0.5b", 8192, dropout=0.05)
     place.answer("layout", stand.settings.varlen, "; ".join(stand.notes))
     stand.step(1)
     if not torch.cuda.is_available():

@@ -38,7 +38,7 @@ class DeviceGone(Exception):
     """The GPU of the run's plan is not there. The message: what torch says instead."""
 
 
-def told(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Kind and first line of an error that another package raised."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]
 

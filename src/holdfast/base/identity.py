@@ -1,4 +1,4 @@
-"""Who a process is: pid, start time and boot. Standard library only, because the nurse uses it too."""
+"""Who a process is: pid, start time and boot. Standard library only, because the shim uses it too."""
 
 from __future__ import annotations
 

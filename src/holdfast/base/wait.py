@@ -1,4 +1,4 @@
-"""Sleep until a process ends. Standard library only, because the nurse uses it too."""
+"""Sleep until a process ends. Standard library only, because the shim uses it too."""
 
 from __future__ import annotations
 

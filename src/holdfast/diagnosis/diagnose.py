@@ -1,4 +1,4 @@
-"""Name the likeliest cause of a wreck from its evidence and the book's failure cards. Pure: no files, no clock; the cards are given.
+"""Name the likeliest cause of a failure report from its evidence and the book's failure cards. Pure: no files, no clock; the cards are given.
 
 What an exit code or the trainer's own account says comes before any text. Roots beat echoes, the first error wins, advice ("try
 setting ...") is never evidence. Where no card fires the words are compared; `unknown` with the best clues is an answer.
@@ -22,7 +22,7 @@ from holdfast.diagnosis.logs.sift import sift
 from holdfast.diagnosis.logs.text import Evidence, Line, clean
 from holdfast.diagnosis.logs.unfinished import CutShort, cut_short
 from holdfast.diagnosis.word_similarity import guess
-from holdfast.run.types import Clue, Diagnosis, Wreck
+from holdfast.run.types import Clue, Diagnosis, FailureReport
 
 _LOW_MEMORY_BYTES = 512 << 20
 _ADVICE = re.compile(  # up to the end of the line: advice follows the fact, unless it is all that the error says
@@ -75,12 +75,12 @@ class _Fired:
         return self.line.number is None and self.line.text.startswith("reading: killed")
 
 
-def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, ...] = ()) -> Diagnosis:
+def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure], log: tuple[Line, ...] = ()) -> Diagnosis:
     """The cause of one ended attempt of holdfast's own trainer, whose account of itself comes before its output.
 
-    `log`: its whole log, where there is more of it than the wreck's last lines.
+    `log`: its whole log, where there is more of it than the failure report's last lines.
     """
-    ending, facts = wreck.ending, wreck.ending.facts
+    ending, facts = failure_report.ending, failure_report.ending.facts
     if ending.kind == "nonfinite":
         known = f"loss {figure(facts['loss'])}, gradient norm {figure(facts.get('grad_norm'))}" if "loss" in facts else ""
         seen = known or str(facts.get("reason", ""))
@@ -89,8 +89,8 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
         return Diagnosis.plain("hardware_fault", 0.8, *facts["damaged"])
     if ending.kind == "refused":
         return Diagnosis.plain(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
-    if ending.kind == "disk_full" or wreck.disk_is_full:
-        free = "an unknown number of" if wreck.disk_free_bytes is None else f"{wreck.disk_free_bytes:,}"
+    if ending.kind == "disk_full" or failure_report.disk_is_full:
+        free = "an unknown number of" if failure_report.disk_free_bytes is None else f"{failure_report.disk_free_bytes:,}"
         return Diagnosis.plain("disk_full", 0.95, f"the disk of the run folder has {free} bytes free")
     if ending.kind in ("hang", "stuck"):
         return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
@@ -99,47 +99,49 @@ def diagnose_wreck(wreck: Wreck, cards: Mapping[str, Failure], log: tuple[Line, 
     if ending.kind == "out_of_memory":
         return Diagnosis.plain("gpu_out_of_memory" if facts.get("device") == "cuda" else "host_out_of_memory", 0.95, str(facts["reason"]))
     if ending.kind == "device_gone":
-        return _of_a_device(wreck, cards)
+        return _of_a_device(failure_report, cards)
     if ending.kind not in ("killed", "error"):
         return Diagnosis("unknown", 0.0)
-    available = wreck.memory_available_bytes
+    available = failure_report.memory_available_bytes
     if ending.by_signal == signal.SIGKILL:
-        named = [text for text in _kernels_words(wreck) if "Killed process" in text]
-        if wreck.oom_kills or named:
+        named = [text for text in _kernels_words(failure_report) if "Killed process" in text]
+        if failure_report.oom_kills or named:
             counted = (
-                f"the kernel ended {wreck.oom_kills} of its control group for memory" if wreck.oom_kills else "the kernel ran out of memory"
+                f"the kernel ended {failure_report.oom_kills} of its control group for memory"
+                if failure_report.oom_kills
+                else "the kernel ran out of memory"
             )
             return Diagnosis.plain("host_out_of_memory", 0.95, ending.words(), *(named[-2:] or [counted]))
         if available is not None and available < _LOW_MEMORY_BYTES:
             return Diagnosis.plain("host_out_of_memory", 0.8, ending.words(), f"{available >> 20} MiB of memory left")
         return Diagnosis.plain("unknown", 0.0, ending.words())  # anybody may have sent it
-    lines = log or tuple(line for number, raw in enumerate(wreck.lines, 1) if (line := clean(raw, number)).text)
-    told = tuple(line for text in _kernels_words(wreck) if (line := clean(text)).text)
+    lines = log or tuple(line for number, raw in enumerate(failure_report.lines, 1) if (line := clean(raw, number)).text)
+    told = tuple(line for text in _kernels_words(failure_report) if (line := clean(text)).text)
     serious, _ = without_passing((*told, *lines))
     found = _by_cards(Evidence(tuple(serious), ending.code), cards)
     if found.confidence < ENOUGH_TO_ACT:
         found = Diagnosis("unknown", 0.0, found.clues, found.also)
-    if found.cause == "disk_full" and wreck.disk_free_bytes is not None:
-        room = Clue(None, f"the disk of the run folder has {wreck.disk_free_bytes / 1e9:.1f} GB free, so it is another one")
+    if found.cause == "disk_full" and failure_report.disk_free_bytes is not None:
+        room = Clue(None, f"the disk of the run folder has {failure_report.disk_free_bytes / 1e9:.1f} GB free, so it is another one")
         found = replace(found, confidence=round(found.confidence * AGAINST_MEASURED, 3), clues=(*found.clues[: CLUES - 1], room))
-    if found.cards == _SIGKILL_ALONE and wreck.oom_kills == 0 and (available is None or available >= _LOW_MEMORY_BYTES):
+    if found.cards == _SIGKILL_ALONE and failure_report.oom_kills == 0 and (available is None or available >= _LOW_MEMORY_BYTES):
         return Diagnosis.plain("unknown", 0.0, *found.words())  # a launcher tells of it, and the kernel has ended nobody for memory
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
 
 
-def _of_a_device(wreck: Wreck, cards: Mapping[str, Failure]) -> Diagnosis:
+def _of_a_device(failure_report: FailureReport, cards: Mapping[str, Failure]) -> Diagnosis:
     """Why there is no device: what the kernel's log and the trainer's own say, where that names one of the causes it can have."""
-    texts = (*_kernels_words(wreck), *wreck.lines)
+    texts = (*_kernels_words(failure_report), *failure_report.lines)
     found = _by_cards(Evidence(tuple(line for text in texts if (line := clean(text)).text)), cards)
     if found.cause in _OF_DEVICES and found.confidence >= ENOUGH_TO_ACT:
         return found
-    return Diagnosis.plain("device_access_denied", 0.5, str(wreck.ending.facts.get("reason", "")))
+    return Diagnosis.plain("device_access_denied", 0.5, str(failure_report.ending.facts.get("reason", "")))
 
 
-def _kernels_words(wreck: Wreck) -> list[str]:
+def _kernels_words(failure_report: FailureReport) -> list[str]:
     """The kernel's messages, without those about another process."""
-    pid = re.compile(rf"\b{wreck.pid}\b")
-    return [text for text in wreck.kernel_messages or () if not _OF_A_PROCESS.search(text) or pid.search(text)]
+    pid = re.compile(rf"\b{failure_report.pid}\b")
+    return [text for text in failure_report.kernel_messages or () if not _OF_A_PROCESS.search(text) or pid.search(text)]
 
 
 def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:

@@ -24,7 +24,7 @@ from holdfast.base.wait import wait_for_end
 from holdfast.config.settings import PartialSettings
 from holdfast.processes.awake import Awake
 from holdfast.processes.ending import end
-from holdfast.run.attempt import orders_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import memory_places
 from holdfast.run.types import EXIT_DEVICE_GONE
@@ -186,5 +186,5 @@ def _die_with_parent() -> None:
 
 def _faults(run: RunFolder) -> str | None:
     newest = run.attempts()
-    orders = orders_of(run.attempt(newest[-1])) if newest else None
+    orders = read_launch_spec(run.attempt(newest[-1])) if newest else None
     return str(orders.faults) if orders and orders.faults else None

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.errors import BLOCKED, USAGE, Stop, told
+from holdfast.base.errors import BLOCKED, USAGE, Stop, error_message
 from holdfast.base.files import Json
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -29,7 +29,7 @@ def open_hub(repository: str) -> Any:
         hub.whoami()
     except _FAILURES as error:
         raise Stop(
-            BLOCKED, f"the hub {hub.endpoint} does not take the token: {told(error)}", "hf auth login; or leave out --push"
+            BLOCKED, f"the hub {hub.endpoint} does not take the token: {error_message(error)}", "hf auth login; or leave out --push"
         ) from None
     return hub
 
@@ -48,6 +48,6 @@ def push(hub: Any, repository: str, answer: Json) -> Json:
         else:
             commit = hub.upload_file(path_or_fileobj=out, path_in_repo=out.name, **about)
     except _FAILURES as error:
-        text = f"{out} was written and not pushed to {repository}: {told(error)}"
+        text = f"{out} was written and not pushed to {repository}: {error_message(error)}"
         raise Stop(BLOCKED, text, f"hf upload {repository} {out}", answer) from None
     return {"repository": repository, "url": f"{hub.endpoint}/{repository}", "commit": commit.oid}

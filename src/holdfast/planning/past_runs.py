@@ -104,7 +104,7 @@ def _took(run: RunFolder, summary: Json) -> Json | None:
     }
 
 
-def taught(config: Config, machine: Json, plan: Plan) -> Plan:
+def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
     """The plan, with what runs of its shape took on this machine beyond it: told, and counted as the process's own.
 
     Settings stay as they were chosen: they follow from config and capacity alone, so that a run can be made again.
@@ -126,7 +126,7 @@ def taught(config: Config, machine: Json, plan: Plan) -> Plan:
     return plan.model_copy(update={"reasons": (*plan.reasons, told)})
 
 
-def timed(config: Config, machine: Json, plan: Plan, tokens: float, checked: float) -> Plan:
+def with_duration(config: Config, machine: Json, plan: Plan, tokens: float, checked: float) -> Plan:
     """The plan with its wall time, and what that rests on. tokens, checked: as in Ahead."""
     ahead = Ahead(tokens, checked, work_of(plan.params), plan.precision)
     runs = [row.as_past(_shape(config, plan)) for row in _kept(machine)]

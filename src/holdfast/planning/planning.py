@@ -24,7 +24,7 @@ from holdfast.planning.memory.arithmetic import TrainedBytes, gathered_bytes, la
 from holdfast.planning.memory.demand import Demand, away_bytes, cut_between, in_pieces, kept_away, with_branches
 from holdfast.planning.memory.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose, on_several
 from holdfast.planning.memory.frozen_form import as_it_comes
-from holdfast.planning.past_runs import taught, timed
+from holdfast.planning.past_runs import correct_from_history, with_duration
 from holdfast.planning.plan import (
     CARD_CONTEXT,
     MAPPED,
@@ -64,12 +64,12 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
     """
     with planner(config, machine) as work:
         planned = work.plan(limit, curve)
-    plan = taught(config, machine, planned.plan)
+    plan = correct_from_history(config, machine, planned.plan)
     ahead = workload(config, planned.model, work.rows.longest)
     if isinstance(ahead, str):
         plan = plan.model_copy(update={"reasons": (*plan.reasons, f"how long it takes is unknown: {ahead}")})
     else:
-        plan = timed(config, machine | {"probes": probes or machine.get("probes")}, plan, ahead.tokens, ahead.checked(config))
+        plan = with_duration(config, machine | {"probes": probes or machine.get("probes")}, plan, ahead.tokens, ahead.checked(config))
     return replace(planned, plan=plan)
 
 

@@ -3,7 +3,7 @@
     python -m holdfast.processes.command_shim ATTEMPT_FOLDER
 
 Standard library only; decides nothing. It outlives the supervisor, and the run's lock is held as long as one of the two lives.
-What the command starts and leaves behind becomes the nurse's child (PR_SET_CHILD_SUBREAPER), whatever session it has gone to.
+What the command starts and leaves behind becomes the shim's child (PR_SET_CHILD_SUBREAPER), whatever session it has gone to.
 """
 
 from __future__ import annotations

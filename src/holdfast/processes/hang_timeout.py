@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holdfast.base.files import Json, last_line
 from holdfast.processes.awake import Awake
-from holdfast.run.attempt import orders_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
 
@@ -108,7 +108,7 @@ class Silence:
 
 def _start_s(run: RunFolder, number: int) -> float | None:
     """Seconds from the start of an attempt to its first pulse, as far as files tell."""
-    orders, ready = orders_of(run.attempt(number)), run.attempt(number) / "ready.json"
+    orders, ready = read_launch_spec(run.attempt(number)), run.attempt(number) / "ready.json"
     return ready.stat().st_mtime - orders.started if orders and orders.started and ready.exists() else None
 
 

@@ -15,7 +15,7 @@ from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.processes.ending import STUCK_S, stuck
 from holdfast.processes.hang_timeout import Overdue
-from holdfast.run.attempt import orders_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.holder import signal_holder
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _title(attempt: Attempt, text: str) -> None:
 
 def _hanging(attempt: Attempt, text: str) -> Json:
     """Which step hangs, and where there are several ranks, in which of them: the others wait for it."""
-    orders = orders_of(attempt.folder)
+    orders = read_launch_spec(attempt.folder)
     size = orders.facts.get("ranks", 1) if orders else 1
     pulses = {rank: pulse for rank in range(size) if (pulse := attempt.pulse(rank))}
     guilty = [rank for rank, pulse in pulses.items() if not pulse.get("waits")]

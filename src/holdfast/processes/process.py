@@ -21,7 +21,7 @@ from holdfast.processes.ending import STUCK_S
 from holdfast.processes.hang_timeout import Patience
 from holdfast.processes.hanging import end_hanging
 from holdfast.processes.standby import Standby
-from holdfast.run.attempt import is_closed, write_orders
+from holdfast.run.attempt import is_closed, write_launch_spec
 from holdfast.run.evaluations import is_over
 from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
@@ -40,7 +40,7 @@ class Attempt:
 
     number: int
     folder: Path
-    nurse: subprocess.Popen[bytes] | None  # None: started by another supervisor
+    shim: subprocess.Popen[bytes] | None  # None: started by another supervisor
     stood_by: bool = False
 
     def pulse(self, rank: int = 0) -> Json | None:
@@ -66,11 +66,11 @@ class Attempt:
 
 
 def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Attempt:
-    """Write a new attempt down, then give it to the standby, or start its nurse. `orders` go into launch.json beside the launch itself."""
+    """Write a new attempt down, then give it to the standby, or start its shim. `orders` go into launch.json beside the launch itself."""
     number = max(run.attempts(), default=0) + 1
     folder = run.attempt(number)
     folder.mkdir(parents=True)
-    write_orders(
+    write_launch_spec(
         folder,
         launch,
         [*launch.argv, str(run.path), str(number)],
@@ -81,11 +81,11 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
         **orders,
     )
     waiting = standby.take_over(folder, launch)
-    return Attempt(number, folder, waiting or start_nurse("holdfast.processes.shim", folder), stood_by=waiting is not None)
+    return Attempt(number, folder, waiting or start_shim("holdfast.processes.shim", folder), stood_by=waiting is not None)
 
 
-def start_nurse(module: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the nurse of the attempt in `folder`; module: which kind of nurse."""
+def start_shim(module: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the shim of the attempt in `folder`; module: which kind of shim."""
     with open_log(folder / "output.log") as output:
         return subprocess.Popen(
             module_command(module, folder),
@@ -101,7 +101,7 @@ def adopt(run: RunFolder) -> Attempt | None:
     numbers = run.attempts()
     if not numbers or is_closed(run.attempt(numbers[-1])):
         return None
-    return Attempt(numbers[-1], run.attempt(numbers[-1]), nurse=None)
+    return Attempt(numbers[-1], run.attempt(numbers[-1]), shim=None)
 
 
 def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
@@ -121,9 +121,9 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
 
 
 def watched(attempt: Attempt) -> list[int]:
-    """The process whose end is the attempt's; a nurse of our own is collected when it has died."""
-    if attempt.nurse is not None and attempt.nurse.poll() is None:
-        return [attempt.nurse.pid]
+    """The process whose end is the attempt's; a shim of our own is collected when it has died."""
+    if attempt.shim is not None and attempt.shim.poll() is None:
+        return [attempt.shim.pid]
     return list(living_pids(attempt).values())[:1]
 
 
@@ -137,7 +137,7 @@ def living_pids(attempt: Attempt) -> dict[str, int]:
 def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
     """What was seen of an attempt's end: {} where nobody saw it, None while it may still be alive.
 
-    One that was written down and never started is called off under the lock, so that a slow nurse cannot start it afterwards.
+    One that was written down and never started is called off under the lock, so that a slow shim cannot start it afterwards.
     """
     file = attempt.folder / "ending.json"
     if (seen := read_json(file)) is not None:
@@ -147,9 +147,9 @@ def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
             return None
         if (seen := read_json(file)) is not None:
             return seen
-        if _nurse_was_there(attempt):
+        if _shim_was_there(attempt):
             return {}
-        if attempt.nurse is not None and attempt.nurse.poll() is None:
+        if attempt.shim is not None and attempt.shim.poll() is None:
             return None
         called_off: Json = {"code": None, "called_off": True, "ended": time.time()}
         write_json(file, called_off)
@@ -203,7 +203,7 @@ def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> End
         time.sleep(LOOK_EVERY_S)
 
 
-def _nurse_was_there(attempt: Attempt) -> bool:
+def _shim_was_there(attempt: Attempt) -> bool:
     """Judged by what it started here: another machine's rank may be there before it."""
     return (attempt.folder / "nurse.json").exists() or (attempt.folder / "rank0.json").exists()
 
@@ -224,8 +224,8 @@ def end_strays(run: RunFolder) -> None:
     attempt = adopt(run)
     if attempt is None:
         return
-    nurse: Identity | None = read_json(attempt.folder / "nurse.json")  # type: ignore[assignment]
-    for identity in (nurse, *_trainers(attempt).values()):
+    shim: Identity | None = read_json(attempt.folder / "nurse.json")  # type: ignore[assignment]
+    for identity in (shim, *_trainers(attempt).values()):
         if identity and signal_holder(identity, run.trainer_lock, signal.SIGKILL):
             wait_for_end([identity["pid"]], STUCK_S)
 

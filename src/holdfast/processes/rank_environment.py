@@ -16,7 +16,7 @@ def listen() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0), backlog=2048)
 
 
-def seat(number: int, device: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
+def rank_info(number: int, device: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of rank `number` of `size` in one box, whose device is the `device`-th.
 
     The user's own choice of network interfaces wins.

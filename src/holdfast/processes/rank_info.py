@@ -13,7 +13,7 @@ _PORTS = 20_000, 20_000  # the first, and how many: below those that systems giv
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankInfo:
     """Rank `number` of `size`, the `local`-th on its machine; the first one listens at address:port."""
 
     launcher: str
@@ -31,8 +31,8 @@ class Seat:
         }
 
 
-def seat_of(environment: Mapping[str, str]) -> Seat | None:
-    """This process's seat, None where it was started by itself. Raises Stop(2) where the variables cannot be right."""
+def rank_info_of(environment: Mapping[str, str]) -> RankInfo | None:
+    """This process's rank, None where it was started by itself. Raises Stop(2) where the variables cannot be right."""
     size = environment.get("WORLD_SIZE", "1")
     if "RANK" in environment and size != "1":
         return _of_variables(environment)
@@ -46,7 +46,7 @@ def seat_of(environment: Mapping[str, str]) -> Seat | None:
     return None
 
 
-def _of_variables(environment: Mapping[str, str]) -> Seat:
+def _of_variables(environment: Mapping[str, str]) -> RankInfo:
     if missing := [name for name in _OF_TORCHRUN if name not in environment]:
         text = f"RANK and WORLD_SIZE are set, {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not"
         raise Stop(USAGE, text, "start holdfast with torchrun (or srun, accelerate launch), or unset RANK and WORLD_SIZE")
@@ -62,20 +62,20 @@ def _of_variables(environment: Mapping[str, str]) -> Seat:
         "KUBERNETES_SERVICE_HOST": "Kubernetes",
     }
     launcher = next((name for variable, name in known.items() if variable in environment), "a launcher")
-    return Seat(launcher, number, size, local, environment["MASTER_ADDR"], port)
+    return RankInfo(launcher, number, size, local, environment["MASTER_ADDR"], port)
 
 
-def _of_slurm(environment: Mapping[str, str]) -> Seat:
+def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
     """A task of srun, which names no meeting place: the step's first host, at a port that follows from job and step."""
     number, size, local = (int(_number(environment, name)) for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
     job, step = (int(_number(environment, name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     first, count = _PORTS
     address = environment.get("MASTER_ADDR") or first_host(environment.get("SLURM_STEP_NODELIST", ""))
     port = int(_number(environment, "MASTER_PORT", str(first + (job * 31 + step) % count)))
-    return Seat("Slurm", number, size, local, address, port)
+    return RankInfo("Slurm", number, size, local, address, port)
 
 
-def _of_skypilot(environment: Mapping[str, str]) -> Seat:
+def _of_skypilot(environment: Mapping[str, str]) -> RankInfo:
     """SkyPilot starts a task once on each node: the one rank of a node with one GPU. Raises Stop(2) where there are more."""
     number, size, cards = (
         int(_number(environment, name)) for name in ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "SKYPILOT_NUM_GPUS_PER_NODE")
@@ -89,7 +89,7 @@ def _of_skypilot(environment: Mapping[str, str]) -> Seat:
     if not hosts and "MASTER_ADDR" not in environment:
         raise Stop(USAGE, "SkyPilot names no addresses of its nodes (SKYPILOT_NODE_IPS)", "set MASTER_ADDR to the first one")
     port = int(_number(environment, "MASTER_PORT", "8008"))
-    return Seat("SkyPilot", number, size, 0, environment.get("MASTER_ADDR") or hosts[0], port)
+    return RankInfo("SkyPilot", number, size, 0, environment.get("MASTER_ADDR") or hosts[0], port)
 
 
 def first_host(nodes: str) -> str:

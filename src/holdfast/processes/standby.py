@@ -1,4 +1,4 @@
-"""The supervisor's hold on a standby: a nurse and a trainer that wait for an attempt to become theirs. Decides no restart."""
+"""The supervisor's hold on a standby: a shim and a trainer that wait for an attempt to become theirs. Decides no restart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Standby:
         self.run, self.mode, self.always = run, mode, always
         self._looked = 0.0
         self.launch: Launch | None = None
-        self.nurse: subprocess.Popen[bytes] | None = None
+        self.shim: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Standby:
         return self
@@ -62,7 +62,7 @@ class Standby:
         orders = {"argv": argv, "env": launch.env, "devices": launch.devices, "trainer_lock": str(self.run.trainer_lock)}
         write_json(self.run.standby_file, orders, durable=False)
         with open_log(self.run.path / "standby.log", anew=True) as log:
-            self.nurse = subprocess.Popen(
+            self.shim = subprocess.Popen(
                 module_command("holdfast.processes.shim", "--standby", self.run.standby_file),
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -72,29 +72,29 @@ class Standby:
         self.launch = launch
 
     def waits(self) -> bool:
-        return self.nurse is not None and self.nurse.poll() is None
+        return self.shim is not None and self.shim.poll() is None
 
     def take_over(self, attempt: Path, launch: Launch) -> subprocess.Popen[bytes] | None:
-        """Give the attempt, whose launch.json is written, to the standby; its nurse, or None when none fits or it is gone."""
-        nurse = self.nurse
-        if nurse is None or nurse.stdin is None or not self.waits() or launch != self.launch:
+        """Give the attempt, whose launch.json is written, to the standby; its shim, or None when none fits or it is gone."""
+        shim = self.shim
+        if shim is None or shim.stdin is None or not self.waits() or launch != self.launch:
             self.discard()
             return None
         try:
-            nurse.stdin.write(f"{attempt}\n".encode())
-            nurse.stdin.close()
+            shim.stdin.write(f"{attempt}\n".encode())
+            shim.stdin.close()
         except OSError:
             self.discard()
             return None
-        self.nurse = self.launch = None
+        self.shim = self.launch = None
         self._looked = time.monotonic() + _REST_S
-        return nurse
+        return shim
 
     def discard(self) -> None:
         """Let a waiting pair end."""
-        if self.nurse is not None:
-            if self.nurse.stdin is not None:
+        if self.shim is not None:
+            if self.shim.stdin is not None:
                 with contextlib.suppress(OSError):
-                    self.nurse.stdin.close()
-            self.nurse.wait()
-        self.nurse = self.launch = None
+                    self.shim.stdin.close()
+            self.shim.wait()
+        self.shim = self.launch = None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.processes.rank_environment import listen, seat
+from holdfast.processes.rank_environment import listen, rank_info
 
 DONE, INTERRUPTED, PEER_LOST = 0, 130, 72
 _DECIDED = range(64, 71)  # exit codes of a trainer that ends by its own decision
@@ -33,7 +33,7 @@ class Trainers:
             self.processes = [
                 subprocess.Popen(
                     argv,
-                    env=environment | seat(number, device, size, meeting, environment),
+                    env=environment | rank_info(number, device, size, meeting, environment),
                     pass_fds=inherited if number else (*inherited, meeting.fileno()),
                     **streams,
                 )

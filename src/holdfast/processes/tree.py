@@ -1,4 +1,4 @@
-"""The processes below a process. Standard library only, because the nurse uses it too."""
+"""The processes below a process. Standard library only, because the shim uses it too."""
 
 from __future__ import annotations
 

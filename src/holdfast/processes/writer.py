@@ -27,7 +27,7 @@ from holdfast.config.config import Save
 from holdfast.config.faults import Fault, Moment, fires
 from holdfast.config.load import load_faults
 from holdfast.run.artifact import Artifact, artifact_of
-from holdfast.run.attempt import orders_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.bell import hang_up, silence
 from holdfast.run.snapshots.checkpoint import (
@@ -50,7 +50,7 @@ _LOOK_S, _BELL_S = 0.02, 0.5  # between two looks: without and with a bell
 def main(run: RunFolder, attempt: int) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    orders = orders_of(run.attempt(attempt))
+    orders = read_launch_spec(run.attempt(attempt))
     faults = load_faults(orders.faults) if orders and orders.faults else []
     keep = run.config().save
     with hold(run.writer_lock, wait=True):
@@ -131,7 +131,7 @@ def persist_newest(run: RunFolder, places: list[Path], artifact: Artifact, keep:
 
 
 def _locked(run: RunFolder) -> bool:
-    """Whether a trainer is there that has not written its name yet, or its nurse."""
+    """Whether a trainer is there that has not written its name yet, or its shim."""
     with hold(run.trainer_lock, wait=False) as free:
         return not free
 

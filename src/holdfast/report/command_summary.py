@@ -19,7 +19,7 @@ def summarise_command(
     code: int | None,
     progress: list[Json],
     events: list[Json],
-    wrecks: list[Json],
+    failure_reports: list[Json],
     launches: dict[int, Json],
     endings: dict[int, Json],
 ) -> Json:
@@ -43,7 +43,7 @@ def summarise_command(
         "progress_from": progress[-1]["source"] if progress else None,
         "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None, "eval_base": None, "eval_tuned": None},
         "attempts": len(launches),
-        "incidents": incidents(progress, events, wrecks),
+        "incidents": incidents(progress, events, failure_reports),
         "checkpoints_set_aside": [event["now"] for event in events if event["event"] == "checkpoint_set_aside"],
         "steps_computed_twice": computed_twice(progress, trained),
         "steps_dropped": sum(event["count"] for event in events if event["event"] == "gradients_dropped")

@@ -16,7 +16,7 @@ def summarise(
     steps: list[Json],
     events: list[Json],
     health: list[Json],
-    wrecks: list[Json],
+    failure_reports: list[Json],
     launches: dict[int, Json],
     endings: dict[int, Json],
     evaluation: Json,
@@ -47,7 +47,7 @@ def summarise(
         "stopped_early": stopped_early,
         "health": health,
         "attempts": len(launches),
-        "incidents": incidents(steps, events, wrecks),
+        "incidents": incidents(steps, events, failure_reports),
         "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
         "goodput": round(in_steps / wall, 4) if wall else None,
         "wall_seconds": round(wall, 3) if wall else None,
@@ -69,48 +69,50 @@ def _evaluations(rows: list[Json]) -> Json | None:
     return {"count": len(rows), "last_loss": rows[-1]["loss"], **facts, "seconds": round(sum(row["seconds"] for row in rows), 3)}
 
 
-def incidents(steps: list[Json], events: list[Json], wrecks: list[Json]) -> list[Json]:
+def incidents(steps: list[Json], events: list[Json], failure_reports: list[Json]) -> list[Json]:
     """One entry for each attempt that ended early against the user's will."""
     restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
     found = []
-    for before, wreck in pairwise([{}, *wrecks]):
-        if "decision" not in wreck or _still_gone(before, wreck):
+    for before, failure_report in pairwise([{}, *failure_reports]):
+        if "decision" not in failure_report or _still_gone(before, failure_report):
             continue
-        following = [event for number, event in restored.items() if number > wreck["attempt"]]
+        following = [event for number, event in restored.items() if number > failure_report["attempt"]]
         next_state = following[0] if following else None
-        next_row = next((row for row in steps if row["attempt"] > wreck["attempt"] and row["time"] >= wreck["died"]), None)
-        lost = max(0, wreck["committed_after"] - next_state["step"]) if next_state else None
+        next_row = next(
+            (row for row in steps if row["attempt"] > failure_report["attempt"] and row["time"] >= failure_report["died"]), None
+        )
+        lost = max(0, failure_report["committed_after"] - next_state["step"]) if next_state else None
         found.append(
             {
-                "step": wreck["step"] if wreck["step"] is not None else wreck["committed_after"] + 1,
-                "cause": wreck["diagnosis"]["cause"],
-                "samples": wreck["samples"],
-                "remedy": wreck["decision"]["remedy"],
-                "evidence": _story(wreck, next_state, lost),
+                "step": failure_report["step"] if failure_report["step"] is not None else failure_report["committed_after"] + 1,
+                "cause": failure_report["diagnosis"]["cause"],
+                "samples": failure_report["samples"],
+                "remedy": failure_report["decision"]["remedy"],
+                "evidence": _story(failure_report, next_state, lost),
                 "lost_steps": lost,
-                "seconds_to_recover": round(next_row["time"] - wreck["died"], 3) if next_row else None,
-                "attempt": wreck["attempt"],
-                "ending": _ending_words(wreck),
+                "seconds_to_recover": round(next_row["time"] - failure_report["died"], 3) if next_row else None,
+                "attempt": failure_report["attempt"],
+                "ending": _ending_words(failure_report),
             }
         )
     return found
 
 
-def _still_gone(before: Json, wreck: Json) -> bool:
+def _still_gone(before: Json, failure_report: Json) -> bool:
     """Whether the attempt looked once more for a GPU that the one before it had missed: that is one incident."""
-    return all(one.get("ending", {}).get("kind") == "device_gone" for one in (before, wreck))
+    return all(one.get("ending", {}).get("kind") == "device_gone" for one in (before, failure_report))
 
 
-def _ending_words(wreck: Json) -> str:
-    words = str(wreck["words"])
-    clues = [clue for clue in wreck["diagnosis"]["clues"] if clue != words]
+def _ending_words(failure_report: Json) -> str:
+    words = str(failure_report["words"])
+    clues = [clue for clue in failure_report["diagnosis"]["clues"] if clue != words]
     return words + (f" ({'; '.join(clues)})" if clues else "")
 
 
-def _story(wreck: Json, next_state: Json | None, lost: int | None) -> str:
-    story = f"attempt {wreck['attempt']}: {_ending_words(wreck)}"
-    if verdict := wreck.get("verdict"):
-        story += f"; {verdict['trials']} trials: {verdict['evidence']}; {wreck['decision']['reason']}"
+def _story(failure_report: Json, next_state: Json | None, lost: int | None) -> str:
+    story = f"attempt {failure_report['attempt']}: {_ending_words(failure_report)}"
+    if verdict := failure_report.get("verdict"):
+        story += f"; {verdict['trials']} trials: {verdict['evidence']}; {failure_report['decision']['reason']}"
     if next_state is None:
         return story
     again = "no committed step computed again" if not lost else f"{counted(lost, 'committed step')} computed again"

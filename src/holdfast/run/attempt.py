@@ -9,13 +9,13 @@ from typing import Any
 
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import Ending, Launch, Wreck
+from holdfast.run.types import Ending, FailureReport, Launch
 
 _LAUNCH, _WRECK = "launch.json", "wreck.json"
 
 
 @dataclass(frozen=True)
-class Orders:
+class LaunchSpec:
     """What an attempt was started with: the whole of launch.json in `facts`."""
 
     facts: Json
@@ -66,13 +66,13 @@ class Closed:
         return Ending(**{field.name: tree[field.name] for field in fields(Ending) if field.name in tree})
 
     @property
-    def wreck(self) -> Wreck | None:
+    def failure_report(self) -> FailureReport | None:
         """None where the run was at its end, and nothing was collected."""
         if "attempt" not in self.facts or "kind" not in self.facts.get("ending", {}):
             return None
-        values: dict[str, Any] = {field.name: self.facts.get(field.name) for field in fields(Wreck)}
+        values: dict[str, Any] = {field.name: self.facts.get(field.name) for field in fields(FailureReport)}
         lists = {name: tuple(self.facts.get(name) or ()) for name in ("lines", "samples")}
-        return Wreck(**(values | lists | {"ending": self.ending}))
+        return FailureReport(**(values | lists | {"ending": self.ending}))
 
     @property
     def step(self) -> int | None:
@@ -113,16 +113,16 @@ class Closed:
         return odds is not None and odds[0] < odds[1]
 
 
-def write_orders(folder: Path, launch: Launch, argv: list[str], **orders: Any) -> None:
+def write_launch_spec(folder: Path, launch: Launch, argv: list[str], **orders: Any) -> None:
     """Write launch.json: how the attempt in `folder` is started, and what it is told."""
     entry = {"argv": argv, "env": launch.env, "settings": launch.settings.as_json(), "ranks": launch.ranks, "devices": launch.devices}
     write_json(folder / _LAUNCH, entry | orders)
 
 
-def orders_of(folder: Path) -> Orders | None:
+def read_launch_spec(folder: Path) -> LaunchSpec | None:
     """The orders of the attempt in `folder`; None where none are written, or they are torn."""
     facts = read_json(folder / _LAUNCH)
-    return None if facts is None else Orders(facts)
+    return None if facts is None else LaunchSpec(facts)
 
 
 def close(folder: Path, facts: Json) -> None:

@@ -147,12 +147,12 @@ class RunFolder:
 
     @property
     def standby_file(self) -> Path:
-        """What the nurse of a standby is to start."""
+        """What the shim of a standby is to start."""
         return self.path / "standby.json"
 
     @property
     def standby_pids(self) -> Path:
-        """Who waits, written by the nurse of a standby."""
+        """Who waits, written by the shim of a standby."""
         return self.path / "standby_pids.json"
 
     @property

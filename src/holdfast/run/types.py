@@ -118,7 +118,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Wreck:
+class FailureReport:
     """What is known of an attempt that ended early. None means unknown, never 0.
 
     oom_kills: processes of the control group that the kernel ended for memory meanwhile; kernel_messages: what else it said.

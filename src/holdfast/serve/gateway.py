@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from holdfast.base.errors import USAGE, Stop, told
+from holdfast.base.errors import USAGE, Stop, error_message
 from holdfast.base.files import Json
 from holdfast.data.judge.turns import Message
 from holdfast.data.tokens.codec import Codec
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
         except (RuntimeError, OSError) as error:
-            self._json({"error": {"message": told(error), "type": "server_error", "code": None}}, 500)
+            self._json({"error": {"message": error_message(error), "type": "server_error", "code": None}}, 500)
 
     def _refuse_strangers(self, path: str) -> None:
         """A page of somebody else's in a browser has no token, and cannot take our name."""

@@ -15,7 +15,7 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.book.kinds.failure import Failure
 from holdfast.data.files.stream import open_stream, read_head
-from holdfast.diagnosis.diagnose import diagnose, diagnose_wreck
+from holdfast.diagnosis.diagnose import diagnose, diagnose_failure
 from holdfast.diagnosis.health_signs import FIRST_WORD_AT, ills
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.diagnosis.logs.text import Evidence, Line
@@ -64,13 +64,13 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
     attempts: list[tuple[Json, Diagnosis]] = []
     for number in folder.attempts():
         end = closed(folder.attempt(number))
-        wreck = end.wreck if end else None
+        failure_report = end.failure_report if end else None
         log = folder.attempt(number) / "output.log"
         lines = read_lines_of(str(log)) if log.is_file() else ()
-        if wreck is None or wreck.ending.kind in ("finished", "interrupted"):
+        if failure_report is None or failure_report.ending.kind in ("finished", "interrupted"):
             continue
-        found = diagnose_wreck(wreck, cards, lines)
-        attempts.append(({"attempt": number, "ending": wreck.ending.words()}, found))
+        found = diagnose_failure(failure_report, cards, lines)
+        attempts.append(({"attempt": number, "ending": failure_report.ending.words()}, found))
     told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
     now = look(folder)
     if now.state == "finished":

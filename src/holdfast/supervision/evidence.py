@@ -14,24 +14,24 @@ from holdfast.machine.host_memory import host_memory
 from holdfast.machine.kernel_log import kernel_messages, oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.process import Attempt
-from holdfast.run.attempt import Orders, orders_of
+from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import FULL_DISK_BYTES, Ending, Wreck
+from holdfast.run.types import FULL_DISK_BYTES, Ending, FailureReport
 
 LINES = 60
 _WINDOW_BYTES = 1 << 16
 
 
-def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
-    """The wreck of an attempt. The step in flight comes from the trainer's pulse, or from its own account where it gave one."""
+def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
+    """The failure report of an attempt. The step in flight comes from the trainer's pulse, or from its own account where it gave one."""
     pulse = attempt.pulse() or {}
-    orders = orders_of(attempt.folder) or Orders({})
+    orders = read_launch_spec(attempt.folder) or LaunchSpec({})
     seen = read_json(attempt.folder / "ending.json") or {}
     memory = host_memory()
     before, now = orders.oom_kills, oom_kills(Place())
     step = ending.facts.get("step", pulse.get("step"))
     samples = ending.facts.get("samples") or pulse.get("samples") or ()
-    return Wreck(
+    return FailureReport(
         attempt=attempt.number,
         ending=ending,
         step=step,
@@ -59,7 +59,7 @@ def _log(attempt: Attempt, ending: Ending) -> Path:
 
 
 def _machine(run: RunFolder) -> Json | None:
-    """What a reader of the wreck wants to know of the machine; all of it is in machine.json."""
+    """What a reader of the failure report wants to know of the machine; all of it is in machine.json."""
     facts = read_json(run.machine_file)
     if facts is None:
         return None

@@ -32,7 +32,7 @@ from holdfast.report.report import write_report
 from holdfast.report.summarise import summarise
 from holdfast.report.words import words_of
 from holdfast.run.artifact import Artifact, artifact_of
-from holdfast.run.attempt import close, closed_attempts, orders_of
+from holdfast.run.attempt import close, closed_attempts, read_launch_spec
 from holdfast.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import Checkpoint, newest_valid, next_valid
@@ -228,8 +228,8 @@ def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Che
 
 def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
     """The content of summary.json, for when it cannot be written, too."""
-    wrecks = [end.facts for _, end in closed_attempts(run)]
-    starts = {number: orders_of(run.attempt(number)) for number in run.attempts()}
+    failure_reports = [end.facts for _, end in closed_attempts(run)]
+    starts = {number: read_launch_spec(run.attempt(number)) for number in run.attempts()}
     launches = {number: orders.facts if orders else {} for number, orders in starts.items()}
     endings = {number: read_json(run.attempt(number) / "ending.json") or {} for number in run.attempts()}
     steps, events = list(run.steps()), list(run.events())
@@ -240,7 +240,7 @@ def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkp
         steps=steps,
         events=events,
         health=at_the_end(steps, signs, cards_of("signs").values()),
-        wrecks=wrecks,
+        failure_reports=failure_reports,
         launches=launches,
         endings=endings,
         evaluation=read_json(run.evaluation_file) or {},

@@ -24,7 +24,7 @@ from holdfast.processes.standby import Standby
 from holdfast.run.folder import RunFolder
 from holdfast.run.remedies import refuted
 from holdfast.run.timeline import read_timeline, settings_at
-from holdfast.run.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.run.types import Diagnosis, Ending, FailureReport, Launch, Verdict
 from holdfast.supervision import evidence
 
 
@@ -47,8 +47,10 @@ class World(Protocol):
     def stand_by(self, launch: Launch) -> None: ...
     def living(self, attempt: Attempt) -> dict[str, int]: ...
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending: ...
-    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck: ...
-    def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict: ...
+    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport: ...
+    def investigate(
+        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: View
+    ) -> Verdict: ...
     def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict: ...
 
 
@@ -75,23 +77,25 @@ class RealWorld:
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending:
         return process.watch(attempt, run, tick)
 
-    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> Wreck:
+    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
         return evidence.collect(attempt, run, ending)
 
-    def investigate(self, launch: Launch, run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, deaths: int, view: View) -> Verdict:
-        """Experiments with the step the wreck was in, on the device its trainer has left."""
-        assert wreck.step is not None
-        settings = settings_at(read_timeline(run.timeline_file), wreck.step)
-        limit_s = Patience(run, wreck.attempt, run.config().run.hang_s).limit_s()
+    def investigate(
+        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: View
+    ) -> Verdict:
+        """Experiments with the step the failure report was in, on the device its trainer has left."""
+        assert failure_report.step is not None
+        settings = settings_at(read_timeline(run.timeline_file), failure_report.step)
+        limit_s = Patience(run, failure_report.attempt, run.config().run.hang_s).limit_s()
         applied = list(run.events())
-        out = {event["remedy"] for event in applied if event["event"] == "remedy_applied" and event["step"] == wreck.step}
+        out = {event["remedy"] for event in applied if event["event"] == "remedy_applied" and event["step"] == failure_report.step}
         machine = read_json(run.machine_file) or {}
         cards, allow_cpu = cards_of("remedies").values(), run.config().run.allow_cpu
         remedies = in_order(cards, diagnosis.cause, machine, out | set(refuted(applied)), allow_cpu)
-        suspects = wreck.samples if wreck.phase == "rehearsal" else ()
-        hosts = Hosts(run, wreck.step, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
-        left, goes_back = trials_left(run, wreck.step), run.config().run.rollback
-        lab = Lab(run, wreck.step, settings, hosts.replay, left, view.stop, goes_back)
+        suspects = failure_report.samples if failure_report.phase == "rehearsal" else ()
+        hosts = Hosts(run, failure_report.step, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
+        left, goes_back = trials_left(run, failure_report.step), run.config().run.rollback
+        lab = Lab(run, failure_report.step, settings, hosts.replay, left, view.stop, goes_back)
         return concluded(lab, hosts, lambda: investigate(lab, suspects, deaths, remedies))
 
     def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:

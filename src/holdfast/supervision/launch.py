@@ -17,8 +17,8 @@ from holdfast.machine.machine_file import read
 from holdfast.machine.place import Place
 from holdfast.machine.system import steering
 from holdfast.planning.ranks import devices_for
-from holdfast.processes.rank_info import seat_of
-from holdfast.run.attempt import orders_of
+from holdfast.processes.rank_info import rank_info_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
 from holdfast.run.timeline import settings_in
@@ -49,9 +49,9 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
     env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     env |= _of_nvidia(run)
     env |= _of_remedies(run, settings.env)
-    seat = seat_of(os.environ) if config else None
-    if seat is not None:
-        return Launch(tuple(trainer_command("train")), env | seat.environment(), settings, seat.size)
+    rank_info = rank_info_of(os.environ) if config else None
+    if rank_info is not None:
+        return Launch(tuple(trainer_command("train")), env | rank_info.environment(), settings, rank_info.size)
     devices = devices_for(config.train, _machine_of(run, settings), _known_devices(run)) if config else (0,)
     return Launch(tuple(trainer_command("train")), env, settings, len(devices), devices)
 
@@ -70,7 +70,7 @@ def _known_devices(run: RunFolder) -> list[int] | None:
     number = max(run.attempts(), default=None)
     if number is None:
         return None
-    gone, orders = (read_json(run.attempt(number) / "result.json") or {}), orders_of(run.attempt(number))
+    gone, orders = (read_json(run.attempt(number) / "result.json") or {}), read_launch_spec(run.attempt(number))
     if gone.get("kind") != "device_gone" or orders is None:
         return None
     return [device for device in orders.devices if device != gone.get("device")]

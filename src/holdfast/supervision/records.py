@@ -9,21 +9,21 @@ from pydantic import ValidationError
 
 from holdfast.base.files import Json
 from holdfast.config.settings import Settings
-from holdfast.run.attempt import close, closed_attempts, orders_of
+from holdfast.run.attempt import close, closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import Diagnosis, Launch, Verdict, Wreck
+from holdfast.run.types import Diagnosis, FailureReport, Launch, Verdict
 from holdfast.supervision.policy.ledgers import Past
 from holdfast.supervision.policy.moves import Move, Stop
 
 
-def record(run: RunFolder, wreck: Wreck, diagnosis: Diagnosis, move: Move | Stop, verdict: Verdict | None) -> None:
+def record(run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, move: Move | Stop, verdict: Verdict | None) -> None:
     """Write everything about an ended attempt down before anything acts on it; wreck.json last, as it closes the attempt."""
     entry: dict[str, Any] = {"diagnosis": {"cause": diagnosis.cause, "confidence": diagnosis.confidence, "clues": diagnosis.words()}}
     if isinstance(move, Move):
         entry["decision"] = {"remedy": move.remedy, "reason": move.reason, "go_on": move.goes_on, "evidence": move.evidence}
         entry |= {"verdict": asdict(verdict)} if verdict is not None else {}
-    run.event("attempt_ended", attempt=wreck.attempt, ending=wreck.ending.words(), step=wreck.step, **entry)
-    close(run.attempt(wreck.attempt), wreck.as_json() | entry)
+    run.event("attempt_ended", attempt=failure_report.attempt, ending=failure_report.ending.words(), step=failure_report.step, **entry)
+    close(run.attempt(failure_report.attempt), failure_report.as_json() | entry)
 
 
 def read_history(run: RunFolder) -> list[Past]:
@@ -33,7 +33,7 @@ def read_history(run: RunFolder) -> list[Past]:
         if not end.goes_on:
             history.clear()
             continue
-        orders, remedied = orders_of(run.attempt(number)), end.remedy not in ("resume", "none", "wait")
+        orders, remedied = read_launch_spec(run.attempt(number)), end.remedy not in ("resume", "none", "wait")
         settings = _settings_of(orders.settings if orders else {})
         seen = end.by_chance, end.ending.from_outside, end.trials > 0
         history.append(Past(end.step, end.cause, end.ending.kind, settings, end.progressed, remedied, *seen))
@@ -47,10 +47,10 @@ def failures_so_far(run: RunFolder) -> Json:
     return {"failures": failures, "running_s": sum(ending.seconds or 0.0 for ending in endings)}
 
 
-def past(wreck: Wreck, diagnosis: Diagnosis, launch: Launch) -> Past:
+def past(failure_report: FailureReport, diagnosis: Diagnosis, launch: Launch) -> Past:
     """The attempt that has just ended, as `read_history` will know it."""
-    progressed, outside = wreck.committed_after > wreck.committed_before, wreck.ending.from_outside
-    return Past(wreck.step, diagnosis.cause, wreck.ending.kind, launch.settings, progressed, from_outside=outside)
+    progressed, outside = failure_report.committed_after > failure_report.committed_before, failure_report.ending.from_outside
+    return Past(failure_report.step, diagnosis.cause, failure_report.ending.kind, launch.settings, progressed, from_outside=outside)
 
 
 def _settings_of(launched: Json) -> Settings | None:

@@ -17,7 +17,7 @@ from holdfast.config.config import Config
 from holdfast.diagnosis.explain import answer
 from holdfast.planning.standby import standby_mode
 from holdfast.processes.process import ask_newest_to_stop
-from holdfast.processes.rank_info import seat_of
+from holdfast.processes.rank_info import rank_info_of
 from holdfast.processes.standby import Standby
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
@@ -74,7 +74,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
 
 
 def _standby(run: RunFolder, config: Config) -> Standby:
-    mode = "off" if seat_of(os.environ) else standby_mode(config, run.plan(), read_json(run.machine_file) or {})
+    mode = "off" if rank_info_of(os.environ) else standby_mode(config, run.plan(), read_json(run.machine_file) or {})
     return Standby(run, mode, always=bool(config.run.standby))
 
 
@@ -93,14 +93,16 @@ def _conclude(
         return INTERRUPTED, summary
     run.event("gave_up", step=run.committed(), reason=outcome.move.reason, saved=saved)
     summary = write_summary(run, "gave_up", outcome.move.reason)
-    wreck = outcome.wreck
-    if outcome.ending.kind == "peer_lost" and (seat := seat_of(os.environ)):
-        text = f"the other ranks of {seat.launcher} are gone after step {run.committed()}"
+    failure_report = outcome.failure_report
+    if outcome.ending.kind == "peer_lost" and (rank_info := rank_info_of(os.environ)):
+        text = f"the other ranks of {rank_info.launcher} are gone after step {run.committed()}"
         raise Stop(AGAIN, text, "start the same command on all of them again: it goes on from there", summary)
     if outcome.ending.kind == "refused":
         raise Stop(BLOCKED, outcome.move.reason, str(outcome.ending.facts.get("hint", "")), summary)
     terminal.summary(summary, run)
-    last = [*diagnosed(run), *(f"| {line}" for line in [line for line in wreck.lines if line.strip()][-3:])] if wreck else []
+    last = (
+        [*diagnosed(run), *(f"| {line}" for line in [line for line in failure_report.lines if line.strip()][-3:])] if failure_report else []
+    )
     log = run.attempt(run.attempts()[-1]) / "output.log"
     kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
     text = f"gave up: {outcome.move.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)

@@ -9,16 +9,16 @@ from pathlib import Path
 from holdfast.base.files import Json, append_line
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
-from holdfast.diagnosis.diagnose import diagnose_wreck
+from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.experiments.course import state_before
 from holdfast.experiments.health import HealthWatch
 from holdfast.experiments.trials import trials_left
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.process import Attempt
-from holdfast.run.attempt import orders_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
-from holdfast.run.types import Diagnosis, Ending, Launch, Verdict, Wreck
+from holdfast.run.types import Diagnosis, Ending, FailureReport, Launch, Verdict
 from holdfast.supervision.hands import View, World
 from holdfast.supervision.policy.ledgers import barren_rollbacks, deaths_in_step
 from holdfast.supervision.policy.moves import Accept, Change, GiveUp, LeaveGpu, Move, RollBack, Stop, Wait
@@ -35,7 +35,7 @@ class Outcome:
 
     ending: Ending
     move: Move | None = None
-    wreck: Wreck | None = None
+    failure_report: FailureReport | None = None
 
 
 def supervise(relaunch: Relaunch, run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
@@ -54,9 +54,9 @@ def supervise(relaunch: Relaunch, run: RunFolder, orders: Json, view: View, hand
         supervisor.record(known, move, verdict)
         supervisor.apply(known, move)
         if isinstance(move, Stop) and not move.earlier:
-            return Outcome(ending, None, known.wreck)
+            return Outcome(ending, None, known.failure_report)
         if isinstance(move, GiveUp) or (isinstance(move, Accept) and ending.kind == "finished"):
-            return Outcome(ending, move, known.wreck)
+            return Outcome(ending, move, known.failure_report)
 
 
 class Supervisor:
@@ -112,21 +112,21 @@ class Supervisor:
     def collect(self, attempt: Attempt, ending: Ending, earlier: bool) -> Known:
         """All that is known of the attempt and the run, before anything is tried."""
         run = self.run
-        wreck = self.hands.collect(attempt, run, ending)
+        failure_report = self.hands.collect(attempt, run, ending)
         stop = self.view.stop()
         trouble = self.health.trouble if ending.kind in ("interrupted", "finished") and not stop else None
         failures: dict[str, Failure] = cards_of("failures")
         if trouble is None:
-            diagnosis, stood = diagnose_wreck(wreck, failures), run.committed()
+            diagnosis, stood = diagnose_failure(failure_report, failures), run.committed()
         else:
             diagnosis, stood = Diagnosis.plain("divergence", 0.9, trouble.words()), trouble.step
         gone = ending.kind == "device_gone" and not stop
         others = self.relaunch(run) if gone and len(self.launch.devices) > 1 else self.launch
         fewer = others.ranks if others.devices != self.launch.devices else None
         return Known(
-            wreck,
+            failure_report,
             diagnosis,
-            history=[*read_history(run), past(wreck, diagnosis, self.launch)],
+            history=[*read_history(run), past(failure_report, diagnosis, self.launch)],
             timeline=read_timeline(run.timeline_file),
             asked=run.config().run,
             rolled=barren_rollbacks([*(facts for _, facts in rollbacks(run)), {"from": stood}]) - 1,
@@ -139,25 +139,25 @@ class Supervisor:
 
     def try_out(self, known: Known) -> Verdict | None:
         """What the lab finds out, where it is worth asking and may be asked; None where nothing was tried."""
-        wreck, trouble = known.wreck, known.trouble
+        failure_report, trouble = known.failure_report, known.trouble
         if self.view.stop() or not wants_trials(known):
             return NO_TRIALS if trouble else None
         if trouble is not None and known.back_to is not None:
             self.view.tell(f"{trouble.words()}; trying the steps around it with one change at a time")
             return self.hands.investigate_course(self.launch, self.run, trouble, known.back_to, self.view)
-        if wreck.step is None or not trials_left(self.run, wreck.step):
+        if failure_report.step is None or not trials_left(self.run, failure_report.step):
             return None
-        ended = f"{wreck.ending.words()} at step {wreck.step} again"
-        self.view.tell(f"attempt {wreck.attempt}: {ended}; trying it with one change at a time")
+        ended = f"{failure_report.ending.words()} at step {failure_report.step} again"
+        self.view.tell(f"attempt {failure_report.attempt}: {ended}; trying it with one change at a time")
         deaths = deaths_in_step(known.history)
-        return self.hands.investigate(self.launch, self.run, wreck, known.diagnosis, deaths, self.view)
+        return self.hands.investigate(self.launch, self.run, failure_report, known.diagnosis, deaths, self.view)
 
     def record(self, known: Known, move: Move | Stop, verdict: Verdict | None) -> None:
         """Write down what happened and what follows, before anything acts on it."""
         diagnosis = known.diagnosis
         if verdict is not None and isinstance(move, Move):
             diagnosis = replace(diagnosis, cause=verdict.cause or diagnosis.cause)
-        record(self.run, known.wreck, diagnosis, move, verdict)
+        record(self.run, known.failure_report, diagnosis, move, verdict)
         if known.trouble is None and isinstance(move, Move):
             self.health.tell_refuted()
 
@@ -174,12 +174,12 @@ class Supervisor:
                 roll_back(self.run, self.places, move.to, move.settings, list(move.quarantined), move.reason)
         if isinstance(move, Change | LeaveGpu | RollBack):
             self.launch = self.relaunch(self.run)
-        wreck = known.wreck
-        at_the_end = isinstance(move, GiveUp) and wreck.ending.kind != "finished"  # said by who concludes the run
+        failure_report = known.failure_report
+        at_the_end = isinstance(move, GiveUp) and failure_report.ending.kind != "finished"  # said by who concludes the run
         if not at_the_end and not (isinstance(move, Wait) and move.again):
-            self.view.tell(f"attempt {wreck.attempt}: {move.reason}")
+            self.view.tell(f"attempt {failure_report.attempt}: {move.reason}")
         if known.trouble is None:
-            self.pauses.after(progressed=wreck.committed_after > wreck.committed_before)
+            self.pauses.after(progressed=failure_report.committed_after > failure_report.committed_before)
         else:
             self.health.settled(trouble_goes_on=isinstance(move, Accept))
 
@@ -203,5 +203,5 @@ class Supervisor:
 def _was_reduced(run: RunFolder) -> bool:
     """Whether the newest attempt was one of several ranks, or what was left of them."""
     number = max(run.attempts(), default=0)
-    orders = orders_of(run.attempt(number)) if number else None
+    orders = read_launch_spec(run.attempt(number)) if number else None
     return orders is not None and orders.devices != [0]

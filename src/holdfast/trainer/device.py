@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from holdfast.base.errors import DeviceGone, told
+from holdfast.base.errors import DeviceGone, error_message
 from holdfast.config.settings import Settings
 from holdfast.processes.rank_environment import device_number
 from holdfast.trainer.memory.oom import is_out_of_memory
@@ -61,7 +61,7 @@ def _absence() -> str | None:
     try:
         torch.empty(1, dtype=torch.uint8, device=own_gpu())
     except (RuntimeError, AssertionError) as error:  # AssertionError: a build without GPU code
-        return None if is_out_of_memory(error) else told(error)
+        return None if is_out_of_memory(error) else error_message(error)
     return None
 
 

@@ -15,9 +15,9 @@ from holdfast.trainer.memory.oom import tag_out_of_memory
 from holdfast.trainer.memory.pressure import within_memory
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.snapshot import Snapshots
-from holdfast.trainer.step import keep_company
+from holdfast.trainer.step import run_dummy_passes
 from holdfast.trainer.task import Batch
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 _CHUNK = 512  # rows whose micro-batches lie on the device at once
 
@@ -25,22 +25,22 @@ _CHUNK = 512  # rows whose micro-batches lie on the device at once
 class HeldOut:
     """The evaluations of a run. What is decided follows from evaluations.jsonl, whose row of a step is on disk before the next step."""
 
-    def __init__(self, bench: Bench, snapshots: Snapshots | Following) -> None:
-        self.bench, self.snapshots = bench, snapshots
-        self.config = bench.job.config.evaluate
-        seed = bench.job.config.train.seed
-        self.samples = draw_rows(bench.task.data.held_out, self.config.rows, seed)
-        if bench.rank.first:
-            cut_torn_line(bench.job.run.evaluations_file)
-        bench.rank.exchange({})  # nobody reads before that
-        self.rows = read_evaluations(bench.job.run)
+    def __init__(self, training: TrainingState, snapshots: Snapshots | Following) -> None:
+        self.training, self.snapshots = training, snapshots
+        self.config = training.job.config.evaluate
+        seed = training.job.config.train.seed
+        self.samples = draw_rows(training.task.data.held_out, self.config.rows, seed)
+        if training.rank.first:
+            cut_torn_line(training.job.run.evaluations_file)
+        training.rank.exchange({})  # nobody reads before that
+        self.rows = read_evaluations(training.job.run)
 
     def over(self, step: int) -> bool:
         """Whether the run ends after `step`, which is evaluated first where it is due. False where it is to stop before it is judged.
 
         May be asked again for a step, by another attempt: what was measured stands, and the best state is made safe all the same.
         """
-        settings = self.bench.job.settings(step + 1)
+        settings = self.training.job.settings(step + 1)
         if self.due(step):
             self.snapshots.settle()
             if not self._settle(step):
@@ -53,17 +53,17 @@ class HeldOut:
     def due(self, step: int) -> bool:
         """Whether `step` is evaluated."""
         every = self.config.every
-        return every is not None and step > 0 and (step % every == 0 or step == self.bench.job.settings(step).steps)
+        return every is not None and step > 0 and (step % every == 0 or step == self.training.job.settings(step).steps)
 
     def _settle(self, step: int) -> bool:
         """Measure and journal `step` unless that was done, and have its state kept if it is the best; False where asked to stop."""
-        job = self.bench.job
+        job = self.training.job
         if all(row["step"] != step for row in self.rows):
             row = self._measure(step)
             if row is None:
                 return False
             job.point("evaluated", step)
-            if self.bench.rank.first:
+            if self.training.rank.first:
                 append_line(job.run.evaluations_file, row, durable=True)
             job.event("evaluated", step=step, loss=row["loss"], best=row["best"])
             self.rows.append(row)
@@ -75,14 +75,14 @@ class HeldOut:
 
     def _measure(self, step: int) -> Json | None:
         """The row of `step`; None when the run is asked to stop meanwhile."""
-        job = self.bench.job
+        job = self.training.job
         job.point("evaluate", step)
         began = time.perf_counter()
-        model = self.bench.task.model
+        model = self.training.task.model
         model.eval()
         try:
-            with self.bench.optimizer.judged():
-                found = within_memory(self.bench, step + 1, lambda: self._loss(step))
+            with self.training.optimizer.judged():
+                found = within_memory(self.training, step + 1, lambda: self._loss(step))
         finally:
             model.train()
         if found is None:
@@ -95,11 +95,11 @@ class HeldOut:
 
     def _loss(self, step: int) -> tuple[float, float, int] | None:
         """(sum of the losses, its divisor, number of label tokens) over the held-out rows, in the next step's micro-batches."""
-        budget, size = self.bench.job.settings(step + 1).micro_batch_tokens, self.bench.rank.size
+        budget, size = self.training.job.settings(step + 1).micro_batch_tokens, self.training.rank.size
         total, divisor, labels = 0.0, 0.0, 0
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
             for start in range(0, len(self.samples), _CHUNK):
-                batches = self.bench.task.batches(self.samples[start : start + _CHUNK], budget)
+                batches = self.training.task.batches(self.samples[start : start + _CHUNK], budget)
                 told = self._told(batches, step)
                 if any(one["losses"] is None for one in told):
                     return None
@@ -111,22 +111,22 @@ class HeldOut:
 
     def _told(self, batches: Sequence[Batch], step: int) -> list[Json]:
         """Each rank's losses of its share of `batches`, None where it is to stop; those that are not finite may be None."""
-        rank, task = self.bench.rank, self.bench.task
+        rank, task = self.training.rank, self.training.task
         shares = [batches[number :: rank.size] for number in range(rank.size)]
 
         def work() -> list[float] | None:
-            if not self.bench.job.stopping.asked:  # which all ranks answer alike
-                keep_company(rank, [len(share) for share in shares], lambda: task.loss_sum(task.small_batch(), step))
+            if not self.training.job.stopping.asked:  # which all ranks answer alike
+                run_dummy_passes(rank, [len(share) for share in shares], lambda: task.loss_sum(task.small_batch(), step))
             return self._losses(shares[rank.number], step)
 
         return rank.agreed(work, lambda losses: {"losses": losses})[1]
 
     def _losses(self, batches: Sequence[Batch], step: int) -> list[float] | None:
-        job, losses = self.bench.job, []
+        job, losses = self.training.job, []
         for batch in batches:
             if job.stopping.asked:
                 return None
             self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
             with tag_out_of_memory(batch):
-                losses.append(float(self.bench.task.loss_sum(batch, step)[0].double()))
+                losses.append(float(self.training.task.loss_sum(batch, step)[0].double()))
         return losses

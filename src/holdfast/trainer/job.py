@@ -22,7 +22,7 @@ from holdfast.config.faults import Fault, Moment, fires
 from holdfast.config.load import load_faults
 from holdfast.config.settings import Settings
 from holdfast.processes.rank_environment import rank_of
-from holdfast.run.attempt import orders_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
@@ -148,7 +148,7 @@ def register(path: Path, number: int) -> Job:
     stopping = Stopping()
     stopping.listen()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    written = orders_of(folder)
+    written = read_launch_spec(folder)
     orders = written.facts if written else {}
     rank = rank_of(os.environ) if orders.get("ranks", 1) > 1 else 0
     write_json(folder / f"rank{rank}.json", {"identity": myself(), "rank": rank, "argv": sys.argv}, durable=False)

@@ -50,10 +50,10 @@ from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.start import Damaged, NoState, restored, state_of
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
-from holdfast.trainer.training_state import Bench, build
+from holdfast.trainer.training_state import TrainingState, build
 
 
-def train(job: Job, ready: Bench | None = None) -> int:
+def train(job: Job, ready: TrainingState | None = None) -> int:
     """Run one attempt; the exit code. What the exit code cannot say is in the attempt's result.json.
 
     `ready` was built before the attempt began; it serves where the settings are still those it was built for.
@@ -69,22 +69,22 @@ def train(job: Job, ready: Bench | None = None) -> int:
             _settle(job, rank)
         settings = settings_of_process(job.timeline)
         if ready is not None and ready.settings == settings and not (job.config.cuts_trained and rank.size > 1):
-            bench = replace(ready, job=job)
+            training = replace(ready, job=job)
         else:
-            bench = once_more("the model", lambda: build(job, settings), rank)
-            refuse_broken_weights(bench.task.model, job.config.model)
-        while found.snapshot is None and not _proven(bench, rank):
-            del bench  # before there is another; a model's parts hold each other, so a device keeps it until it is looked for
+            training = once_more("the model", lambda: build(job, settings), rank)
+            refuse_broken_weights(training.task.model, job.config.model)
+        while found.snapshot is None and not _proven(training, rank):
+            del training  # before there is another; a model's parts hold each other, so a device keeps it until it is looked for
             ready = None
             release()
-            bench = once_more("the model", lambda: build(job, job.settings(1)), rank)
-        bench.rank = rank
-        for kind, facts in bench.task.remarks(fresh=found.snapshot is None):
+            training = once_more("the model", lambda: build(job, job.settings(1)), rank)
+        training.rank = rank
+        for kind, facts in training.task.remarks(fresh=found.snapshot is None):
             job.event(kind, **facts)
-        snapshots, found = restored(bench, places, found)
+        snapshots, found = restored(training, places, found)
         WAITING.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
-            return _run(bench, snapshots, found)
+            return _run(training, snapshots, found)
     except Refusal as refusal:
         job.say(f"holdfast: {refusal}")
         return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
@@ -133,12 +133,12 @@ def _settle(job: Job, rank: Rank) -> None:
     _change(job, decided["changes"], decided["reason"])
 
 
-def _proven(bench: Bench, rank: Rank) -> bool:
-    """Whether the bench computes what its settings ask for. Where not, the timeline has the change, for another bench."""
-    changes, reason = once_more("the trial of the model's layout", bench.task.prove, rank)
+def _proven(training: TrainingState, rank: Rank) -> bool:
+    """Whether the training state computes what its settings ask for. Where not, the timeline has the change, for another training state."""
+    changes, reason = once_more("the trial of the model's layout", training.task.prove, rank)
     told = rank.exchange({"changes": changes, "reason": reason})
     decided = next((one for one in told if one["changes"]), told[0])
-    _change(bench.job, decided["changes"], decided["reason"])
+    _change(training.job, decided["changes"], decided["reason"])
     return not decided["changes"]
 
 
@@ -156,37 +156,37 @@ def _on_main_memory(job: Job) -> bool:
     return bool(gpus and gpus[0].get("integrated"))
 
 
-def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
-    job = bench.job
+def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found) -> int:
+    job = training.job
     step = 0
     if found.snapshot:
         step = found.snapshot.step
-    job.event("restored", step=step, state=found.place, **bench.task.facts)
+    job.event("restored", step=step, state=found.place, **training.task.facts)
     last = job.settings(step + 1).steps
     announcer = Announcer(job, snapshots.memory, publish=True)
     saving = Saving(job, snapshots.memory, step)
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
-        rehearse(bench, announcer.rehearsal)
-    watch, slow = MemoryWatch(bench), SlowRanks(job.event)
-    every = _spot_checks(bench)
-    held_out = HeldOut(bench, snapshots)
+        rehearse(training, announcer.rehearsal)
+    watch, slow = MemoryWatch(training), SlowRanks(job.event)
+    every = _spot_checks(training)
+    held_out = HeldOut(training, snapshots)
     over = held_out.over(step)
     while not over and not job.stopping.asked:
         step += 1
         began = time.perf_counter()
-        samples, computed = bench.samples(step), None
+        samples, computed = training.samples(step), None
         if samples:  # else all of them are in quarantine, and the step moves nothing
-            bench.task.refuse(samples, step)
+            training.task.refuse(samples, step)
             if every is not None and step % every == 0:
-                within_memory(bench, step, partial(spot_check, bench, step, samples, announcer.of_step(step)))
-            computed = compute_within_memory(bench, step, samples, announcer.of_step(step))
+                within_memory(training, step, partial(spot_check, training, step, samples, announcer.of_step(step)))
+            computed = compute_within_memory(training, step, samples, announcer.of_step(step))
             if computed.finite:
                 job.point("optimizer", step)
-                snapshots.let_go()
-            if not bench.apply(step, computed):
-                return _nonfinite(bench, snapshots, step, computed)
-        row = _row(bench, step, computed, time.perf_counter() - began)
+                snapshots.wait_until_copied()
+            if not training.apply(step, computed):
+                return _nonfinite(training, snapshots, step, computed)
+        row = _row(training, step, computed, time.perf_counter() - began)
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
         durable = snapshots.agreed(due or step == last or job.stopping.asked)
         snapshots.commit(step, row, durable, needed=held_out.due(step))
@@ -202,10 +202,10 @@ def _run(bench: Bench, snapshots: Snapshots | Following, found: Found) -> int:
     return _end(job, code, kind=kind, step=step)
 
 
-def _spot_checks(bench: Bench) -> int | None:
+def _spot_checks(training: TrainingState) -> int | None:
     """Steps between spot checks, None where there are none. Raises Refusal where bits differ between two right computations."""
-    every = bench.job.config.train.spot_check
-    if every is not None and not bench.settings.deterministic and bench.rank.size > 1:
+    every = training.job.config.train.spot_check
+    if every is not None and not training.settings.deterministic and training.rank.size > 1:
         text = "train.spot_check compares bits, and on a GPU without train.deterministic those of two computations differ"
         raise Refusal(
             "launch_misconfigured", text, "add train.deterministic: true, or leave train.spot_check out; start afresh with --run DIR"
@@ -213,29 +213,29 @@ def _spot_checks(bench: Bench) -> int | None:
     return every
 
 
-def _row(bench: Bench, step: int, computed: Gradients | None, seconds: float) -> Json:
+def _row(training: TrainingState, step: int, computed: Gradients | None, seconds: float) -> Json:
     return {
         "step": step,
         "loss": computed.loss if computed else None,
         "grad_norm": computed.grad_norm if computed else None,
-        "lr": bench.learning_rate(step),
+        "lr": training.learning_rate(step),
         "tokens": computed.tokens if computed else 0,
         "labels": computed.labels if computed else 0,
-        **_accuracy(bench, computed),
-        **({"loss_scale": computed.scale, "skipped": computed.skipped} if computed and bench.scale else {}),
+        **_accuracy(training, computed),
+        **({"loss_scale": computed.scale, "skipped": computed.skipped} if computed and training.scale else {}),
         "seconds": round(seconds, 6),
-        "peak_bytes": peak_bytes(bench.device),
-        "samples": bench.samples(step),
-        "attempt": bench.job.number,
+        "peak_bytes": peak_bytes(training.device),
+        "samples": training.samples(step),
+        "attempt": training.job.number,
         "time": round(time.time(), 3),
-        **({"rank_seconds": [round(one, 6) for one in computed.seconds]} if computed and bench.rank.size > 1 else {}),
+        **({"rank_seconds": [round(one, 6) for one in computed.seconds]} if computed and training.rank.size > 1 else {}),
     }
 
 
-def _accuracy(bench: Bench, computed: Gradients | None) -> Json:
+def _accuracy(training: TrainingState, computed: Gradients | None) -> Json:
     """Of tokens; or of pairs, with their mean margin."""
     share = round(computed.right / computed.labels, 6) if computed else None
-    if bench.task.measures == ("right",):
+    if training.task.measures == ("right",):
         return {"token_accuracy": share}
     means = {name: round(total / computed.labels, 6) for name, total in computed.measured.items()} if computed else {}
     return {"token_accuracy": None, "pair_accuracy": share, **means}
@@ -248,15 +248,15 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _nonfinite(bench: Bench, snapshots: Snapshots | Following, step: int, computed: Gradients) -> int:
-    samples = bench.samples(step)
+def _nonfinite(training: TrainingState, snapshots: Snapshots | Following, step: int, computed: Gradients) -> int:
+    samples = training.samples(step)
     numbers = f"loss {figure(computed.loss)}, gradient norm {figure(computed.grad_norm)}"
     text = f"step {step} is not finite: {numbers}; the weights were not touched"
-    bench.job.say(f"holdfast: {text}")
+    training.job.say(f"holdfast: {text}")
     snapshots.end()
     snapshots.pin_newest()
     facts = {"loss": str(computed.loss), "grad_norm": str(computed.grad_norm), "samples": samples}
-    return _end(bench.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)
+    return _end(training.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)
 
 
 def _out_of_memory(job: Job, full: OutOfMemory) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.base.files import Json
 from holdfast.trainer.distributed.rank import ALONE, Rank, own_parts, parts_of
 from holdfast.trainer.memory.oom import tag_out_of_memory
-from holdfast.trainer.optim.optimizer import Block
+from holdfast.trainer.optim.optimizer import FlatOptimizer
 from holdfast.trainer.task import AnyTask, Batch
 
 # Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's
@@ -53,7 +53,7 @@ def nothing() -> None:
 
 def compute_gradients(
     task: AnyTask,
-    optimizer: Block,
+    optimizer: FlatOptimizer,
     step: int,
     samples: list[int],
     budget: int,
@@ -71,7 +71,7 @@ def compute_gradients(
     called when all has been asked of the device, before the step waits for it.
     """
     in_tree = shards > 1
-    rounds = task.upkeep.rounds
+    rounds = task.step_hooks.rounds
     own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size), apart=rounds)
     laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _counted)
     passes = [one["passes"] for one in every]
@@ -84,7 +84,7 @@ def compute_gradients(
         if rounds:
             found = _in_rounds(task, optimizer, step, laid, [one["each"] for one in every], divisor / scale, announce, rank)
         else:
-            keep_company(rank, passes, lambda: _pass_by(task, step))
+            run_dummy_passes(rank, passes, lambda: _dummy_pass(task, step))
             found = _in_tree(task, optimizer, step, laid, divisor / scale, announce)
         batches = [batch for part in laid for batch in part]
         if batches:
@@ -99,9 +99,9 @@ def compute_gradients(
     sums = _over_rounds(sums) if rounds else sums
     if scale != 1.0:
         optimizer.gradient.mul_(1.0 / scale)
-    task.upkeep.gradients()
+    task.step_hooks.gradients()
     total, measured = sums.tensor_split([1])
-    norm = task.upkeep.norm(optimizer, lambda norms: rank.sum_([norms], in_tree=False))
+    norm = task.step_hooks.norm(optimizer, lambda norms: rank.sum_([norms], in_tree=False))
     values = torch.cat([total / divisor, norm.double().reshape(1), measured])
     loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
     more = dict(zip(task.measures[1:], others, strict=True))
@@ -115,21 +115,23 @@ def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
     return {"labels": labels, "divisor": divisor, "tokens": tokens, "passes": len(batches), "each": each}
 
 
-def keep_company(rank: Rank, passes: Sequence[int], one_pass: Callable[[], object]) -> None:
+def run_dummy_passes(rank: Rank, passes: Sequence[int], one_pass: Callable[[], object]) -> None:
     """Where a pass is one of all ranks, do those that this rank has fewer than another. passes: how many each has to do."""
     for _ in range(max(passes) - passes[rank.number] if rank.together else 0):
         one_pass()
 
 
-def _pass_by(task: AnyTask, step: int) -> None:
+def _dummy_pass(task: AnyTask, step: int) -> None:
     """Pass a few tokens through the model and back. What it leaves in the gradients is cleared by what follows."""
     with tag_out_of_memory(None, "a pass for the other ranks"):
-        task.upkeep.begin_pass(counts=False)
+        task.step_hooks.begin_pass(counts=False)
         task.loss_sum(task.small_batch(), step)[0].backward()  # type: ignore[no-untyped-call]
-        task.upkeep.end_pass()
+        task.step_hooks.end_pass()
 
 
-def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence[Batch]], divisor: float, announce: Announce) -> Tensor:
+def _in_tree(
+    task: AnyTask, optimizer: FlatOptimizer, step: int, laid: Sequence[Sequence[Batch]], divisor: float, announce: Announce
+) -> Tensor:
     """Leave the parts' gradients, added in a binary tree, in the optimizer; losses and measures, added alike: [1 + measures].
 
     divisor: what losses are divided by.
@@ -155,7 +157,7 @@ def _in_tree(task: AnyTask, optimizer: Block, step: int, laid: Sequence[Sequence
 
 def _in_rounds(
     task: AnyTask,
-    optimizer: Block,
+    optimizer: FlatOptimizer,
     step: int,
     laid: Sequence[Sequence[Batch]],
     each: Sequence[Sequence[int]],
@@ -180,7 +182,7 @@ def _in_rounds(
                 found[one, (done - 1) * rank.size + rank.number] = _accumulate(task, optimizer, step, number, part[one], divisor, announce)
                 number += 1
             elif any(one < counts[done - 1] for counts in each):
-                _pass_by(task, step)
+                _dummy_pass(task, step)
             for _ in range((done & -done).bit_length() - 1):
                 optimizer.gradient.add_(held.pop())
             if done < len(laid):
@@ -199,23 +201,25 @@ def _over_rounds(found: Tensor) -> Tensor:
     return total
 
 
-def _accumulate(task: AnyTask, optimizer: Block, step: int, number: int, batch: Batch, divisor: float, announce: Announce) -> Tensor:
+def _accumulate(
+    task: AnyTask, optimizer: FlatOptimizer, step: int, number: int, batch: Batch, divisor: float, announce: Announce
+) -> Tensor:
     """Add one micro-batch's share to the gradients; its loss and what was measured beside it, [1 + measures]. Raises OutOfMemory."""
     with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)
-        task.upkeep.begin_pass(counts=True)
+        task.step_hooks.begin_pass(counts=True)
         loss, measured = task.loss_sum(batch, step)
         if factor != 1.0:
             loss = loss * factor
         factor = announce("backward", number, batch)
         (loss / divisor).backward()  # type: ignore[no-untyped-call]
-        task.upkeep.end_pass()
+        task.step_hooks.end_pass()
         if factor != 1.0:
             optimizer.gradient.mul_(factor)
         return torch.cat([loss.detach().double().reshape(1), measured.double().reshape(-1)])
 
 
-def update(optimizer: Block, computed: Gradients, lr: float, max_grad_norm: float) -> None:
+def update(optimizer: FlatOptimizer, computed: Gradients, lr: float, max_grad_norm: float) -> None:
     """Clip the gradients to `max_grad_norm` and take one optimizer step. Only after the gate."""
     factor = max_grad_norm / (computed.grad_norm + 1e-6)
     if factor < 1.0:
@@ -223,7 +227,7 @@ def update(optimizer: Block, computed: Gradients, lr: float, max_grad_norm: floa
     optimizer.step(lr)
 
 
-def gradients_sha256(optimizer: Block) -> str:
+def gradients_sha256(optimizer: FlatOptimizer) -> str:
     """SHA-256 over names and bytes of all gradients, in the order of names."""
     digest = hashlib.sha256()
     for name, parameter in sorted(optimizer.parameters.items()):

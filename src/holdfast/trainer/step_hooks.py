@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from holdfast.trainer.optim.optimizer import Block
+from holdfast.trainer.optim.optimizer import FlatOptimizer
 from holdfast.trainer.state.images import TensorImage
 
 
-class Upkeep:
+class StepHooks:
     """What is done around an update beside the optimizer's own work. Nothing, unless a kind has something to do.
 
     rates: by tensor, what its learning rate is multiplied by. rounds: gradients are added over all parts of a step micro-batch by
@@ -22,7 +22,7 @@ class Upkeep:
     def __init__(self, rates: Mapping[str, float] | None = None) -> None:
         self.rates = dict(rates or {})
 
-    def hold(self, optimizer: Block) -> None:
+    def hold(self, optimizer: FlatOptimizer) -> None:
         """Called once, with the optimizer whose block the weights are in."""
 
     def begin_pass(self, counts: bool) -> None:
@@ -34,7 +34,7 @@ class Upkeep:
     def gradients(self) -> None:
         """Called when a step's gradients are complete and not yet judged: what is to be added to them, or left out of them."""
 
-    def norm(self, optimizer: Block, add: Callable[[Tensor], None]) -> Tensor:
+    def norm(self, optimizer: FlatOptimizer, add: Callable[[Tensor], None]) -> Tensor:
         """The norm of all gradients, in fp32. add: puts the sum over all ranks into a tensor."""
         return optimizer.norm()
 

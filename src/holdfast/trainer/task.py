@@ -16,7 +16,7 @@ from holdfast.run.artifact import Artifact
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 
 # is told how many rows a model was just asked for; 0: it has computed one more token
 Asked = Callable[[int], None]
@@ -84,7 +84,7 @@ class Task(Protocol[OneBatch]):
     model: nn.Module
     artifact: dict[str, Tensor]
     form: Artifact
-    upkeep: Upkeep
+    step_hooks: StepHooks
 
     @classmethod
     def settle(cls, config: Config, settings: Settings) -> tuple[PartialSettings, str]:

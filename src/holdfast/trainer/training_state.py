@@ -18,7 +18,7 @@ from holdfast.trainer.distributed.rank import ALONE, Rank
 from holdfast.trainer.job import Job
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.loss_scale import LossScale
-from holdfast.trainer.optim.optimizer import Block
+from holdfast.trainer.optim.optimizer import FlatOptimizer
 from holdfast.trainer.refuse import Refusal, put_in
 from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.step import Announce, Gradients, compute_gradients, nothing, update
@@ -27,13 +27,13 @@ from holdfast.trainer.tasks import task_of
 
 
 @dataclass
-class Bench:
+class TrainingState:
     """Everything one step works on, and its state as two images: the artifact, and the rest."""
 
     job: Job
     settings: Settings
     task: AnyTask
-    optimizer: Block
+    optimizer: FlatOptimizer
     artifact: TensorImage
     state: TensorImage
     device: torch.device
@@ -81,9 +81,9 @@ class Bench:
         if not computed.finite:
             return False
         if not computed.skipped:
-            self.task.upkeep.before()
+            self.task.step_hooks.before()
             update(self.optimizer, computed, self.learning_rate(step), self.job.config.train.max_grad_norm)
-        self.task.upkeep.after(step, self.job.settings(step).steps)
+        self.task.step_hooks.after(step, self.job.settings(step).steps)
         if self.scale:
             self.scale.follow(computed.skipped)
         return True
@@ -106,7 +106,7 @@ class Bench:
         return settings.lr_factor * learning_rate(step, settings.steps, train.lr, train.schedule, train.warmup)
 
 
-def build(job: Job, settings: Settings) -> Bench:
+def build(job: Job, settings: Settings) -> TrainingState:
     """The state before the first step; it follows from config, settings and seed alone."""
     if job.config.model and (told := base_model.changed(job.run, read_model(job.config.model))):
         raise Refusal("checkpoint_model_mismatch", told, base_model.HINT)
@@ -118,17 +118,17 @@ def build(job: Job, settings: Settings) -> Bench:
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     if begun := job.plan.start_adapter:
         put_in(TensorImage(task.artifact), job.run.start_adapter, begun)
-    optimizer = optimizer_of(task.artifact, job.config.train, task.upkeep.rates)
-    task.upkeep.hold(optimizer)
+    optimizer = optimizer_of(task.artifact, job.config.train, task.step_hooks.rates)
+    task.step_hooks.hold(optimizer)
     begins_scaled = job.config.train.precision == "fp16"  # its states have a scale, also where a remedy brought the run to fp32
     scale = LossScale() if begins_scaled or settings.dtype == "fp16" else None
-    return Bench(
+    return TrainingState(
         job,
         settings,
         task,
         optimizer,
-        task.upkeep.image(optimizer.kept(), {"format": "pt"}),
-        task.upkeep.image(optimizer.state() | task.state() | (scale.state() if scale and begins_scaled else {})),
+        task.step_hooks.image(optimizer.kept(), {"format": "pt"}),
+        task.step_hooks.image(optimizer.state() | task.state() | (scale.state() if scale and begins_scaled else {})),
         device,
         float(optimizer.weights.detach().abs().max()),
         scale=scale if settings.dtype == "fp16" else None,

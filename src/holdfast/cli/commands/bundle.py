@@ -25,7 +25,7 @@ from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Person, Scrubber
 from holdfast.privacy.suspects import Suspect, suspects
 from holdfast.report.bundle_parts import BundlePart, is_bundle_of, listing, read_parts, write_archive
-from holdfast.run.attempt import orders_of
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.diagnose_run import diagnose_run
 from holdfast.supervision.runs import chosen, entry
@@ -118,7 +118,7 @@ def _person(folder: RunFolder, parts: list[BundlePart], environment: Mapping[str
     holder = read_json(folder.supervisor_lock) or {}
     paths = {}
     for number in folder.attempts():
-        orders = orders_of(folder.attempt(number))
+        orders = read_launch_spec(folder.attempt(number))
         lock = orders.trainer_lock if orders else None
         if isinstance(lock, str):
             paths[str(Path(lock).parent)] = "RUN"

@@ -92,8 +92,8 @@ def read_machine_file(file: Path) -> Json:
 def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
     """What a run's last attempt said itself where it refused to begin: no card knows better."""
     end = closed(folder.attempt(max(folder.attempts(), default=0)))
-    wreck = end.wreck if end else None
-    facts = wreck.ending.facts if wreck and wreck.ending.kind == "refused" else {}
+    failure_report = end.failure_report if end else None
+    facts = failure_report.ending.facts if failure_report and failure_report.ending.kind == "refused" else {}
     if not facts or found.cause != facts.get("cause"):
         return {}
     hint = {"id": "as-told", "what": facts.get("hint", ""), "patch": {}, "command": "", "standing": "confirmed", "source": ""}

@@ -13,7 +13,7 @@ from holdfast.base.files import Json, read_json, write_bytes
 from holdfast.config.faults import Fault
 from holdfast.config.load import load_config, load_faults
 from holdfast.processes.process import end_strays
-from holdfast.processes.rank_info import seat_of
+from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.words import short
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
@@ -55,11 +55,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
     if (known := RunFolder(path)).config_file.exists():
         stop.standing = f"the run stands at step {known.committed()}, as before; rerun the same command to resume"
-    if seat := seat_of(os.environ):
-        config = with_ranks(config, seat)
-        if seat.number:
+    if rank_info := rank_info_of(os.environ):
+        config = with_ranks(config, rank_info)
+        if rank_info.number:
             stop.training = True
-            return Follower(RunFolder(path), seat, stop.asked_for, terminal.say).to_end(), {}
+            return Follower(RunFolder(path), rank_info, stop.asked_for, terminal.say).to_end(), {}
     fetched(path, config, terminal.tell)
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return DONE, summary
         if arguments.detach:
             return detach(folder, lock, _again(arguments, path), terminal, stop)
-        if seat:
+        if rank_info:
             end_strays(folder)
         faults_file = _write_faults(folder, faults)
         return run_to_end(folder, config, faults_file, terminal, stop)

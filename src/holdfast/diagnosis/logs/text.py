@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All there is to judge a wreck by. `exit_code`: negative for a signal. None and {} mean unknown."""
+    """All there is to judge a failure report by. `exit_code`: negative for a signal. None and {} mean unknown."""
 
     lines: tuple[Line, ...]
     exit_code: int | None = None

@@ -21,7 +21,7 @@ def hang_up(file: Path) -> socket.socket | None:
         return None
 
 
-def ring(file: Path) -> None:
+def notify(file: Path) -> None:
     """Wake who waits at the bell, if anybody does."""
     with contextlib.suppress(AttributeError, OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as caller:
         caller.setblocking(False)

@@ -23,7 +23,7 @@ import orjson
 
 from holdfast.base.files import Json
 from holdfast.base.safe_open import open_own
-from holdfast.run.snapshots.bell import ring
+from holdfast.run.snapshots.bell import notify
 from holdfast.run.snapshots.pulse_page import MADE_AT, MADE_BYTES, PAGE, PulsePage
 
 META_BYTES = 1 << 18
@@ -179,7 +179,7 @@ class MemoryFile(PulsePage):
         self.memory[at + _PIN_AT : at + _PIN_AT + 4] = struct.pack("<I", int(pin))
         self.memory[at : at + _SLOT.size] = header + struct.pack("<I", zlib.crc32(header))
         if pin:
-            ring(self.path)
+            notify(self.path)
 
     # -- snapshots: reading
 
@@ -248,7 +248,7 @@ class MemoryFile(PulsePage):
     def pin(self, index: int) -> None:
         at = self._at(index) + _PIN_AT
         self.memory[at : at + 4] = b"\1\0\0\0"
-        ring(self.path)
+        notify(self.path)
 
     def unpin(self, index: int) -> None:
         at = self._at(index) + _PIN_AT

@@ -20,7 +20,7 @@ from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.ending import STUCK_S, stuck
 from holdfast.processes.hanging import STACKS_S
-from holdfast.processes.process import LOOK_EVERY_S, Attempt, end_seen, lived_s, living_pids, start_nurse, watched
+from holdfast.processes.process import LOOK_EVERY_S, Attempt, end_seen, lived_s, living_pids, start_shim, watched
 from holdfast.processes.tree import bearing, below, waits_in
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
@@ -33,14 +33,14 @@ _PY_SPY_S = 10.0
 
 
 def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json) -> Attempt:
-    """Write a new attempt down, then start its nurse."""
+    """Write a new attempt down, then start its shim."""
     number = max(run.attempts(), default=0) + 1
     attempt = run.attempt(number)
     attempt.mkdir(parents=True)
     env = env | {ATTEMPT: str(attempt)}
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
     write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
-    return Attempt(number, attempt, start_nurse("holdfast.processes.command_shim", attempt))
+    return Attempt(number, attempt, start_shim("holdfast.processes.command_shim", attempt))
 
 
 def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace: Pace, tick: Callable[[Seen], int]) -> Ending:
@@ -50,13 +50,13 @@ def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace
     living: dict[str, int] = {}
     while True:
         if not attempt.folder.is_dir():
-            if attempt.nurse is not None:
-                _kill(below(attempt.nurse.pid))
+            if attempt.shim is not None:
+                _kill(below(attempt.shim.pid))
             raise FileNotFoundError(str(attempt.folder))
         if (ending := _ending(attempt, run, hung)) is not None:
-            if attempt.nurse is not None:
+            if attempt.shim is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    attempt.nurse.wait(STACKS_S)  # it has nothing left to do
+                    attempt.shim.wait(STACKS_S)  # it has nothing left to do
             return ending
         living = living_pids(attempt)
         pid = living.get("trainer")
@@ -87,13 +87,13 @@ def _signal(pid: int, number: int) -> None:
 def _is_of(attempt: Attempt, lock: Path, pid: int) -> bool:
     """Whether a process that rank0.json names is of this attempt: a file may name any.
 
-    It was given the attempt's name in its environment, and the run's lock by its nurse. A program may lose both (setproctitle, a
-    daemon); then it is below the nurse, which has the lock.
+    It was given the attempt's name in its environment, and the run's lock by its shim. A program may lose both (setproctitle, a
+    daemon); then it is below the shim, which has the lock.
     """
     if pid in bearing(ATTEMPT, str(attempt.folder)) or holds(pid, lock):
         return True
-    nurse = living_pids(attempt).get("nurse")
-    return nurse is not None and holds(nurse, lock) and pid in below(nurse)
+    shim = living_pids(attempt).get("nurse")
+    return shim is not None and holds(shim, lock) and pid in below(shim)
 
 
 def _kill(pids: list[int]) -> None:
@@ -105,13 +105,13 @@ def _kill(pids: list[int]) -> None:
 def end(attempt: Attempt, lock: Path) -> str:
     """Kill the command and all it has started; why that cannot be, in words, empty where it is gone."""
     living = living_pids(attempt)
-    nurse, pid = living.get("nurse"), living.get("trainer")
+    shim, pid = living.get("nurse"), living.get("trainer")
     if pid is None:
         _kill(bearing(ATTEMPT, str(attempt.folder)))
         return ""
     if not _is_of(attempt, lock, pid):
         return f"process {pid}, named by rank0.json, was not started by this attempt; it is left alone"
-    _kill(below(nurse) if nurse is not None and holds(nurse, lock) else [pid, *below(pid), *bearing(ATTEMPT, str(attempt.folder))])
+    _kill(below(shim) if shim is not None and holds(shim, lock) else [pid, *below(pid), *bearing(ATTEMPT, str(attempt.folder))])
     _signal(pid, signal.SIGKILL)
     wait_for_end([pid], STUCK_S)
     return "" if identify(pid) is None or "trainer" not in living_pids(attempt) else stuck("the command")
@@ -163,7 +163,7 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
     if hung is not None:
         return Ending("hang", code, seconds, hung)
     if not seen:
-        _kill(bearing(ATTEMPT, str(attempt.folder)))  # its nurse has died before it
+        _kill(bearing(ATTEMPT, str(attempt.folder)))  # its shim has died before it
         return Ending("vanished")
     if told := seen.get("could_not_start"):
         return Ending("refused", None, seconds, {"reason": f"it could not be started: {told}"})

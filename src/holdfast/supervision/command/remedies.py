@@ -10,7 +10,7 @@ from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.book.kinds.remedy import RemedyCard
 from holdfast.processes.process import Attempt
-from holdfast.run.attempt import Orders, orders_of
+from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.policy.resuming import changed
@@ -64,7 +64,7 @@ class Remedies:
     def settle(self, attempt: Attempt, stands_at: int) -> None:
         """After an attempt: whether it came further with the remedy it was given than the run had come."""
         name = self.current.name
-        orders = orders_of(attempt.folder) or Orders({})
+        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         if not name or name in self.helped or orders.facts.get("remedy") != name:
             return
         code = (read_json(attempt.folder / "ending.json") or {}).get("code")

@@ -21,7 +21,7 @@ from holdfast.processes.process import Attempt
 from holdfast.report.command_report import write_command_report
 from holdfast.report.command_summary import summarise_command
 from holdfast.report.words import shown
-from holdfast.run.attempt import closed_attempts, orders_of
+from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import Seen
@@ -132,8 +132,8 @@ def _write_summary(run: RunFolder, command: Command, status: str, reason: str, c
         code=code,
         progress=list(read_lines(run.progress_file)),
         events=list(run.events()),
-        wrecks=[end.facts for _, end in closed_attempts(run)],
-        launches={number: found.facts for number in numbers if (found := orders_of(run.attempt(number)))},
+        failure_reports=[end.facts for _, end in closed_attempts(run)],
+        launches={number: found.facts for number in numbers if (found := read_launch_spec(run.attempt(number)))},
         endings={number: read_json(run.attempt(number) / "ending.json") or {} for number in numbers},
     )
     summary["doubt"] = doubt or None
@@ -144,12 +144,12 @@ def _write_summary(run: RunFolder, command: Command, status: str, reason: str, c
 def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Json) -> list[str]:
     """What is known of a command that was given up, as lines of Markdown: cause, what helps, what is left, the last words."""
     cards: dict[str, Failure] = cards_of("failures")
-    wreck, found = outcome.wreck, outcome.diagnosis
+    failure_report, found = outcome.failure_report, outcome.diagnosis
     lines = [f"# {shlex.join(command.argv)[:200]}", ""]
     lines += [f"attempts: {summary['attempts']}; steps seen: {summary['steps'] if summary['steps'] is not None else 'none'}"]
     if found is not None and found.cause not in ("unknown", "healthy"):
         told = answer(found, cards)
-        text = "\n".join(wreck.lines) if wreck else ""
+        text = "\n".join(failure_report.lines) if failure_report else ""
         lines.append(f"cause: {found.cause} ({found.confidence:.0%}): {told['explanation']}")
         known = (
             []
@@ -161,15 +161,15 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
             lines.append(f"{number}. {one['what']}" + (f": {said}" if said else ""))
     else:
         lines.append("cause: unknown")
-    if wreck is not None:
-        if wreck.samples:
-            rows = listed([str(row) for row in wreck.samples], _ROWS)
-            lines.append(f"in flight: step {wreck.step}, of rows {rows} of its data set (counted from 0)")
-        if wreck.gpu_memory:
-            lines.append(f"after its end: {in_use(wreck.gpu_memory)}")
-        lines += [f"kernel: {text}" for text in (wreck.kernel_messages or ())[-2:]]
-        lines += [f"| {line[:300]}" for line in [line for line in wreck.lines if line.strip()][-_LAST_LINES:]]
-        lines.append(f"its output: {run.attempt(wreck.attempt) / 'output.log'}")
+    if failure_report is not None:
+        if failure_report.samples:
+            rows = listed([str(row) for row in failure_report.samples], _ROWS)
+            lines.append(f"in flight: step {failure_report.step}, of rows {rows} of its data set (counted from 0)")
+        if failure_report.gpu_memory:
+            lines.append(f"after its end: {in_use(failure_report.gpu_memory)}")
+        lines += [f"kernel: {text}" for text in (failure_report.kernel_messages or ())[-2:]]
+        lines += [f"| {line[:300]}" for line in [line for line in failure_report.lines if line.strip()][-_LAST_LINES:]]
+        lines.append(f"its output: {run.attempt(failure_report.attempt) / 'output.log'}")
     if aside := summary["checkpoints_set_aside"]:
         lines.append(f"not whole, renamed: {', '.join(aside)}")
     newest = next((event for event in reversed(list(run.events())) if event["event"] == "restored"), None)

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from holdfast.base.files import append_line, last_line, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
-from holdfast.diagnosis.diagnose import diagnose_wreck
+from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.machine.gpu_memory import gpu_memory
 from holdfast.machine.place import Place
 from holdfast.processes.process import Attempt, adopt, living_pids
-from holdfast.run.attempt import Orders, closed_attempts, orders_of
+from holdfast.run.attempt import LaunchSpec, closed_attempts, read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, Wreck
+from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, FailureReport
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.remedies import Remedies
@@ -55,7 +55,7 @@ class Outcome:
 
     move: NextTry
     ending: Ending | None = None
-    wreck: Wreck | None = None
+    failure_report: FailureReport | None = None
     diagnosis: Diagnosis | None = None
     doubt: str = ""
 
@@ -69,11 +69,11 @@ def supervise_command(run: RunFolder, command: Command, view: CommandView) -> Ou
         if attempt is None:
             return Outcome(NextTry("stopped", "stopped on request"))
         ending = supervisor.watch(attempt)
-        wreck, diagnosis = supervisor.collect(attempt, ending)
-        move = supervisor.decide(attempt, wreck, diagnosis)
-        supervisor.record(wreck, diagnosis, move)
+        failure_report, diagnosis = supervisor.collect(attempt, ending)
+        move = supervisor.decide(attempt, failure_report, diagnosis)
+        supervisor.record(failure_report, diagnosis, move)
         if move.kind != "again":
-            return Outcome(move, ending, wreck, diagnosis, supervisor.states.doubt() if move.kind == "done" else "")
+            return Outcome(move, ending, failure_report, diagnosis, supervisor.states.doubt() if move.kind == "done" else "")
         silent = f": {ending.facts['reason']}" if ending.kind == "hang" and "reason" in ending.facts else ""
         view.tell(f"attempt {attempt.number}: {move.reason}{silent}")
         pause_s = move.pause_s
@@ -147,7 +147,7 @@ class CommandSupervisor:
 
     def watch(self, attempt: Attempt) -> Ending:
         """Wait until it has ended; it is asked to stop where its user wants that, and ended where it hangs."""
-        orders = orders_of(attempt.folder) or Orders({})
+        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         signs = Signs(self.command, attempt.folder, orders.started or 0.0)
         told = self.command.hang_s != Command.hang_s
         pace = Pace(time.monotonic(), self.command.hang_s, told, patient=2.0**self._hangs)
@@ -178,30 +178,30 @@ class CommandSupervisor:
         append_line(self.run.progress_file, row | {"loss": pulse.get("loss")})
         self.states.reached(seen.step)
 
-    def collect(self, attempt: Attempt, ending: Ending) -> tuple[Wreck, Diagnosis]:
+    def collect(self, attempt: Attempt, ending: Ending) -> tuple[FailureReport, Diagnosis]:
         """What is known of the attempt: evidence, and the cause by it and by its output."""
-        wreck = collect(attempt, self.run, ending)
-        orders = orders_of(attempt.folder) or Orders({})
+        failure_report = collect(attempt, self.run, ending)
+        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         began, step = int(orders.facts.get("resumed_step") or 0), self.seen.step if self.seen else None
         account = read_json(attempt.folder / "account.json") or {}
         flight = last_line(attempt.folder / "samples.jsonl") or {}  # with a step that did not come to its end, or none
-        wreck = replace(wreck, step=flight.get("step", step), samples=tuple(flight.get("samples") or ()))
-        wreck = replace(wreck, committed_before=began, committed_after=max(began, step or 0), phase=account.get("phase"))
+        failure_report = replace(failure_report, step=flight.get("step", step), samples=tuple(flight.get("samples") or ()))
+        failure_report = replace(failure_report, committed_before=began, committed_after=max(began, step or 0), phase=account.get("phase"))
         if ending.kind == "finished":
-            return wreck, Diagnosis("unknown", 0.0)
-        wreck = replace(wreck, gpu_memory=gpu_memory(Place()))
+            return failure_report, Diagnosis("unknown", 0.0)
+        failure_report = replace(failure_report, gpu_memory=gpu_memory(Place()))
         if account.get("cause"):
             reason = str(account.get("reason", ""))
-            return wreck, replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
+            return failure_report, replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
         with (attempt.folder / "output.log").open("rb") as stream:
-            found = diagnose_wreck(wreck, cards_of("failures"), read_log(stream))
-        if (full := self._full_disk(wreck)) and ending.kind in ("error", "killed"):
-            return wreck, Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
-        return wreck, found
+            found = diagnose_failure(failure_report, cards_of("failures"), read_log(stream))
+        if (full := self._full_disk(failure_report)) and ending.kind in ("error", "killed"):
+            return failure_report, Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
+        return failure_report, found
 
-    def decide(self, attempt: Attempt, wreck: Wreck, diagnosis: Diagnosis) -> NextTry:
+    def decide(self, attempt: Attempt, failure_report: FailureReport, diagnosis: Diagnosis) -> NextTry:
         """What follows; a state that is in the callback's memory is made a checkpoint first."""
-        ending, stop = wreck.ending, bool(self.view.wish())
+        ending, stop = failure_report.ending, bool(self.view.wish())
         account = read_json(attempt.folder / "account.json") or {}
         asked = ending.code == 130 or account.get("phase") == "stopped"
         cut_short = self._cut_short(attempt, ending)
@@ -209,10 +209,10 @@ class CommandSupervisor:
             self.states.snapshot.unlink(missing_ok=True)
         else:
             self.states.keep(attempt)
-        if not stop and (option := self._refused(attempt, wreck)):
+        if not stop and (option := self._refused(attempt, failure_report)):
             self._give_up_option(attempt, option)
             return NextTry("again", f"{ending.words()}: it does not know {option}, which was added to it; it is added no more")
-        tries = self._history(wreck, diagnosis, from_outside=ending.from_outside or asked)
+        tries = self._history(failure_report, diagnosis, from_outside=ending.from_outside or asked)
         left = ending.facts.get("left") or [] if ending.kind == "finished" else []
         step = self.seen.step if self.seen else None
         if left and step is None and (ending.seconds or 0.0) < _EARLY_S:
@@ -229,7 +229,7 @@ class CommandSupervisor:
             ending.code if ending.kind == "finished" else None,
             stop=stop,
             retries=self.command.retries,
-            disk_full=self._full_disk(wreck),
+            disk_full=self._full_disk(failure_report),
             cut_short=cut_short,
             final=str(told.get("reason") or ""),
             may_try=may_try,
@@ -238,11 +238,11 @@ class CommandSupervisor:
             self.remedies.take(diagnosis.cause)
         return move
 
-    def _refused(self, attempt: Attempt, wreck: Wreck) -> str:
+    def _refused(self, attempt: Attempt, failure_report: FailureReport) -> str:
         """The option to go on that was added and that the command says it does not know; empty where it says no such thing."""
-        orders = orders_of(attempt.folder) or Orders({})
+        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         option = str(orders.facts.get("added_option") or "")
-        return option if option and wreck.ending.kind == "error" and says_unknown(wreck.lines, option) else ""
+        return option if option and failure_report.ending.kind == "error" and says_unknown(failure_report.lines, option) else ""
 
     def _give_up_option(self, attempt: Attempt, option: str) -> None:
         """Remember with the run that its command takes no option to go on."""
@@ -260,18 +260,18 @@ class CommandSupervisor:
             return ""
         return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
 
-    def _full_disk(self, wreck: Wreck) -> str:
+    def _full_disk(self, failure_report: FailureReport) -> str:
         """The disk that takes no more; empty where each does."""
-        if wreck.disk_is_full:
+        if failure_report.disk_is_full:
             return f"the disk of {self.run.path}"
         place = self.command.place
         if place is not None and place.is_dir() and os.access(place, os.W_OK) and free_bytes(place) < FULL_DISK_BYTES:
             return f"the disk of {place}"
         return ""
 
-    def _history(self, wreck: Wreck, diagnosis: Diagnosis, from_outside: bool) -> list[Try]:
+    def _history(self, failure_report: FailureReport, diagnosis: Diagnosis, from_outside: bool) -> list[Try]:
         """The ended attempts since the run was last given up or stopped, this one last."""
-        found: list[tuple[Orders, str, str, bool, str]] = []
+        found: list[tuple[LaunchSpec, str, str, bool, str]] = []
         ours = {event["attempt"] for event in self.run.events() if event["event"] == "option_unknown"}  # our doing, nobody else's
         for number, end in closed_attempts(self.run):
             if not end.goes_on:
@@ -279,16 +279,16 @@ class CommandSupervisor:
                 continue
             if number in ours:
                 continue
-            orders = orders_of(self.run.attempt(number)) or Orders({})
+            orders = read_launch_spec(self.run.attempt(number)) or LaunchSpec({})
             found.append((orders, end.cause, end.ending.words(), end.ending.from_outside, str(orders.facts.get("remedy") or "")))
-        orders = orders_of(self.run.attempt(wreck.attempt)) or Orders({})
-        found.append((orders, diagnosis.cause, wreck.ending.words(), from_outside, str(orders.facts.get("remedy") or "")))
+        orders = read_launch_spec(self.run.attempt(failure_report.attempt)) or LaunchSpec({})
+        found.append((orders, diagnosis.cause, failure_report.ending.words(), from_outside, str(orders.facts.get("remedy") or "")))
         stood = [int(orders.facts.get("stands_at") or 0) for orders, *_ in found] + [self.states.stands_at()]
         return [
             Try(cause, words, stood[at + 1] > stood[at], outside, remedy) for at, (_, cause, words, outside, remedy) in enumerate(found)
         ]
 
-    def record(self, wreck: Wreck, diagnosis: Diagnosis, move: NextTry) -> None:
+    def record(self, failure_report: FailureReport, diagnosis: Diagnosis, move: NextTry) -> None:
         """Write down what happened and what follows, before anything acts on it."""
         if move.kind == "again":
             told: Move | Stop = Resume(move.reason, remedy=self.remedies.now().name or "resume")
@@ -296,7 +296,7 @@ class CommandSupervisor:
             told = GiveUp(move.reason)
         else:
             told = Stop()
-        record(self.run, wreck, diagnosis, told, None)
+        record(self.run, failure_report, diagnosis, told, None)
 
 
 def _without(card: LauncherCard | None, option: str) -> LauncherCard | None:

@@ -10,7 +10,7 @@ from holdfast.config.config import Run
 from holdfast.config.settings import PartialSettings, Settings
 from holdfast.diagnosis.divergence import FROM_THE_START, SLOWER, Trouble
 from holdfast.run.timeline import Entry, settings_at, unlearned
-from holdfast.run.types import Diagnosis, Verdict, Wreck
+from holdfast.run.types import Diagnosis, FailureReport, Verdict
 from holdfast.supervision.policy.ledgers import Past, deaths_in_step, in_step, repeats, without_progress
 from holdfast.supervision.policy.moves import Accept, Change, GiveUp, LeaveGpu, Move, Resume, RollBack, Stop, Wait
 
@@ -36,7 +36,7 @@ class Known:
     earlier command's, and dead when it was found.
     """
 
-    wreck: Wreck
+    failure_report: FailureReport
     diagnosis: Diagnosis
     history: list[Past]
     timeline: Sequence[Entry]
@@ -51,13 +51,13 @@ class Known:
 
 def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop:
     """The move after an attempt. verdict: of the lab, where it was asked; stop: the user wants to stop."""
-    if stop or (known.trouble is None and known.wreck.ending.kind == "interrupted"):
+    if stop or (known.trouble is None and known.failure_report.ending.kind == "interrupted"):
         return Stop(earlier=known.earlier and not stop)
     if known.trouble is not None:
         return of_course(known, known.trouble, verdict or NO_TRIALS)
     if known.fewer is not None:
-        reason = str(known.wreck.ending.facts.get("reason") or "a device is gone")
-        return Resume(f"rank {known.wreck.ending.facts.get('rank')}: {reason}; going on with {known.fewer} of the ranks")
+        reason = str(known.failure_report.ending.facts.get("reason") or "a device is gone")
+        return Resume(f"rank {known.failure_report.ending.facts.get('rank')}: {reason}; going on with {known.fewer} of the ranks")
     before = of_gpu(known, known.away_s) if known.away_s is not None else of_death(known)
     return before if verdict is None else of_verdict(known, verdict, before)
 
@@ -66,7 +66,7 @@ def wants_trials(known: Known) -> bool:
     """Whether the lab is to be asked before a move: about the course of the loss, or a step that has ended several attempts."""
     if known.trouble is not None:
         return known.back_to is not None and known.trouble.kind != "divergence" and known.asked.trials > 0
-    return wants_experiments(known.wreck, known.history)
+    return wants_experiments(known.failure_report, known.history)
 
 
 def of_death(known: Known) -> Move:
@@ -74,32 +74,32 @@ def of_death(known: Known) -> Move:
 
     repeats: same cause, same launch, no new progress. barren: attempts in a row without a newly committed step, whatever the cause.
     """
-    wreck, diagnosis = known.wreck, known.diagnosis
-    if wreck.ending.kind == "damaged":
-        return _of_damage(wreck, known.rolled)
-    if is_final(wreck):
-        return GiveUp(str(wreck.ending.facts.get("reason") or "; ".join(clue.text for clue in diagnosis.clues)))
+    failure_report, diagnosis = known.failure_report, known.diagnosis
+    if failure_report.ending.kind == "damaged":
+        return _of_damage(failure_report, known.rolled)
+    if is_final(failure_report):
+        return GiveUp(str(failure_report.ending.facts.get("reason") or "; ".join(clue.text for clue in diagnosis.clues)))
     history = [past for past in known.history if past.kind != "device_gone"]  # a GPU that was away explains nothing else
     alike = repeats(history)
     limit = REPEATS_FROM_OUTSIDE if history[-1].from_outside else REPEATS
     if alike and any(past.by_chance for past in history[-alike:]):
         limit = max(limit, REPEATS_BY_CHANCE)
-    where = f"at step {wreck.step}" if wreck.step is not None else "before its first step"
+    where = f"at step {failure_report.step}" if failure_report.step is not None else "before its first step"
     if alike >= limit:
-        return GiveUp(f"{alike} attempts in a row {wreck.ending.words()} {where} without a new step")
+        return GiveUp(f"{alike} attempts in a row {failure_report.ending.words()} {where} without a new step")
     if (fruitless := without_progress(history)) >= NO_PROGRESS:
         return GiveUp(f"{fruitless} attempts in a row committed no new step, for changing reasons")
-    return Resume(f"{wreck.ending.words()} {where}; restarting from the newest state")
+    return Resume(f"{failure_report.ending.words()} {where}; restarting from the newest state")
 
 
-def is_final(wreck: Wreck) -> bool:
+def is_final(failure_report: FailureReport) -> bool:
     """Whether another attempt would meet the same: as measured, or as the trainer found. Words in its output prove nothing."""
-    return wreck.disk_is_full or wreck.ending.kind in FINAL_KINDS
+    return failure_report.disk_is_full or failure_report.ending.kind in FINAL_KINDS
 
 
 def of_gpu(known: Known, away_s: float) -> Move:
     """What follows where the GPU of the plan has been gone for `away_s` seconds: look again, give up, or go on without where allowed."""
-    reason, asked = str(known.wreck.ending.facts.get("reason") or "torch finds no GPU"), known.asked
+    reason, asked = str(known.failure_report.ending.facts.get("reason") or "torch finds no GPU"), known.asked
     if away_s < asked.device_s:
         told = f"{reason}; the run was planned for one: looking for it again for {asked.device_s:g} s (run.device_s)"
         return Wait(told, again=away_s > 0)
@@ -108,19 +108,19 @@ def of_gpu(known: Known, away_s: float) -> Move:
     return GiveUp(f"{reason} for {away_s:.0f} s (run.device_s = {asked.device_s:g})")
 
 
-def _of_damage(wreck: Wreck, rolled: int) -> Move:
+def _of_damage(failure_report: FailureReport, rolled: int) -> Move:
     """What follows from a state that training cannot have made: back to the newest one that is sound."""
-    sound, told = int(wreck.ending.facts["sound"]), "; ".join(wreck.ending.facts["damaged"])
+    sound, told = int(failure_report.ending.facts["sound"]), "; ".join(failure_report.ending.facts["damaged"])
     if rolled >= ROLLBACKS:
         return GiveUp(f"{told}; that came again after {rolled} rollbacks: test this machine's memory and disk")
-    if sound == 0 and (wreck.step or 0) > FROM_THE_START:
-        return GiveUp(f"{told}; no sound state is left, and the beginning is {wreck.step} steps back")
+    if sound == 0 and (failure_report.step or 0) > FROM_THE_START:
+        return GiveUp(f"{told}; no sound state is left, and the beginning is {failure_report.step} steps back")
     return RollBack(f"{told}; back to step {sound}, whose state is sound", told, to=sound)
 
 
-def wants_experiments(wreck: Wreck, history: list[Past]) -> bool:
+def wants_experiments(failure_report: FailureReport, history: list[Past]) -> bool:
     """Whether the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
-    if wreck.step is None or is_final(wreck) or wreck.ending.kind in _NO_CASE:
+    if failure_report.step is None or is_final(failure_report) or failure_report.ending.kind in _NO_CASE:
         return False
     deaths = in_step(history)[-deaths_in_step(history) :]
     if any(past.by_chance for past in deaths):
@@ -132,7 +132,7 @@ def wants_experiments(wreck: Wreck, history: list[Past]) -> bool:
 
 def of_verdict(known: Known, verdict: Verdict, before: Move) -> Move:
     """What follows from the experiments. `before` is what would have been done without them."""
-    step, told = known.wreck.step, f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
+    step, told = known.failure_report.step, f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
     if verdict.kind == "stuck":
         return GiveUp(verdict.evidence)
     if verdict.to is not None and known.rolled < ROLLBACKS:
@@ -155,7 +155,7 @@ def of_verdict(known: Known, verdict: Verdict, before: Move) -> Move:
 
 def _without_rows(known: Known, verdict: Verdict, told: str) -> Change:
     """Leave rows out from the failing step on."""
-    step = known.wreck.step
+    step = known.failure_report.step
     assert step is not None
     quarantine = [*settings_at(known.timeline, step).quarantine, *verdict.rows]
     return Change(
@@ -167,13 +167,13 @@ def _without_rows(known: Known, verdict: Verdict, told: str) -> Change:
         cause=verdict.cause or known.diagnosis.cause,
         seen=verdict.evidence,
         settings=unlearned(known.timeline, step) | {"quarantine": quarantine},
-        quarantined=_quarantined(verdict, known.wreck.ending.words(), step),
+        quarantined=_quarantined(verdict, known.failure_report.ending.words(), step),
     )
 
 
 def _with_settings(known: Known, verdict: Verdict, told: str) -> Change:
     """Go on under settings and environment that were seen to help. The next process has them from its start."""
-    step = known.wreck.step
+    step = known.failure_report.step
     assert step is not None
     settings = dict(verdict.settings)
     if verdict.env:
@@ -184,7 +184,7 @@ def _with_settings(known: Known, verdict: Verdict, told: str) -> Change:
         reason,
         told,
         verdict.remedy,
-        from_step=min(step, known.wreck.committed_after + 1),
+        from_step=min(step, known.failure_report.committed_after + 1),
         step=step,
         cause=verdict.cause or known.diagnosis.cause,
         seen=verdict.evidence,

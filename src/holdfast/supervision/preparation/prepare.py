@@ -22,7 +22,7 @@ from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
 from holdfast.planning.plan import settings_of
 from holdfast.planning.ranks import ranks_on
-from holdfast.processes.rank_info import seat_of
+from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.words import between, shown
 from holdfast.run.base_model import follow_pinned, refuse_changed, take_model_elsewhere, take_repaired
 from holdfast.run.folder import RunFolder, differences
@@ -95,8 +95,8 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     write_json(run.machine_file, machine)
     write_plan(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
-    seat = seat_of(os.environ)
-    ranks = seat.size if seat else ranks_on(config.train, machine)
+    rank_info = rank_info_of(os.environ)
+    ranks = rank_info.size if rank_info else ranks_on(config.train, machine)
     settings = settings_of(planned.settled, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
     run.write_config(config)

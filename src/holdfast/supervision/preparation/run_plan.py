@@ -7,7 +7,7 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
-from holdfast.planning.past_runs import taught
+from holdfast.planning.past_runs import correct_from_history
 from holdfast.planning.plan import USABLE_SHARE, about_rows, make_plan
 from holdfast.planning.planning import Rows, planner
 from holdfast.run.plan import Plan
@@ -21,15 +21,17 @@ def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, t
     """The plan of a run, and what it took here before. lengths as make_plan takes them. A step that cannot be traced is told of."""
     plan = make_plan(config, model, machine, lengths, has_fused_attention(machine))
     if not _scarce(plan, config):
-        return taught(config, machine, plan)
+        return correct_from_history(config, machine, plan)
     terminal.say("memory is scarce for this run: its step is traced before it begins, so that what is chosen fits")
     try:
         with planner(config, machine, Rows(int(lengths["max"]), int(lengths["step"])), model) as work:
             traced = work.chosen().plan
     except Stop as stop:
         told = f"by the closed form, because its step could not be traced: {stop.message}"
-        return taught(config, machine, plan.model_copy(update={"reasons": (*plan.reasons, told)}))
-    return taught(config, machine, traced.model_copy(update={"reasons": (_chosen(traced), *traced.reasons, about_rows(lengths))}))
+        return correct_from_history(config, machine, plan.model_copy(update={"reasons": (*plan.reasons, told)}))
+    return correct_from_history(
+        config, machine, traced.model_copy(update={"reasons": (_chosen(traced), *traced.reasons, about_rows(lengths))})
+    )
 
 
 def _scarce(plan: Plan, config: Config) -> bool:

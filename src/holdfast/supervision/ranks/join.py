@@ -17,8 +17,8 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.locks import taken
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
-from holdfast.processes.rank_info import Seat
-from holdfast.run.attempt import closed, is_closed, orders_of
+from holdfast.processes.rank_info import RankInfo
+from holdfast.run.attempt import closed, is_closed, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import EXIT_ELSEWHERE
 
@@ -32,8 +32,8 @@ _KILL_S = 20.0  # for a trainer that was asked to stop; its state is the first r
 class Follower:
     """One rank beside the first, on whatever machine; both see one run folder."""
 
-    def __init__(self, run: RunFolder, seat: Seat, stop: Callable[[], bool], say: Callable[[str], None]) -> None:
-        self.run, self.seat, self.stop, self.say = run, seat, stop, say
+    def __init__(self, run: RunFolder, rank_info: RankInfo, stop: Callable[[], bool], say: Callable[[str], None]) -> None:
+        self.run, self.rank_info, self.stop, self.say = run, rank_info, stop, say
         self.after = 0  # the newest attempt this rank had a part in
 
     def to_end(self) -> int:
@@ -67,19 +67,19 @@ class Follower:
     def _is_open(self, number: int) -> bool:
         """Whether an attempt of as many ranks has begun and not ended."""
         folder = self.run.attempt(number)
-        orders = orders_of(folder)
-        begun = orders is not None and orders.facts.get("ranks") == self.seat.size
+        orders = read_launch_spec(folder)
+        begun = orders is not None and orders.facts.get("ranks") == self.rank_info.size
         return begun and not is_closed(folder) and not (folder / "ending.json").exists()
 
     def _train(self, number: int) -> int:
         """Be this rank's trainer in an attempt; its exit code."""
         folder = self.run.attempt(number)
-        orders = orders_of(folder)
-        environment = with_env(os.environ, (orders.facts["env"] if orders else {}) | self.seat.environment())
-        with open_log(folder / f"rank{self.seat.number}.log") as log:
+        orders = read_launch_spec(folder)
+        environment = with_env(os.environ, (orders.facts["env"] if orders else {}) | self.rank_info.environment())
+        with open_log(folder / f"rank{self.rank_info.number}.log") as log:
             argv = trainer_command("join", self.run.path, number)
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-        self.say(f"rank {self.seat.number} of {self.seat.size} on {platform.node()}: attempt {number}, process {child.pid}")
+        self.say(f"rank {self.rank_info.number} of {self.rank_info.size} on {platform.node()}: attempt {number}, process {child.pid}")
         asked: float | None = None
         while (code := child.poll()) is None:
             if self.stop() and asked is None:
@@ -92,7 +92,7 @@ class Follower:
                 child.kill()
             wait_for_end([child.pid], _LOOK_S)
         if code not in (DONE, INTERRUPTED, EXIT_ELSEWHERE):
-            write_json(folder / f"ended{self.seat.number}.json", {"rank": self.seat.number, "code": code}, durable=False)
+            write_json(folder / f"ended{self.rank_info.number}.json", {"rank": self.rank_info.number, "code": code}, durable=False)
         return code
 
     def _goes_on(self, number: int) -> bool:

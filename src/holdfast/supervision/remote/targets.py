@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from holdfast.base.errors import USAGE, Stop, told
+from holdfast.base.errors import USAGE, Stop, error_message
 from holdfast.base.files import fsync_folder
 from holdfast.base.safe_open import open_regular
 
@@ -121,7 +121,7 @@ class Remote:
             core: Any = importlib.import_module("fsspec.core")
             self.fs, self.root = core.url_to_fs(self.address)
         except ImportError as error:
-            text = f"{address} cannot be reached: {told(error)}"
+            text = f"{address} cannot be reached: {error_message(error)}"
             raise Stop(
                 USAGE, text, "pip install 'holdfast[remote]', and the package of the service (s3fs, gcsfs, adlfs, paramiko)"
             ) from None
@@ -175,4 +175,4 @@ def _as_os_error(address: str) -> Any:
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001  (each service's library has errors of its own)
-        raise OSError(f"{address}: {told(error)}") from None
+        raise OSError(f"{address}: {error_message(error)}") from None

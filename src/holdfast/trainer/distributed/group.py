@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast.base.errors import told
+from holdfast.base.errors import error_message
 from holdfast.base.files import Json
 from holdfast.trainer.distributed.rank import PeerLost, Rank, Result, heard_of, no_facts, told_of
 from holdfast.trainer.distributed.waiting import WAITING
@@ -61,7 +61,7 @@ class Group(Rank):
             own = {"full": told_of(full)}
         except RuntimeError as error:
             if self.together and _of_a_peer(error):  # in the middle of a pass
-                raise PeerLost(told(error)) from None
+                raise PeerLost(error_message(error)) from None
             raise
         every = self.exchange(own)
         for rank, one in enumerate(every):
@@ -121,7 +121,7 @@ def peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # dist.DistError is one, too
-        raise PeerLost(told(error)) from None
+        raise PeerLost(error_message(error)) from None
 
 
 def _of_a_peer(error: RuntimeError) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from holdfast.base.errors import told
+from holdfast.base.errors import error_message
 from holdfast.processes.rank_environment import SEAT_OF, STORE_DESCRIPTOR
 from holdfast.trainer.distributed.rank import PeerLost
 from holdfast.trainer.refuse import Refusal
@@ -30,7 +30,7 @@ def store_of(number: int, attempt: int) -> Any:
             _listening().set(_ATTEMPT, str(attempt))
         return dist.PrefixStore(f"holdfast/{attempt}", _launchers_store())  # type: ignore[attr-defined]
     except (RuntimeError, OSError) as error:  # dist.DistError is a RuntimeError
-        raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {told(error)}") from None
+        raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error_message(error)}") from None
 
 
 def announced(at_least: int) -> int:
@@ -41,7 +41,7 @@ def announced(at_least: int) -> int:
             time.sleep(_LOOK_S)
         return number
     except (RuntimeError, OSError) as error:
-        raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {told(error)}") from None
+        raise PeerLost(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error_message(error)}") from None
 
 
 def _listening() -> Any:
@@ -70,7 +70,7 @@ def _launchers_store() -> Any:
 
 
 def _own_store(number: int) -> Any:
-    """At the nurse's socket, which listened before any rank was started: no port is guessed, and none is taken meanwhile."""
+    """At the shim's socket, which listened before any rank was started: no port is guessed, and none is taken meanwhile."""
     listening = os.environ.get(STORE_DESCRIPTOR)
     return dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],

@@ -14,18 +14,18 @@ from torch import Tensor
 from holdfast.trainer.distributed.rank import parts_of
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.step import Announce
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 _HINT = "test that machine's memory and device (memtest, the vendor's own test), or leave it out; then rerun the same command to resume"
 
 
-def spot_check(bench: Bench, step: int, samples: list[int], announce: Announce) -> None:
+def spot_check(training: TrainingState, step: int, samples: list[int], announce: Announce) -> None:
     """Compute the gradients of this rank's part of `step` twice and those of the next rank's once. No weight has moved when it returns.
 
     Does nothing on one rank, or where a rank would have no sample. Raises Refusal on every rank alike where bits differ, OutOfMemory,
     and PeerLost.
     """
-    rank, data = bench.rank, bench.task.data
+    rank, data = training.rank, training.task.data
     if rank.size == 1 or len(samples) < rank.size:
         return
     parts = parts_of(samples, lambda: data.sizes, rank.size)
@@ -34,17 +34,17 @@ def spot_check(bench: Bench, step: int, samples: list[int], announce: Announce) 
     def work() -> list[str]:
         digests = []
         for part in (mine, mine, others):
-            bench.compute_alone(step, part, announce)
-            digests.append(_digest(bench.optimizer.gradient))
+            training.compute_alone(step, part, announce)
+            digests.append(_digest(training.optimizer.gradient))
         return digests
 
     _, told = rank.agreed(work, lambda digests: {"digests": digests})
-    bench.optimizer.clear()
+    training.optimizer.clear()
     wrong, sure = suspects([one["digests"] for one in told])
     if wrong:
         named = f"rank {', '.join(map(str, wrong))}" + ("" if sure else ", one of which is wrong")
         text = f"the same gradients of step {step} came out with other bits on {named}: it computes wrong without an error"
-        bench.job.event("rank_differs", step=step, ranks=wrong, sure=sure)
+        training.job.event("rank_differs", step=step, ranks=wrong, sure=sure)
         raise Refusal("hardware_fault", text, _HINT)
 
 

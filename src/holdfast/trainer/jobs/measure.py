@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
-from holdfast.base.errors import BLOCKED, Stop, told
+from holdfast.base.errors import BLOCKED, Stop, error_message
 from holdfast.base.files import Json, append_line, read_json, write_json
 from holdfast.trainer.device import release
 from holdfast.trainer.jobs.losses import by_length, row_sums
@@ -45,10 +45,10 @@ def measure(path: Path) -> int:
             return stop.code
         except Exception as error:
             if is_out_of_memory(error):
-                write_json(out / "error.json", {"part": part["name"], "message": f"memory ran out: {told(error)}", "hint": ""})
+                write_json(out / "error.json", {"part": part["name"], "message": f"memory ran out: {error_message(error)}", "hint": ""})
                 return BLOCKED
             if isinstance(error, (OSError, ValueError, KeyError, RuntimeError, AttributeError, TypeError)):  # of another's files
-                write_json(out / "error.json", {"part": part["name"], "message": told(error), "hint": ""})
+                write_json(out / "error.json", {"part": part["name"], "message": error_message(error), "hint": ""})
                 return BLOCKED
             raise
         append_line(out / "done.jsonl", {"part": part["name"]})

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import torch
 
-from holdfast.base.errors import told
+from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json
 from holdfast.trainer.model.plain import load_plain
 
@@ -28,7 +28,7 @@ def serve(path: Path) -> int:
             for part in _tokens(model, orjson.loads(line), request["ends"], device):
                 _say(part)
         except RuntimeError as error:  # what does not fit into memory, say; the next may
-            _say({"error": told(error)})
+            _say({"error": error_message(error)})
     return 0
 
 

@@ -14,7 +14,7 @@ from holdfast.run.timeline import settings_of_process
 from holdfast.trainer.job import open_job, register
 from holdfast.trainer.loop import train
 from holdfast.trainer.refuse import refuse_broken_weights
-from holdfast.trainer.training_state import Bench, build
+from holdfast.trainer.training_state import TrainingState, build
 
 
 def stand_by(path: Path, mode: str) -> int:
@@ -24,30 +24,30 @@ def stand_by(path: Path, mode: str) -> int:
     cache, and no device is touched.
     """
     run = RunFolder(path)
-    bench = _bench(run) if mode == "model" else None
-    if bench is None and run.config().model:
+    training = _training(run) if mode == "model" else None
+    if training is None and run.config().model:
         _cache_weights(read_model(run.config().model).folder)
     number = sys.stdin.readline().strip()
     if not number:
         return DONE
     _log_to(run.attempt(int(number)) / "output.log")
-    return train(register(path, int(number)), bench)
+    return train(register(path, int(number)), training)
 
 
-def _bench(run: RunFolder) -> Bench:
-    """The bench of the run's next step; the attempt that takes it over builds another where its settings differ."""
+def _training(run: RunFolder) -> TrainingState:
+    """The training state of the run's next step; the attempt that takes it over builds another where its settings differ."""
     job = open_job(run, 0, run.path, {})
-    bench = build(job, settings_of_process(job.timeline))
-    refuse_broken_weights(bench.task.model, job.config.model)
-    _warm_up(bench)
-    return bench
+    training = build(job, settings_of_process(job.timeline))
+    refuse_broken_weights(training.task.model, job.config.model)
+    _warm_up(training)
+    return training
 
 
-def _warm_up(bench: Bench) -> None:
+def _warm_up(training: TrainingState) -> None:
     """Pass a few tokens through the model and back, so that what libraries do at their first call is done. Moves no weight."""
-    loss, _ = bench.task.loss_sum(bench.task.small_batch(), 1)
+    loss, _ = training.task.loss_sum(training.task.small_batch(), 1)
     loss.backward()  # type: ignore[no-untyped-call]
-    bench.optimizer.clear()
+    training.optimizer.clear()
 
 
 def _cache_weights(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from holdfast.base.errors import BLOCKED, USAGE, told
+from holdfast.base.errors import BLOCKED, USAGE, error_message
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.trainer.device import release
 from holdfast.trainer.memory.oom import is_out_of_memory
@@ -36,12 +36,12 @@ def suite(path: Path) -> int:
         hint = "lm-eval ls tasks prints those it knows; --suite-path DIR adds your own"
         return _failed(out, "lm-eval", f"no such task: {error.args[0]}", hint, USAGE)
     except _OF_OTHERS as error:
-        return _failed(out, "lm-eval", f"the tasks cannot be read: {told(error)}", _hint_of(error), BLOCKED)
+        return _failed(out, "lm-eval", f"the tasks cannot be read: {error_message(error)}", _hint_of(error), BLOCKED)
     for part in request["parts"]:
         try:
             found = _asked(part, request, manager, tasks)
         except _OF_OTHERS as error:
-            what = f"memory ran out: {told(error)}" if is_out_of_memory(error) else told(error)
+            what = f"memory ran out: {error_message(error)}" if is_out_of_memory(error) else error_message(error)
             return _failed(out, part["name"], what, _hint_of(error), BLOCKED)
         write_json(out / f"{part['name']}.suite.json", found)
         release()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from holdfast.base.errors import BLOCKED, DONE, told
+from holdfast.base.errors import BLOCKED, DONE, error_message
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
@@ -27,7 +27,7 @@ from holdfast.trainer.state.images import ABSURD
 from holdfast.trainer.state.restore import find_state
 from holdfast.trainer.state.sound import damage, difference
 from holdfast.trainer.step import Announce, gradients_sha256
-from holdfast.trainer.training_state import Bench, build
+from holdfast.trainer.training_state import TrainingState, build
 
 _OF_PYTHON = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError)
 
@@ -68,12 +68,12 @@ class _Unreachable(Exception):
 class _Stage:
     """Benches and the state before a step, kept from one replay to the next.
 
-    Two benches on the CPU, as it was and changed; one on a GPU, where two may not fit.
+    Two training states on the CPU, as it was and changed; one on a GPU, where two may not fit.
     """
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
-        self.benches: dict[str, Bench] = {}
+        self.states: dict[str, TrainingState] = {}
         self.state: _State | None = None
         self.leaving = False
 
@@ -99,18 +99,18 @@ class _Stage:
         state = self._reach(job, step, places, announcer)
         if request["settings"]:
             job.timeline.append(Entry(step, request["settings"], "trial"))
-        bench = self._bench(job, step, "changed" if request["settings"] else "as it was")
-        bench.restore(state.snapshot)
+        training = self._training(job, step, "changed" if request["settings"] else "as it was")
+        training.restore(state.snapshot)
         until = request.get("until") or step
-        samples = request["samples"] or [number for one in range(step, until + 1) for number in bench.samples(one)]
-        facts |= {"recomputed": state.recomputed, "state": state.place, "samples": samples} | _facts(bench, samples)
+        samples = request["samples"] or [number for one in range(step, until + 1) for number in training.samples(one)]
+        facts |= {"recomputed": state.recomputed, "state": state.place, "samples": samples} | _facts(training, samples)
         write_json(job.folder / "running.json", facts, durable=False)
         began = time.perf_counter()
         if request.get("until"):
             stored = find_state(self.run, places, limit=until - 1).snapshot if request.get("compare") else None
-            outcome = _course(bench, range(step, until + 1), announcer, stored)
+            outcome = _course(training, range(step, until + 1), announcer, stored)
         else:
-            outcome = _of_one_step(bench, step, samples, announcer.of_step(step), request.get("trace", False))
+            outcome = _of_one_step(training, step, samples, announcer.of_step(step), request.get("trace", False))
         return outcome | {"seconds": round(time.perf_counter() - began, 4)}
 
     def _reach(self, job: Job, step: int, places: list[Path], announcer: Announcer) -> _State:
@@ -121,35 +121,35 @@ class _Stage:
         at = found.snapshot.step if found.snapshot else 0
         snapshot = found.snapshot if at == step - 1 else None
         if snapshot is None:
-            bench = self._bench(job, at + 1, "as it was", fresh=found.snapshot is None)
+            training = self._training(job, at + 1, "as it was", fresh=found.snapshot is None)
             if found.snapshot:
-                bench.restore(found.snapshot)
+                training.restore(found.snapshot)
             for number in range(at + 1, step):
                 write_json(job.folder / "reached.json", {"step": number}, durable=False)  # a sign of life
-                _advance(bench, number, announcer.of_step(number))
-            snapshot = Snapshot(step - 1, 0, {}, bench.artifact.to_bytes(), bench.state.to_bytes())
+                _advance(training, number, announcer.of_step(number))
+            snapshot = Snapshot(step - 1, 0, {}, training.artifact.to_bytes(), training.state.to_bytes())
         self.state = _State(step, list(job.timeline), snapshot, step - 1 - at, found.place)
         return self.state
 
-    def _bench(self, job: Job, step: int, slot: str, fresh: bool = False) -> Bench:
-        """A bench for the settings of `step`. Built anew where they differ: attention and dtype are fixed at loading."""
+    def _training(self, job: Job, step: int, slot: str, fresh: bool = False) -> TrainingState:
+        """A training state for the settings of `step`. Built anew where they differ: attention and dtype are fixed at loading."""
         settings = job.settings(step)
-        kept = self.benches.get(slot)
+        kept = self.states.get(slot)
         if kept is not None and kept.settings.of_model() == settings.of_model() and not fresh:
-            prepare_torch(settings)  # the bench that was used last may have had other threads
-            bench = replace(kept, job=job, settings=settings)
+            prepare_torch(settings)  # the training state that was used last may have had other threads
+            training = replace(kept, job=job, settings=settings)
         else:
             del kept
             self._make_room(slot)
-            bench = build(job, settings)
-        self.benches[slot] = bench
-        return bench
+            training = build(job, settings)
+        self.states[slot] = training
+        return training
 
     def _make_room(self, slot: str) -> None:
-        """Let benches go before there is another one."""
+        """Let training states go before there is another one."""
         if torch.cuda.is_available():
-            self.benches.clear()
-        self.benches.pop(slot, None)
+            self.states.clear()
+        self.states.pop(slot, None)
         release()
 
     def _outcome(self, compute: Callable[[], Json]) -> Json:
@@ -163,11 +163,11 @@ class _Stage:
                 words = str(error).splitlines() or [type(error).__name__]
                 return _failed(f"out of memory: {words[0][:500]}")
             self.leaving = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-            return _failed(told(error))
+            return _failed(error_message(error))
 
 
-def _facts(bench: Bench, samples: list[int]) -> Json:
-    data = bench.task.data
+def _facts(training: TrainingState, samples: list[int]) -> Json:
+    data = training.task.data
     return {"sources": [data.source(number) for number in samples], "lengths": data.sizes[samples].tolist()}
 
 
@@ -175,31 +175,31 @@ def _failed(ending: str) -> Json:
     return {"ending": ending, "finite": None, "loss": None, "grad_norm": None}
 
 
-def _advance(bench: Bench, step: int, announce: Announce) -> None:
+def _advance(training: TrainingState, step: int, announce: Announce) -> None:
     """Compute a step between the state found and the step asked for, as the run did. Raises _Unreachable."""
-    samples = bench.samples(step)
+    samples = training.samples(step)
     if not samples:
         return
-    if not bench.apply(step, bench.compute(step, samples, announce)):
+    if not training.apply(step, training.compute(step, samples, announce)):
         raise _Unreachable(f"not reached: step {step}, before it, is not finite")
 
 
-def _of_one_step(bench: Bench, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
+def _of_one_step(training: TrainingState, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
     """A step computed; with `trace`, where values stop being finite."""
-    with traced(bench.task.model) if trace else _untraced() as seen:
-        outcome = _computed(bench, step, samples, announce)
+    with traced(training.task.model) if trace else _untraced() as seen:
+        outcome = _computed(training, step, samples, announce)
     if not trace:
         return outcome | {"first_nonfinite": None}
-    absurd, _ = broken_weights(bench.task.model, ABSURD, frozen_alone=True)
+    absurd, _ = broken_weights(training.task.model, ABSURD, frozen_alone=True)
     return outcome | {"first_nonfinite": seen[0] if seen else None, "absurd_weights": absurd}
 
 
-def _computed(bench: Bench, step: int, samples: list[int], announce: Announce) -> Json:
-    computed = bench.compute(step, samples, announce)
-    hashed = gradients_sha256(bench.optimizer)
-    moved = bench.apply(step, computed)
-    weights = hashlib.sha256(bench.artifact.to_bytes()).hexdigest() if moved else None
-    damaged = damage(bench, step)
+def _computed(training: TrainingState, step: int, samples: list[int], announce: Announce) -> Json:
+    computed = training.compute(step, samples, announce)
+    hashed = gradients_sha256(training.optimizer)
+    moved = training.apply(step, computed)
+    weights = hashlib.sha256(training.artifact.to_bytes()).hexdigest() if moved else None
+    damaged = damage(training, step)
     return {
         "ending": "finished",
         "finite": computed.finite and damaged is None,
@@ -210,28 +210,28 @@ def _computed(bench: Bench, step: int, samples: list[int], announce: Announce) -
         "weights_sha256": weights,
         "tokens": computed.tokens,
         "labels": computed.labels,
-        "deterministic": bench.job.settings(step).deterministic,
+        "deterministic": training.job.settings(step).deterministic,
     }
 
 
-def _course(bench: Bench, steps: range, announcer: Announcer, stored: Snapshot | None) -> Json:
+def _course(training: TrainingState, steps: range, announcer: Announcer, stored: Snapshot | None) -> Json:
     """Train through these steps: losses and gradient norms up to the first that is not finite; where the state differs from `stored`."""
     losses: list[float | None] = []
     norms: list[float | None] = []
     finite, differs = True, None
     for step in steps:
-        samples = bench.samples(step)
+        samples = training.samples(step)
         if not samples:
             continue
-        computed = bench.compute(step, samples, announcer.of_step(step))
-        finite = bench.apply(step, computed)
+        computed = training.compute(step, samples, announcer.of_step(step))
+        finite = training.apply(step, computed)
         losses.append(computed.loss if finite else None)
         norms.append(computed.grad_norm if finite else None)
         if not finite:
             break
         if stored is not None and step == stored.step:
-            differs = difference(bench, stored)
-    damaged = damage(bench, steps[-1])
+            differs = difference(training, stored)
+    damaged = damage(training, steps[-1])
     facts = {"ending": "finished", "finite": finite and damaged is None, "damaged": damaged, "differs": differs}
     facts |= {"losses": losses, "grad_norms": norms}
     return facts | {"loss": losses[-1] if losses else None, "grad_norm": norms[-1] if norms else None}

@@ -19,7 +19,7 @@ from holdfast.trainer.device import own_gpu, release
 from holdfast.trainer.distributed.rank import ALONE, Rank, parts_of
 from holdfast.trainer.memory.oom import OutOfMemory, tag_out_of_memory
 from holdfast.trainer.step import Announce, Gradients
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 Result = TypeVar("Result")
 
@@ -35,16 +35,16 @@ class BeginAgain(Exception):
     """Memory ran out in what others wait in. What helps, if known, is on the timeline for the next attempt. The message says all."""
 
 
-def compute_within_memory(bench: Bench, step: int, samples: list[int], announce: Announce) -> Gradients:
+def compute_within_memory(training: TrainingState, step: int, samples: list[int], announce: Announce) -> Gradients:
     """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
 
     def compute() -> Gradients:
-        return bench.compute(step, samples, announce, lambda: bench.prepare(step + 1))
+        return training.compute(step, samples, announce, lambda: training.prepare(step + 1))
 
-    return within_memory(bench, step, compute)
+    return within_memory(training, step, compute)
 
 
-def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result:
+def within_memory(training: TrainingState, step: int, work: Callable[[], Result]) -> Result:
     """Do `work` under the settings of `step`, again with smaller micro-batches while it does not fit.
 
     They stay so from `step` on. Raises OutOfMemory when a single sample does not fit and the task has no lighter way
@@ -52,17 +52,17 @@ def within_memory(bench: Bench, step: int, work: Callable[[], Result]) -> Result
     """
     while True:
         try:
-            return once_more(f"step {step}", work, bench.rank)
+            return once_more(f"step {step}", work, training.rank)
         except OutOfMemory as error:
             if error.batch is None:
                 raise
             full = error.with_traceback(None)  # the frames hold the tensors that did not fit
             full.__context__ = None
-        bench.optimizer.clear()
+        training.optimizer.clear()
         release()
-        _make_smaller(bench, step, full)
-        if bench.rank.together:
-            raise BeginAgain(f"{bench.job.timeline[-1].reason}; the other ranks are in the middle of a pass, so all begin again")
+        _make_smaller(training, step, full)
+        if training.rank.together:
+            raise BeginAgain(f"{training.job.timeline[-1].reason}; the other ranks are in the middle of a pass, so all begin again")
 
 
 def once_more(what: str, work: Callable[[], Result], rank: Rank = ALONE) -> Result:
@@ -85,38 +85,38 @@ def once_more(what: str, work: Callable[[], Result], rank: Rank = ALONE) -> Resu
         return work()
 
 
-def _make_smaller(bench: Bench, step: int, full: OutOfMemory) -> None:
+def _make_smaller(training: TrainingState, step: int, full: OutOfMemory) -> None:
     """Halve the micro-batch that did not fit; for a sample alone the task has other ways, or none."""
     assert full.batch is not None
     batch = full.batch
     reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {batch.size} tokens: {full}"
     if len(batch.numbers) > 1:
-        change({"micro_batch_tokens": batch.half}, bench, step, reason, bench.rank.together)
-    elif lighter := bench.task.lighter(bench.job.settings(step)):
-        change(lighter, bench, step, reason, bench.rank.together)
-        bench.task.adopt(lighter)
+        change({"micro_batch_tokens": batch.half}, training, step, reason, training.rank.together)
+    elif lighter := training.task.lighter(training.job.settings(step)):
+        change(lighter, training, step, reason, training.rank.together)
+        training.task.adopt(lighter)
     else:
         raise full
 
 
-def change(settings: PartialSettings, bench: Bench, step: int, reason: str, alone: bool = False) -> None:
+def change(settings: PartialSettings, training: TrainingState, step: int, reason: str, alone: bool = False) -> None:
     """Put changed settings on the timeline, from `step` on, and tell. alone: the other ranks do not hear of it here."""
-    job, before = bench.job, bench.job.settings(step)
+    job, before = training.job, training.job.settings(step)
     job.amend(Entry(step, settings, reason), alone)
     what = ", ".join(f"{name} {getattr(before, name)} -> {value}" for name, value in settings.items())
     job.event("setting_changed", what=f"{what} from step {step} on", reason=reason)
 
 
-def rehearse(bench: Bench, announce: Announce) -> None:
+def rehearse(training: TrainingState, announce: Announce) -> None:
     """Try the run's largest step first, so that too little memory shows in its first seconds. Moves no weight."""
-    settings, data = bench.job.settings(1), bench.task.data
+    settings, data = training.job.settings(1), training.task.data
     step, _ = data.table.largest_step(data.sizes, settings.samples)
     samples = data.table.samples(step, settings.samples)
-    parts = parts_of(samples, lambda: data.sizes, max(settings.shards, bench.rank.size))
-    batches = [batch for part in parts for batch in bench.task.batches(part, settings.micro_batch_tokens)]
+    parts = parts_of(samples, lambda: data.sizes, max(settings.shards, training.rank.size))
+    batches = [batch for part in parts for batch in training.task.batches(part, settings.micro_batch_tokens)]
     largest = list(max(batches, key=lambda batch: batch.tokens).numbers)
-    within_memory(bench, 1, lambda: bench.rank.agreed(lambda: bench.compute_alone(1, largest, announce)))
-    bench.optimizer.clear()
+    within_memory(training, 1, lambda: training.rank.agreed(lambda: training.compute_alone(1, largest, announce)))
+    training.optimizer.clear()
 
 
 class MemoryWatch:
@@ -126,35 +126,35 @@ class MemoryWatch:
     steps without such an entry counts, and nothing from before the watch began.
     """
 
-    def __init__(self, bench: Bench, read: Callable[[], dict[str, int]] | None = None) -> None:
-        self.bench = bench
+    def __init__(self, training: TrainingState, read: Callable[[], dict[str, int]] | None = None) -> None:
+        self.training = training
         self.read = read or host_memory
         self.swap_free = self.read().get("SwapFree")
-        self.learned = len(bench.job.timeline)
+        self.learned = len(training.job.timeline)
         self.retries = self._allocator().get("num_alloc_retries", 0)
 
     def look(self, step: int) -> None:
         """Called after `step` is committed; what it changes holds from the next step on."""
-        if self.learned != len(self.bench.job.timeline):
-            self.learned, self.retries = len(self.bench.job.timeline), self._allocator().get("num_alloc_retries", 0)
+        if self.learned != len(self.training.job.timeline):
+            self.learned, self.retries = len(self.training.job.timeline), self._allocator().get("num_alloc_retries", 0)
         if step % _LOOK_EVERY == 0 and (reason := self._reason_of_all(step)):
             release()
-            budget, floor = self.bench.job.settings(step + 1).micro_batch_tokens, self.bench.longest
+            budget, floor = self.training.job.settings(step + 1).micro_batch_tokens, self.training.longest
             if budget > floor:
-                change({"micro_batch_tokens": max(floor, budget // 2)}, self.bench, step + 1, reason)
+                change({"micro_batch_tokens": max(floor, budget // 2)}, self.training, step + 1, reason)
             else:
-                self.bench.job.event("memory_low", step=step, reason=f"{reason}; micro-batches hold one sample each already")
+                self.training.job.event("memory_low", step=step, reason=f"{reason}; micro-batches hold one sample each already")
 
     def _reason_of_all(self, step: int) -> str | None:
         """The reason of the first rank that has one: all of them make their micro-batches smaller, or none."""
-        told = self.bench.rank.exchange({"reason": self._reason(step)})
+        told = self.training.rank.exchange({"reason": self._reason(step)})
         return next((one["reason"] for one in told if one["reason"]), None)
 
     def _allocator(self) -> dict[str, int]:
         """What the device's allocator counts; nothing where there is none."""
-        if self.bench.device.type != "cuda":
+        if self.training.device.type != "cuda":
             return {}
-        return {name: int(value) for name, value in torch.cuda.memory_stats(self.bench.device).items()}
+        return {name: int(value) for name, value in torch.cuda.memory_stats(self.training.device).items()}
 
     def _reason(self, step: int) -> str | None:
         counts = self._allocator()
@@ -166,7 +166,7 @@ class MemoryWatch:
                 return reason
             release()  # smaller micro-batches would leave as many holes
             told = f"{reason}; it held {kept >> 20:,} MiB, of which {used >> 20:,} were ever in use together"
-            self.bench.job.event("memory_fragmented", step=step, reason=told)
+            self.training.job.event("memory_fragmented", step=step, reason=told)
         now = self.read()
         total, available, swap = now.get("MemTotal"), now.get("MemAvailable"), now.get("SwapFree")
         if not total or available is None or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < _OUR_SHARE * total:

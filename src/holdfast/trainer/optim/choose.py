@@ -8,12 +8,12 @@ from torch import Tensor
 
 from holdfast.config.train import Train
 from holdfast.trainer.optim.of_torch import Adafactor, Muon
-from holdfast.trainer.optim.optimizer import AdamW, Block
+from holdfast.trainer.optim.optimizer import AdamW, FlatOptimizer
 from holdfast.trainer.optim.schedule_free import ScheduleFree
 from holdfast.trainer.optim.simple import Lion, Sgd
 
 
-def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> Block:
+def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> FlatOptimizer:
     """The optimizer of `train`, with all its state, over these parameters. rates: by name, factors of the learning rate.
 
     Raises Refusal where its package is not there.
@@ -22,7 +22,7 @@ def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[
         from holdfast.trainer.optim.eight_bit import AdamW8Bit
 
         return AdamW8Bit(parameters, train, rates)
-    kinds: dict[str, type[Block]] = {
+    kinds: dict[str, type[FlatOptimizer]] = {
         "adamw": AdamW,
         "schedule_free": ScheduleFree,
         "lion": Lion,

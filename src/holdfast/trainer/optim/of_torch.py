@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from holdfast.config.train import Train
-from holdfast.trainer.optim.optimizer import Block
+from holdfast.trainer.optim.optimizer import FlatOptimizer
 
 _NO_MATRICES = ("embed", "lm_head", "wte", "wpe")  # whose rows are looked up, and the output layer: Muon is not for them
 
 
-class OfTorch(Block):
+class OfTorch(FlatOptimizer):
     """Holds optimizers of torch's. Their state is made by a step that moves nothing, then set to zero: it is there from the start."""
 
     def __init__(self, parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> None:

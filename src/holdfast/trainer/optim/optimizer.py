@@ -24,7 +24,7 @@ from holdfast.trainer.optim.rounding import Rounded
 _SPREAD = 3.0
 
 
-class Block:
+class FlatOptimizer:
     """Named weights in one block of memory, their gradients in another; a kind of optimizer says what an update is.
 
     An update, a norm or a copy is then one operation and not one for each of hundreds of small matrices. `parameters`: leaves of one
@@ -108,7 +108,7 @@ class Block:
         return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters.values(), strict=True)]
 
 
-class Elementwise(Block):
+class Elementwise(FlatOptimizer):
     """An optimizer whose update of a weight follows from its own gradient and moments alone: it goes over the block in stretches.
 
     What an update needs beside the block is then a few MiB: copies of its own, weights in bf16 that are widened and rounded again, moments

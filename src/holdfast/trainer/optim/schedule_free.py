@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from holdfast.config.train import Train
-from holdfast.trainer.optim.optimizer import Block
+from holdfast.trainer.optim.optimizer import FlatOptimizer
 
 
-class ScheduleFree(Block):
+class ScheduleFree(FlatOptimizer):
     """Defazio et al. 2024 (arXiv 2405.15682), with the authors' weights for the mean: squares of the largest learning rate so far.
 
     The model computes with y = (1 - beta1) z + beta1 x; z moves, x is the mean of all z. The authors hold y and z, and find x by a product

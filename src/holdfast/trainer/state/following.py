@@ -22,7 +22,7 @@ class Following:
     def agreed(self, durable: bool) -> bool:
         return durable
 
-    def let_go(self) -> None:
+    def wait_until_copied(self) -> None:
         """Nothing is being copied."""
 
     def settle(self) -> None:

@@ -13,7 +13,7 @@ from holdfast.run.snapshots.memory_file import SLOTS, MemoryFile, SlotHeader
 from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.snapshots.piece_files import facts_of
 from holdfast.trainer.state.snapshot import Snapshots
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 
 class Parts(Snapshots):
@@ -22,12 +22,12 @@ class Parts(Snapshots):
     step: the state the run goes on from. What an attempt that ended left beyond it, or pinned on some ranks alone, is let go.
     """
 
-    def __init__(self, bench: Bench, places: list[Path], step: int) -> None:
-        super().__init__(bench, places)
+    def __init__(self, training: TrainingState, places: list[Path], step: int) -> None:
+        super().__init__(training, places)
         self.memory.forget_after(step)  # parts that others may not have
         held = [header for index in range(SLOTS) if (header := self.memory.header(index))]
         pinned = [header.step for header in self.memory.pinned_headers()]
-        every = bench.rank.exchange({"held": [header.step for header in held], "pinned": pinned})
+        every = training.rank.exchange({"held": [header.step for header in held], "pinned": pinned})
         for header in held:
             if header.step not in every[0]["pinned"] or any(header.step not in one["held"] for one in every):
                 self.memory.unpin(header.index)
@@ -37,11 +37,11 @@ class Parts(Snapshots):
         return bool(self._of_the_first(durable))
 
     def writer_is_free(self, step: int, wait: bool) -> bool:
-        return self.bench.rank.first and super().writer_is_free(step, wait)
+        return self.training.rank.first and super().writer_is_free(step, wait)
 
     def secure(self, step: int) -> None:
         kept = self._kept(step)
-        if self._of_the_first(self.bench.rank.first and not self._secured(kept) and self._turn(step)):
+        if self._of_the_first(self.training.rank.first and not self._secured(kept) and self._turn(step)):
             self._pin(kept)
 
     def pin_newest(self) -> None:
@@ -50,18 +50,18 @@ class Parts(Snapshots):
 
     def _pin(self, kept: SlotHeader | None) -> None:
         """The first rank's part comes last: once it is pinned the state is made durable, and all are unpinned."""
-        if not self.bench.rank.first:
+        if not self.training.rank.first:
             super()._pin(kept)
         self._of_the_first(None)
-        if self.bench.rank.first:
+        if self.training.rank.first:
             super()._pin(kept)
 
     def _of_the_first(self, told: object) -> object:
         """What the first rank tells at this point; all come here."""
-        return self.bench.rank.exchange({"told": told})[0]["told"]
+        return self.training.rank.exchange({"told": told})[0]["told"]
 
     def _made(self, place: Path, last: bool) -> MemoryFile | OSError:
-        rank = self.bench.rank
+        rank = self.training.rank
         own = super()._made(of_rank(place, rank.number), last)
         told = rank.exchange({"refused": (own.strerror or str(own)) if isinstance(own, OSError) else None})
         if refused := next((one["refused"] for one in told if one["refused"]), None):
@@ -69,23 +69,23 @@ class Parts(Snapshots):
         return own
 
     def _tell_ready(self, place: Path) -> None:
-        if self.bench.rank.first:
+        if self.training.rank.first:
             super()._tell_ready(place)
 
     def _behind(self) -> bool:
         return False  # what depends on a rank's own time is no common decision
 
     def _interval(self, cost_s: float, step_s: float) -> int:
-        told = self.bench.rank.exchange({"cost": cost_s, "step": step_s})
+        told = self.training.rank.exchange({"cost": cost_s, "step": step_s})
         return super()._interval(max(one["cost"] for one in told), told[0]["step"])
 
     def _meta(self, step: int, row: Json) -> Json:
-        return super()._meta(step, row) | facts_of(self.bench.rank.size, self.bench.job.number)
+        return super()._meta(step, row) | facts_of(self.training.rank.size, self.training.job.number)
 
     def _journal(self, row: Json) -> None:
-        if self.bench.rank.first:
+        if self.training.rank.first:
             super()._journal(row)
 
     def _save_without_writer(self) -> None:
-        if self.bench.rank.first:
+        if self.training.rank.first:
             super()._save_without_writer()

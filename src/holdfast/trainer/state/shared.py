@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 
-def share_state(bench: Bench) -> None:
+def share_state(training: TrainingState) -> None:
     """Give every rank the first one's weights and optimizer state. Raises Refusal where they did not arrive bit for bit."""
-    if bench.rank.size == 1:
+    if training.rank.size == 1:
         return
-    live = [*bench.artifact.tensors.values(), *bench.state.tensors.values()]
-    bench.rank.share(live)
-    bench.optimizer.restored()
-    told = bench.rank.exchange({"sha256": _digest(live)})
+    live = [*training.artifact.tensors.values(), *training.state.tensors.values()]
+    training.rank.share(live)
+    training.optimizer.restored()
+    told = training.rank.exchange({"sha256": _digest(live)})
     if wrong := [str(number) for number, one in enumerate(told) if one != told[0]]:
         text = f"rank {', '.join(wrong)} did not receive the first rank's weights as they are: a network or memory that changes bits"
         raise Refusal("hardware_fault", text, "test this machine's memory and network, then rerun the same command")

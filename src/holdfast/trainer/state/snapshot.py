@@ -23,7 +23,7 @@ from holdfast.run.snapshots.piece_files import everybodys, unpin
 from holdfast.run.snapshots.save_interval import snapshot_interval
 from holdfast.trainer.memory.pinned import Pinned
 from holdfast.trainer.state.images import ABSURD
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without
@@ -34,30 +34,30 @@ _LARGE = 32 << 20  # bytes of a state that takes tens of milliseconds to copy an
 
 
 class Snapshots:
-    """Writes snapshots of a bench, each newer than the last; a reader never meets a half-written one.
+    """Writes snapshots of a training state, each newer than the last; a reader never meets a half-written one.
 
     The step waits for the copy of its state alone. Checking that copy, sealing and journalling happen in a thread, beside the next step.
     From a device that thread copies, too, straight from what is trained, while the next step computes its gradients; only the update waits
-    for it (`let_go`). So a snapshot needs no memory of the device.
+    for it (`wait_until_copied`). So a snapshot needs no memory of the device.
     """
 
-    def __init__(self, bench: Bench, places: list[Path]) -> None:
-        self.bench = bench
+    def __init__(self, training: TrainingState, places: list[Path]) -> None:
+        self.training = training
         self.memory = self._open(places)
         self.generation = max((header.generation for index in range(SLOTS) if (header := self.memory.header(index))), default=0)
-        self.journalled = bench.job.run.committed()
+        self.journalled = training.job.run.committed()
         self.every = 1  # steps between snapshots
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(int).result()  # started now: under a memory limit that is nearly reached a thread cannot be
         self._sealing: Future[None] | None = None
-        self._side = torch.cuda.Stream(bench.device) if bench.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._side = torch.cuda.Stream(training.device) if training.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._gone = threading.Event()  # the state has left the device
         self._gone.set()
         self._waited_s = 0.0  # for the newest snapshot, wherever it was waited for
         self._pinned: Pinned | None = None
         self._unwritten: list[Json] = []
         # parts of a state that is cut are of different sizes, and all ranks decide alike
-        self._large = not bench.job.config.cuts_trained and bench.artifact.bytes + bench.state.bytes >= _LARGE
+        self._large = not training.job.config.cuts_trained and training.artifact.bytes + training.state.bytes >= _LARGE
         self._measured = _FIRST if self._large else _MEASURED
         self._costs: deque[float] = deque(maxlen=_MEASURED)
         self._sealing_s = 0.0  # of a large state, on cores that compute steps meanwhile
@@ -69,7 +69,7 @@ class Snapshots:
 
     def _open(self, places: list[Path]) -> MemoryFile:
         """The file in the first place that has room; an event for each place that refused."""
-        job = self.bench.job
+        job = self.training.job
         for place in places:
             last = place == places[-1]
             memory = self._made(place, last)
@@ -87,17 +87,17 @@ class Snapshots:
         """The file in a place, or why there is none. last: there is no other place."""
         try:
             if not last:
-                _refuse_much_memory(place, self.bench)
+                _refuse_much_memory(place, self.training)
             # main memory is taken when it is needed; a disk may be full then, and a driver pins all of the file
-            spare = place.parent != SHARED_MEMORY or self.bench.device.type != "cpu"
-            return MemoryFile.create(place, self.bench.job.run.path, self.bench.artifact.bytes, self.bench.state.bytes, spare)
+            spare = place.parent != SHARED_MEMORY or self.training.device.type != "cpu"
+            return MemoryFile.create(place, self.training.job.run.path, self.training.artifact.bytes, self.training.state.bytes, spare)
         except OSError as error:
             return error
 
     def _tell_ready(self, place: Path) -> None:
         """Write down where snapshots are, and what they hold."""
-        ready = {"memory_file": str(place), "artifact": self.bench.task.form.as_json()}
-        write_json(self.bench.job.folder / "ready.json", ready, durable=False)
+        ready = {"memory_file": str(place), "artifact": self.training.task.form.as_json()}
+        write_json(self.training.job.folder / "ready.json", ready, durable=False)
 
     def agreed(self, durable: bool) -> bool:
         """Whether the step that is about to be committed becomes a checkpoint, for all who keep a part of it."""
@@ -124,10 +124,10 @@ class Snapshots:
             self._journal(row)
             return
         if not self.memory.path.exists():  # a login's end takes a user's files in /dev/shm away where systemd's RemoveIPC is on
-            self.memory.renew(self.bench.job.run.path)
+            self.memory.renew(self.training.job.run.path)
             if self._side is not None:
                 self._thread.submit(self._pin_slots).result()
-            self.bench.job.event("snapshot_file_made_again", step=step, place=str(self.memory.path))
+            self.training.job.event("snapshot_file_made_again", step=step, place=str(self.memory.path))
         while len(self.memory.pinned_headers()) > 1:  # left by attempts before; a third slot has to be free beside them and the newest
             self._save_without_writer()
             time.sleep(0.002)
@@ -137,8 +137,8 @@ class Snapshots:
         if self._side is None:
             self._copy(slot, step)
         else:
-            extremes = [*self.bench.artifact.extremes(), *self.bench.state.extremes()]
-            self._side.wait_stream(torch.cuda.current_stream(self.bench.device))
+            extremes = [*self.training.artifact.extremes(), *self.training.state.extremes()]
+            self._side.wait_stream(torch.cuda.current_stream(self.training.device))
             self._gone.clear()
         self._last = step
         self._sealing = self._thread.submit(self._seal, slot, step, row, durable, extremes)
@@ -167,7 +167,7 @@ class Snapshots:
         waits = self._large and since < _PATIENT * self.every and bool(self.memory.pinned_headers())
         return since >= self.every and not waits
 
-    def let_go(self) -> None:
+    def wait_until_copied(self) -> None:
         """Wait until the snapshot that is being taken has left the device: before that nothing it holds may change."""
         began = time.perf_counter()
         self._gone.wait()
@@ -183,7 +183,7 @@ class Snapshots:
         """Nothing more will be committed: what is still to be journalled has to be now. Raises OSError when the disk takes no more."""
         self.settle()
         for row in self._unwritten:
-            append_line(self.bench.job.run.steps_file, row)
+            append_line(self.training.job.run.steps_file, row)
         self._unwritten, self.memory.unwritten = [], 0
         if self._pinned is not None:
             self._pinned.release()
@@ -192,9 +192,9 @@ class Snapshots:
         """In the thread: let the device copy into the slots directly; where its driver does not take them, that is told."""
         if self._pinned is not None:
             self._pinned.release()
-        self._pinned = Pinned(self.memory.memory, self.bench.device)
+        self._pinned = Pinned(self.memory.memory, self.training.device)
         if self._pinned.refused:
-            self.bench.job.event("snapshot_not_pinned", place=str(self.memory.path), reason=self._pinned.refused)
+            self.training.job.event("snapshot_not_pinned", place=str(self.memory.path), reason=self._pinned.refused)
 
     def _behind(self) -> bool:
         """Whether the snapshot before is still on its way from a device to where it counts; on a CPU that is waited for."""
@@ -207,9 +207,9 @@ class Snapshots:
 
     def _copy(self, slot: int, step: int) -> None:
         artifact_at, state_at = self.memory.payload_offsets(slot)
-        self.bench.artifact.write(self.memory.memory, artifact_at)
-        self.bench.job.point("snapshot", step)
-        self.bench.state.write(self.memory.memory, state_at)
+        self.training.artifact.write(self.memory.memory, artifact_at)
+        self.training.job.point("snapshot", step)
+        self.training.state.write(self.memory.memory, state_at)
 
     def _copied_from_device(self, slot: int, step: int, extremes: list[Tensor]) -> bool:
         """Copy the state beside the step that computes; whether its extremes are sane."""
@@ -222,10 +222,12 @@ class Snapshots:
 
     def _seal(self, slot: int, step: int, row: Json, durable: bool, extremes: list[Tensor]) -> None:
         """In the thread: make the written slot the newest snapshot, then journal its step."""
-        job, memory, began = self.bench.job, self.memory, time.thread_time()
+        job, memory, began = self.training.job, self.memory, time.thread_time()
         artifact_at, state_at = memory.payload_offsets(slot)
         sound = self._side is None or self._copied_from_device(slot, step, extremes)
-        if not (sound and self.bench.artifact.finite(memory.memory, artifact_at) and self.bench.state.finite(memory.memory, state_at)):
+        if not (
+            sound and self.training.artifact.finite(memory.memory, artifact_at) and self.training.state.finite(memory.memory, state_at)
+        ):
             raise FloatingPointError(f"step {step}: weights or optimizer state are not finite, or absurdly large, after the update")
         self.generation += 1
         self._newest_is_pinned = durable
@@ -247,7 +249,7 @@ class Snapshots:
             return
         self.journalled = row["step"]
         self._unwritten.append(row)
-        job, before = self.bench.job, len(self._unwritten) - 1
+        job, before = self.training.job, len(self._unwritten) - 1
         try:
             while self._unwritten:
                 append_line(job.run.steps_file, self._unwritten[0], durable=job.config.save.flush_snapshots)
@@ -272,7 +274,7 @@ class Snapshots:
         if every > self.every or every <= self.every // 2:
             self.every = every
             reason = f"one costs a step {cost * 1000:.1f} ms of {step_s * 1000:.0f} ms"
-            self.bench.job.event("snapshot_interval", step=self._last, steps=every, reason=reason)
+            self.training.job.event("snapshot_interval", step=self._last, steps=every, reason=reason)
 
     def _interval(self, cost_s: float, step_s: float) -> int:
         """Steps between snapshots of such a cost."""
@@ -293,7 +295,7 @@ class Snapshots:
             if time.monotonic() > deadline or waiting[0].generation == self._gave_up_on:
                 self._gave_up_on = waiting[0].generation
                 reason = f"the checkpoint of step {waiting[0].step} is still being written"
-                self.bench.job.event("checkpoint_skipped", step=step, reason=reason)
+                self.training.job.event("checkpoint_skipped", step=step, reason=reason)
                 return False
             time.sleep(0.002)
         return True
@@ -313,7 +315,7 @@ class Snapshots:
         while waiting := self.memory.pinned_headers():
             if time.monotonic() > deadline:
                 reason = f"the checkpoint of step {waiting[0].step} is still being written after {SECURE_PATIENCE_S:.0f} s"
-                self.bench.job.event("checkpoint_skipped", step=step, reason=reason)
+                self.training.job.event("checkpoint_skipped", step=step, reason=reason)
                 return False
             self._save_without_writer()
             time.sleep(0.002)
@@ -337,12 +339,12 @@ class Snapshots:
 
     def _save_without_writer(self) -> None:
         """Save the pinned snapshots here, if no writer lives. One that starts meanwhile waits for the lock."""
-        job = self.bench.job
+        job = self.training.job
         with hold(job.run.writer_lock, wait=False) as free:
             for header in self.memory.pinned_headers() if free else ():
                 with everybodys(self.memory, header) as state:
                     if state is not None:
-                        save_checkpoint(job.run, state, self.bench.task.form, job.config.save)
+                        save_checkpoint(job.run, state, self.training.task.form, job.config.save)
                         job.event("checkpoint_saved", step=state.step, by="the trainer, because no writer lives")
                 unpin(self.memory, header)
 
@@ -352,10 +354,10 @@ class Snapshots:
             self._pin(self.memory.newest_header())
 
 
-def _refuse_much_memory(place: Path, bench: Bench) -> None:
+def _refuse_much_memory(place: Path, training: TrainingState) -> None:
     """Raise OSError where the snapshots, of all ranks that keep any, would take more than a quarter of the machine's memory."""
-    ranks = bench.rank.size if bench.job.config.cuts_trained else 1
-    size = ranks * file_bytes(bench.artifact.bytes, bench.state.bytes)
-    memory = (read_json(bench.job.run.machine_file) or {}).get("memory_bytes")
+    ranks = training.rank.size if training.job.config.cuts_trained else 1
+    size = ranks * file_bytes(training.artifact.bytes, training.state.bytes)
+    memory = (read_json(training.job.run.machine_file) or {}).get("memory_bytes")
     if place.parent == SHARED_MEMORY and memory and size > memory / 4:
         raise OSError(errno.ENOSPC, f"snapshots of {size >> 20:,} MiB would take more than a quarter of {memory >> 20:,} MiB of memory")

@@ -17,45 +17,45 @@ from holdfast.run.snapshots.memory_file import Snapshot
 from holdfast.trainer.optim.loss_scale import LossScale
 from holdfast.trainer.state.images import ABSURD
 from holdfast.trainer.state.restore import Found, find_state
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 _ROUNDING = 1.01
 _TINY = 1e-12
 
 
-def damage(bench: Bench, step: int) -> str | None:
-    """What is wrong with the state a bench holds after `step`, with the tensor's name; None where training may have made it."""
-    most = min(ABSURD, bench.optimizer.spread * (bench.begun + _reach(bench, step)))
-    weights = _worst(bench.artifact.tensors, most, -most)
+def damage(training: TrainingState, step: int) -> str | None:
+    """What is wrong with the state a training state holds after `step`, with the tensor's name; None where training may have made it."""
+    most = min(ABSURD, training.optimizer.spread * (training.begun + _reach(training, step)))
+    weights = _worst(training.artifact.tensors, most, -most)
     if weights is not None:
         return weights
-    clipped = bench.job.config.train.max_grad_norm * _ROUNDING
-    limits = bench.optimizer.limits(clipped) | {"step": (float(step), 0.0)} | {"loss_scale": LossScale.LIMITS}
-    kinds = {name: name.partition("/")[0] for name in bench.state.tensors}
-    found = (_worst({name: tensor}, *limits.get(kinds[name], (ABSURD, -ABSURD))) for name, tensor in bench.state.tensors.items())
+    clipped = training.job.config.train.max_grad_norm * _ROUNDING
+    limits = training.optimizer.limits(clipped) | {"step": (float(step), 0.0)} | {"loss_scale": LossScale.LIMITS}
+    kinds = {name: name.partition("/")[0] for name in training.state.tensors}
+    found = (_worst({name: tensor}, *limits.get(kinds[name], (ABSURD, -ABSURD))) for name, tensor in training.state.tensors.items())
     return next((one for one in found if one is not None), None)
 
 
-def sound_before(bench: Bench, places: list[Path], found: Found) -> tuple[int, list[str]]:
-    """(step of the newest state that is sound, 0: the beginning; what is wrong with each newer one). The bench is left with some state."""
+def sound_before(training: TrainingState, places: list[Path], found: Found) -> tuple[int, list[str]]:
+    """(step of the newest state that is sound, 0: the beginning; what is wrong with each newer one). The training state is left with some state."""
     told: list[str] = []
     while found.snapshot is not None:
-        bench.restore(found.snapshot)
-        wrong = damage(bench, found.snapshot.step)
+        training.restore(found.snapshot)
+        wrong = damage(training, found.snapshot.step)
         if wrong is None:
             return found.snapshot.step, told
         told.append(f"{found.place} is damaged: {wrong}")
-        found = find_state(bench.job.run, places, limit=found.snapshot.step - 1)
+        found = find_state(training.job.run, places, limit=found.snapshot.step - 1)
     return 0, told
 
 
-def difference(bench: Bench, stored: Snapshot) -> Json | None:
-    """Where a stored state differs most from the one the bench holds: {tensor, at, stored, again, times}; None where no bit does.
+def difference(training: TrainingState, stored: Snapshot) -> Json | None:
+    """Where a stored state differs most from the one the training state holds: {tensor, at, stored, again, times}; None where no bit does.
 
-    times: of the largest value the tensor has in the bench.
+    times: of the largest value the tensor has in the training state.
     """
     worst: Json | None = None
-    for image, held in ((stored.artifact, bench.artifact.tensors), (stored.state, bench.state.tensors)):
+    for image, held in ((stored.artifact, training.artifact.tensors), (stored.state, training.state.tensors)):
         for name, tensor in load(image).items():
             again = held[name].detach().cpu()
             if torch.equal(tensor, again):
@@ -69,10 +69,10 @@ def difference(bench: Bench, stored: Snapshot) -> Json | None:
     return worst
 
 
-def _reach(bench: Bench, step: int) -> float:
+def _reach(training: TrainingState, step: int) -> float:
     """How far a weight may have gone in so many steps."""
-    train, factor = bench.job.config.train, max(1.0, bench.job.settings(step).lr_factor)
-    return bench.optimizer.reach * train.lr * factor * step
+    train, factor = training.job.config.train, max(1.0, training.job.settings(step).lr_factor)
+    return training.optimizer.reach * train.lr * factor * step
 
 
 def _worst(tensors: dict[str, Tensor], most: float, least: float) -> str | None:

@@ -15,7 +15,7 @@ from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.state.together import for_all, own_part, prove, sound_for_all, told_of
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 
 class NoState(Exception):
@@ -54,24 +54,24 @@ def state_of(job: Job, rank: Rank, places: list[Path]) -> Found:
         limit = told["step"] - 1  # a part of it is damaged, or gone
 
 
-def restored(bench: Bench, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:
+def restored(training: TrainingState, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:
     """Who keeps this rank's snapshots, and the state that all ranks have now. Raises Damaged."""
-    job, rank, newest = bench.job, bench.rank, found
+    job, rank, newest = training.job, training.rank, found
     if job.config.cuts_trained:
-        found = for_all(bench, places, found)
+        found = for_all(training, places, found)
     if job.config.cuts_trained and rank.size > 1:
-        found, damaged = sound_for_all(bench, places, found)
+        found, damaged = sound_for_all(training, places, found)
         step = found.snapshot.step if found.snapshot else 0
         if damaged:
             raise Damaged(newest, step, damaged)
-        prove(bench, found.snapshot)
-        return Parts(bench, places, step), found.spent()
-    snapshots = Snapshots(bench, places) if rank.first else Following(job, places)
+        prove(training, found.snapshot)
+        return Parts(training, places, step), found.spent()
+    snapshots = Snapshots(training, places) if rank.first else Following(job, places)
     if rank.first:
-        sound, damaged = sound_before(bench, places, found)
+        sound, damaged = sound_before(training, places, found)
         if damaged:
             raise Damaged(newest, sound, damaged)
-    share_state(bench)
+    share_state(training)
     return snapshots, found.spent()
 
 

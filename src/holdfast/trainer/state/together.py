@@ -23,28 +23,28 @@ from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.state.piece_image import PieceImage
 from holdfast.trainer.state.restore import Found, find_state
 from holdfast.trainer.state.sound import damage
-from holdfast.trainer.training_state import Bench
+from holdfast.trainer.training_state import TrainingState
 
 _TRIES = 3  # a writer that begins meanwhile clears away what it takes for left over
 _SHOWN = 3
 _HINT = "rerun the same command to resume; if it comes again, test memory and disk of this machine, or go back with train.fsdp left out"
 
 
-def for_all(bench: Bench, places: list[Path], found: Found) -> Found:
+def for_all(training: TrainingState, places: list[Path], found: Found) -> Found:
     """What the first rank found, as each rank reads its part of it; by a checkpoint, where another number of ranks left it in memory.
 
     Raises PeerLost.
     """
-    rank = bench.rank
+    rank = training.rank
     if rank.first and found.snapshot and found.in_memory and ranks_in(found.snapshot.meta) != rank.size:
-        found = _durable(bench.job, found, bench.task.form, rank.size)  # before the files of its parts are made anew for other ranks
+        found = _durable(training.job, found, training.task.form, rank.size)  # before the files of its parts are made anew for other ranks
         if rank.size == 1:
             return found
     told = rank.exchange(told_of(found))[0]
     if rank.first or told["step"] is None:
         return found
     if not told["in_memory"]:
-        return replace(found, snapshot=unverified(bench.job.run, told["step"]).mapped())
+        return replace(found, snapshot=unverified(training.job.run, told["step"]).mapped())
     if found.snapshot and found.snapshot.artifact:  # read when it was found
         return found
     own = own_part(places, rank, told)
@@ -60,44 +60,44 @@ def told_of(found: Found) -> Json:
     return facts | {"ranks": ranks_in(meta) if found.in_memory else 0}
 
 
-def sound_for_all(bench: Bench, places: list[Path], found: Found) -> tuple[Found, list[str]]:
-    """The newest state that is sound on every rank, and what is wrong with each newer one. The bench is left with some state."""
+def sound_for_all(training: TrainingState, places: list[Path], found: Found) -> tuple[Found, list[str]]:
+    """The newest state that is sound on every rank, and what is wrong with each newer one. The training state is left with some state."""
     said: list[str] = []
     while found.snapshot is not None:
-        bench.restore(found.snapshot)
-        every = bench.rank.exchange({"wrong": damage(bench, found.snapshot.step), "place": found.place})
+        training.restore(found.snapshot)
+        every = training.rank.exchange({"wrong": damage(training, found.snapshot.step), "place": found.place})
         wrong = [f"on rank {number}: {one['wrong']}" for number, one in enumerate(every) if one["wrong"]]
         if not wrong:
             break
         said.append(f"{every[0]['place']} is damaged {wrong[0]}")
         step = found.snapshot.step - 1
-        found = find_state(bench.job.run, places, step, bench.rank.size) if bench.rank.first else Found(None, "", [])
-        found = for_all(bench, places, found)
+        found = find_state(training.job.run, places, step, training.rank.size) if training.rank.first else Found(None, "", [])
+        found = for_all(training, places, found)
     return found, said
 
 
-def prove(bench: Bench, snapshot: Snapshot | None) -> None:
+def prove(training: TrainingState, snapshot: Snapshot | None) -> None:
     """See that every rank holds what was saved of its parts, by hash, and that all parts make up each layer again.
 
     snapshot: what this rank read its part from; None: it was cut from the base model. Raises Refusal on all ranks alike: what a rank
     trained on instead would be weights of a fresh model (huggingface/accelerate#4206).
     """
-    cut, lost = bench.task.upkeep, []
+    cut, lost = training.task.step_hooks, []
     assert isinstance(cut, CutPieces)
     sums = cut.wanted
     if snapshot is not None:
-        for image, data in ((bench.artifact, snapshot.artifact), (bench.state, snapshot.state)):
+        for image, data in ((training.artifact, snapshot.artifact), (training.state, snapshot.state)):
             assert isinstance(image, PieceImage)
             saved = dict(image.of(data))
             lost += [name for name, values in saved.items() if _digest(values) != _digest(image.tensors[name])]
-            if image is bench.artifact:
+            if image is training.artifact:
                 sums = cut.sums(saved)
-    every = bench.rank.exchange({"lost": lost[:_SHOWN], "count": len(lost), "sums": sums})
+    every = training.rank.exchange({"lost": lost[:_SHOWN], "count": len(lost), "sums": sums})
     if broken := [number for number, one in enumerate(every) if one["count"]]:
         one = every[broken[0]]
         held = f"rank {broken[0]} does not hold what was saved of {', '.join(one['lost'])} ({one['count']} of its tensors)"
         raise Refusal("hardware_fault", held, _HINT)
-    _refuse_strange_layers(bench.rank, cut, [sum(column) for column in zip(*(one["sums"] for one in every), strict=True)])
+    _refuse_strange_layers(training.rank, cut, [sum(column) for column in zip(*(one["sums"] for one in every), strict=True)])
 
 
 def _refuse_strange_layers(rank: Rank, cut: CutPieces, wanted: list[int]) -> None:

@@ -23,7 +23,7 @@ from holdfast.data.tokens.worse import WORSE
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.on_card import trace_for
 from holdfast.trainer.optim.choose import optimizer_of
-from holdfast.trainer.optim.optimizer import Block, Elementwise
+from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.traced.ledger import Ledger, Log
@@ -65,7 +65,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
         task = Sft(config, settings, rows, device)
         if task.losses.head:
             task.losses.head.fused = False  # its kernel needs less, and a start may leave it out
-        optimizer = optimizer_of(task.artifact, config.train, task.upkeep.rates)
+        optimizer = optimizer_of(task.artifact, config.train, task.step_hooks.rates)
         _leave_out_alike(optimizer)
         inside.names = {id(module): name for name, module in task.model.named_modules()}
         gc.collect()
@@ -80,7 +80,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
         with inside.watched(ledger.log):
             computed = compute_gradients(task, optimizer, 1, list(range(len(lengths))), settings.micro_batch_tokens, announce)
             ledger.log.mark("update")
-            task.upkeep.before()
+            task.step_hooks.before()
             update(optimizer, computed, 1e-3, 0.5)
         ledger.log.mark("end")
     parameters = {id(parameter): parameter for parameter in task.model.parameters()}.values()
@@ -88,7 +88,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, task.layers)
 
 
-def _leave_out_alike(optimizer: Block) -> None:
+def _leave_out_alike(optimizer: FlatOptimizer) -> None:
     """Leave two stretches of each length to be updated: none takes memory that outlives it, and a full fine-tune has thousands."""
     if isinstance(optimizer, Elementwise):
         lengths = itertools.groupby(optimizer.stretches, key=lambda stretch: stretch[1] - stretch[0])
@@ -100,7 +100,7 @@ def _counted(parameters: Any, trainable: int) -> int:
     return int(sum(shape.numel() for shape in frozen)) + trainable  # of weights in 4 bits, two lie in a byte
 
 
-def _before(ledger: Ledger, task: Sft, optimizer: Block) -> dict[int, str]:
+def _before(ledger: Ledger, task: Sft, optimizer: FlatOptimizer) -> dict[int, str]:
     """What each block is for that is there before the step."""
     kinds = dict.fromkeys(ledger.numbers.values(), "workspace")
     named = [("weights", tensor) for tensor in (*task.model.parameters(), *task.model.buffers())]

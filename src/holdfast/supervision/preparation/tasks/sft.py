@@ -23,7 +23,7 @@ from holdfast.data.workers.workers import Workers
 from holdfast.machine.probes import kept_probes
 from holdfast.machine.system import usable_threads
 from holdfast.planning.memory.frozen_form import as_it_comes
-from holdfast.planning.past_runs import timed
+from holdfast.planning.past_runs import with_duration
 from holdfast.planning.workload import checked_tokens
 from holdfast.report.data.lines import visible
 from holdfast.report.words import beyond, row_weights, shown, unused_fields
@@ -61,7 +61,7 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
     checked = checked_tokens(config, steps, len(held_out), spread["mean"])
     speed = machine | {"probes": kept_probes(machine, run.path)}
     plan = RunPlan(
-        **dict(timed(config, speed, planned, samples * spread["mean"], checked)),
+        **dict(with_duration(config, speed, planned, samples * spread["mean"], checked)),
         steps=steps,
         samples=samples,
         rows=RowCounts(train=len(training), held_out=len(held_out), per_epoch=per_epoch),

@@ -42,7 +42,7 @@ def everywhere(*_modules: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class HostLayers:
+class OffloadedLayers:
     """The frozen layers of `base`, a model in main memory, which `model` is or wraps. All else of it is moved to the card.
 
     near: what lays weights out anew does so inside, a layer after the other; then `settle`. Raises Refusal where there are no layers, or

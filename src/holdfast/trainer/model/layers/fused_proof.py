@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.base.errors import told
+from holdfast.base.errors import error_message
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.kernels import ops
@@ -33,7 +33,7 @@ def layers_differ(fused: Fused) -> str:
     except Exception as error:  # Triton is missing, or compiles on this machine and raises what it likes
         if is_out_of_memory(error):
             raise
-        return told(error)
+        return error_message(error)
 
 
 def loss_differs(head: OutputHead) -> str:
@@ -51,7 +51,7 @@ def loss_differs(head: OutputHead) -> str:
     except Exception as error:  # as above
         if is_out_of_memory(error):
             raise
-        return told(error)
+        return error_message(error)
     finally:
         head.fused = True
     for name, one, other in zip(("the losses", "the hits", "the gradients"), ours, own, strict=True):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from holdfast.base.errors import told
+from holdfast.base.errors import error_message
 
 _NOTHING = object()
 
@@ -66,7 +66,7 @@ def _apply(model: nn.Module) -> str:
 
         _apply_liger_kernel_to_instance(model=model, cross_entropy=False, fused_linear_cross_entropy=False)
     except Exception as error:  # noqa: BLE001  (not there, of another transformers, without a Triton that works: the model has its own code)
-        return told(error)
+        return error_message(error)
     return ""
 
 

@@ -24,7 +24,7 @@ from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 
 _FROM_WEIGHTS = ("pissa", "olora")
 _INIT: dict[str, Any] = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal", "pissa": True, "olora": True}
@@ -49,11 +49,11 @@ class PeftAdapter:
         rates = {}
         if adapter.lr_ratio is not None:
             rates = {name: adapter.lr_ratio for name in artifact_tensors(self.model) if ".lora_B." in name or "lora_embedding_B" in name}
-        self.upkeep = Upkeep(rates)
+        self.step_hooks = StepHooks(rates)
         if adapter.init in _FROM_WEIGHTS:
-            self.upkeep = KeptStart(start_from_weights(self.model, adapter.init, adapter.r, config.train.seed), rates)
+            self.step_hooks = KeptStart(start_from_weights(self.model, adapter.init, adapter.r, config.train.seed), rates)
         elif adapter.type == "adalora":
-            self.upkeep = RankBudget(self.model)
+            self.step_hooks = RankBudget(self.model)
         self.tensors = artifact_tensors(self.model)
         self.form = Artifact("adapter", adapter_config(self.model, config.model))
         self.prefix: Tensor | None = self.tensors["prompt_embeddings"] if adapter.type == "prompt" else None

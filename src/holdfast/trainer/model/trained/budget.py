@@ -13,12 +13,12 @@ import torch
 from peft.tuners.adalora.layer import SVDLinear
 from torch import Tensor, nn
 
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 
 _NAME = "default"
 
 
-class RankBudget(Upkeep):
+class RankBudget(StepHooks):
     """Adds the orthogonality term to the gradients, follows importances, and silences singular values beyond the budget."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -23,7 +23,7 @@ from holdfast.trainer.distributed.group import peers
 from holdfast.trainer.distributed.waiting import WAITING
 from holdfast.trainer.model.decoder import checksum, decoder_layers
 from holdfast.trainer.model.trained.pieces import Pieces, Unit
-from holdfast.trainer.optim.optimizer import Block
+from holdfast.trainer.optim.optimizer import FlatOptimizer
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.state.piece_image import PieceImage
@@ -60,7 +60,7 @@ class CutPieces(Pieces):
             layer.register_forward_hook(partial(self._left, held))
         self.pieces |= self._rest.cut()
 
-    def hold(self, optimizer: Block) -> None:
+    def hold(self, optimizer: FlatOptimizer) -> None:
         at = 0
         for held in self._held:
             held.weights, held.gradient = optimizer.weights[at : at + held.length], optimizer.gradient[at : at + held.length]

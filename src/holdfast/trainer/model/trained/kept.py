@@ -16,12 +16,12 @@ from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from holdfast.trainer.model.frozen.halves import widened
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 
 _SWEEPS, _BEYOND = 16, 8  # of the randomised decomposition: powers of the matrix, columns beyond the rank
 
 
-class KeptStart(Upkeep):
+class KeptStart(StepHooks):
     """Leaves the kept halves without gradient; an optimizer whose update of such an element is 0 leaves them as they are."""
 
     def __init__(self, halves: list[Tensor], rates: Mapping[str, float]) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.trainer.optim.optimizer import Block
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.optim.optimizer import FlatOptimizer
+from holdfast.trainer.step_hooks import StepHooks
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Unit:
         return found
 
 
-class Pieces(Upkeep):
-    """The upkeep of weights in pieces, where one rank holds all of them: gradients and their norm are added as several ranks add them.
+class Pieces(StepHooks):
+    """The step hooks of weights in pieces, where one rank holds all of them: gradients and their norm are added as several ranks add them.
 
     units: in the order of the optimizer's block. parts: of a step.
     """
@@ -68,7 +68,7 @@ class Pieces(Upkeep):
         """Where this rank's pieces of a unit lie in it."""
         return unit.bounds(self.number * self.each, self.each)
 
-    def norm(self, optimizer: Block, add: Callable[[Tensor], None]) -> Tensor:
+    def norm(self, optimizer: FlatOptimizer, add: Callable[[Tensor], None]) -> Tensor:
         norms = torch.zeros(len(self.units), self.parts, device=optimizer.gradient.device)
         at = 0
         for row, unit in zip(norms, self.units, strict=True):

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 
 
 class Trained(Protocol):
@@ -20,5 +20,5 @@ class Trained(Protocol):
     model: nn.Module
     tensors: dict[str, Tensor]
     form: Artifact
-    upkeep: Upkeep
+    step_hooks: StepHooks
     prefix: Tensor | None

@@ -15,7 +15,7 @@ from holdfast.run.artifact import Artifact
 from holdfast.trainer.model.frozen.halves import narrow_trained
 from holdfast.trainer.model.trained.adapters import widen_trained
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 
 
 class OwnWeights:
@@ -41,7 +41,7 @@ class OwnWeights:
         prefix = f"{base.base_model_prefix}."
         self.tensors: dict[str, Tensor] = {_in_file(name, facts, prefix): one for name, one in sorted(chosen.items())}
         self.form = Artifact("model", _config(facts.config, config.train.weights), partial=not set(facts.shapes) <= set(self.tensors))
-        self.upkeep = Upkeep()
+        self.step_hooks = StepHooks()
 
 
 def _chosen(base: Any, config: Config) -> dict[str, Tensor]:

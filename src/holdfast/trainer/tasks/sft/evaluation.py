@@ -25,7 +25,7 @@ from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.memory.oom import tag_out_of_memory
 from holdfast.trainer.memory.portions import in_portions
 from holdfast.trainer.model.decoder import decoder_layers
-from holdfast.trainer.model.frozen.offloaded_layers import HostLayers, everywhere, streams
+from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
 from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.load import load_base
@@ -64,7 +64,7 @@ class Sides:
         away = streams(config, self.device)
         base, _ = load_base(config, settings, self.device, mapped=away)
         self.tuned = with_adapter(base, run.adapter)
-        layers = HostLayers(self.tuned, base, self.device) if away else None
+        layers = OffloadedLayers(self.tuned, base, self.device) if away else None
         if half := HALF_TYPES.get(settings.dtype):
             # what a product rounds away is no part of the adapter's worth
             use_lean_lora(self.tuned, half, near=layers.near if layers else everywhere)
@@ -78,7 +78,7 @@ class Sides:
         if away:
             for layer in decoder_layers(model, "train.offload: layers")[1]:
                 layer.requires_grad_(False)  # and not the output layer, whose loss would be taken another way
-            HostLayers(model, model, self.device).settle()
+            OffloadedLayers(model, model, self.device).settle()
         return model
 
     @contextmanager

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from holdfast.base.errors import told
+from holdfast.base.errors import error_message
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.settings import PartialSettings
 from holdfast.trainer.memory.oom import is_out_of_memory
@@ -61,7 +61,7 @@ def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            reason = told(error)
+            reason = error_message(error)
         else:
             gap = float((ours - own).norm() / own.norm())
             reason = "" if gap <= _SAME[task.dtype] else f"loss and gradients differ by {gap:.1e} of their norm"
@@ -155,7 +155,7 @@ def _leaks(task: TextModel, first: Ids, second: Ids, alone: Tensor) -> str | Non
     except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
         if is_out_of_memory(error):
             raise
-        return f"samples cannot share a row ({told(error)})"
+        return f"samples cannot share a row ({error_message(error)})"
     moved, gap = _gap(again, once), float((once - alone).norm() / alone.norm().clamp_min(1e-30))
     if not (moved <= _UNMOVED[task.dtype] and gap <= _SAME[task.dtype]):
         return (

@@ -18,7 +18,7 @@ from holdfast.data.tokens.token_set import load_tokens, sequences, split
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
 from holdfast.trainer.device import prepare_torch
-from holdfast.trainer.model.frozen.offloaded_layers import HostLayers, streams
+from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, streams
 from holdfast.trainer.model.load import read_widened
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.task import Asked
@@ -70,7 +70,7 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     model = with_adapter(base, run.adapter)
     if not streams(config, device):
         return model.to(device)
-    HostLayers(model, base, device).settle()
+    OffloadedLayers(model, base, device).settle()
     return model
 
 

@@ -102,7 +102,7 @@ class Sft(TextModel):
 
     def state(self) -> dict[str, Tensor]:
         """What is kept beside the weights; dropout is a hash of step and position, and the order of rows follows from the seed."""
-        return self.upkeep.state()
+        return self.step_hooks.state()
 
 
 def refuse_other_weights(run: RunFolder, settings: Settings, digest: str) -> None:

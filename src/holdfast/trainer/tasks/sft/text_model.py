@@ -17,7 +17,7 @@ from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.model.decoder import bring
-from holdfast.trainer.model.frozen.offloaded_layers import HostLayers, everywhere, streams
+from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
 from holdfast.trainer.model.frozen.quantised import Held
 from holdfast.trainer.model.frozen.sharded import mesh_of, shard_layers
 from holdfast.trainer.model.head import OutputHead, each_loss
@@ -56,12 +56,12 @@ class TextModel:
         own = config.train.fsdp and config.adapter.type in OWN_WEIGHTS  # what is trained is cut, not what is frozen
         trained = trained_on(base, config, settings, device, cut=own and mesh is not None)
         self.model: nn.Module = trained.model
-        self.upkeep, self.artifact, self.form = trained.upkeep, trained.tensors, trained.form
+        self.step_hooks, self.artifact, self.form = trained.step_hooks, trained.tensors, trained.form
         self.trained = trained.tensors  # whole, where the artifact is pieces of it
         if own:
             self._in_pieces(settings.shards, cut=mesh is not None)
             mesh = None
-        away = HostLayers(self.model, base, device) if streams(config, device) else None
+        away = OffloadedLayers(self.model, base, device) if streams(config, device) else None
         near = away.near if away else everywhere
         self.context = StepContext(config.train.seed)
         make_stateless(self.model, self.context)
@@ -92,10 +92,10 @@ class TextModel:
         """Hold what is trained in the pieces that ranks hold; cut: this one holds some of them, else all."""
         units, layers = units_of(self.base, self.artifact, parts)
         if not cut:
-            self.upkeep = Pieces(units, parts)
-            self.artifact = self.upkeep.tensors
+            self.step_hooks = Pieces(units, parts)
+            self.artifact = self.step_hooks.tensors
             return
-        self.upkeep = whole = CutPieces(self.base, units, layers, parts, self.device)
+        self.step_hooks = whole = CutPieces(self.base, units, layers, parts, self.device)
         bring(self.base, self.trained.values(), self.device)
         self.artifact = whole.pieces
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from holdfast.base.errors import told
+from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json, write_bytes, write_json
 from holdfast.config.config import Config
 from holdfast.run.artifact import CONFIGS, ONNX, PROGRAM
@@ -91,7 +91,7 @@ def export(folder: Path, config: Config, numbers: Tensor, codes: Tensor) -> Json
         except _Absent as absent:
             found[name] = {"left_out": str(absent)}
         except Exception as error:  # noqa: BLE001  (another package's exporter may raise anything; it is told, and the artifact is whole without)
-            found[name] = {"left_out": told(error)}
+            found[name] = {"left_out": error_message(error)}
         else:
             write_bytes(folder / file, data)
             found[name] = {"file": file, "sha256": hashlib.sha256(data).hexdigest(), "largest_difference": difference}

@@ -19,7 +19,7 @@ from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.layers.dropout import StepContext
-from holdfast.trainer.step_hooks import Upkeep
+from holdfast.trainer.step_hooks import StepHooks
 from holdfast.trainer.task import Asked, Batch, DataSet, Task
 from holdfast.trainer.tasks.tabular.evaluation import measured
 from holdfast.trainer.tasks.tabular.losses import RowLoss
@@ -65,7 +65,7 @@ class Tabular:
         self.loss = RowLoss(config.columns, table.form.target, device)
         self.model: nn.Module = new_network(config, table.form, self.loss.outputs, self.context).to(device)
         self.artifact: dict[str, Tensor] = dict(self.model.named_parameters())
-        self.upkeep = Upkeep()
+        self.step_hooks = StepHooks()
         self.form = Artifact("network", about(config, table.form))
         rows = StepTable(table.rows_of(TRAINING), config.train.effective_batch, config.train.seed)
         self.data: DataSet = TableRows(table, rows, table.rows_of(HELD_OUT))
