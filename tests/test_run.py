@@ -16,7 +16,7 @@ from conftest import events, holdfast, start, wait_until
 from holdfast.base.files import write_json
 from holdfast.base.identity import identify
 from holdfast.cli.commands.run import known
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.report.command_summary import summarise_command
 from holdfast.run.command import Command
 from holdfast.supervision.command.attempts import end

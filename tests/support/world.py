@@ -13,7 +13,7 @@ from holdfast.base.files import Json, append_line, read_json, write_json
 from holdfast.config.settings import Settings
 from holdfast.diagnosis.divergence import Trouble
 from holdfast.processes import process
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_of_process
 from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport, Launch, Verdict

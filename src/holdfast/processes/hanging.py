@@ -7,19 +7,16 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.base.files import Json, write_json
 from holdfast.base.identity import Identity, alive
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S, stuck
 from holdfast.processes.hang_timeout import Overdue
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.holder import signal_holder
-
-if TYPE_CHECKING:
-    from holdfast.processes.process import Attempt
 
 STACKS_S = 1.0  # for the stacks to reach the log
 _STACK_S = 0.2  # for those of one rank, before the next one is asked

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.child import module_command
@@ -17,6 +16,7 @@ from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S
 from holdfast.processes.hang_timeout import Patience
 from holdfast.processes.hanging import end_hanging
@@ -25,44 +25,11 @@ from holdfast.run.attempt import is_closed, write_launch_spec
 from holdfast.run.evaluations import is_over
 from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
-from holdfast.run.snapshots.memory_file import MemoryFile
-from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.types import EXIT_DISK_FULL, EXIT_PEER_LOST, Ending, EndingKind, Launch
 
 LOOK_EVERY_S = 0.2
 TOLD_S = 3.0  # for another rank's end to be written down
-Tick = Callable[["Attempt"], bool]
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One start of the trainer: its number and folder."""
-
-    number: int
-    folder: Path
-    shim: subprocess.Popen[bytes] | None  # None: started by another supervisor
-    stood_by: bool = False
-
-    def pulse(self, rank: int = 0) -> Json | None:
-        """What the trainer, or another rank's, published last; None before its first beat."""
-        memory = self._memory(rank)
-        if memory is None:
-            return None
-        with memory:
-            pulse = memory.pulse()
-        return pulse if pulse and pulse.get("attempt") == self.number else None
-
-    def unwritten(self) -> int:
-        """Committed steps whose rows the disk has not taken, because it is full."""
-        memory = self._memory()
-        if memory is None:
-            return 0
-        with memory:
-            return memory.unwritten
-
-    def _memory(self, rank: int = 0) -> MemoryFile | None:
-        ready = read_json(self.folder / "ready.json")
-        return MemoryFile.open(of_rank(Path(ready["memory_file"]), rank)) if ready else None
+Tick = Callable[[Attempt], bool]
 
 
 def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Attempt:

@@ -17,9 +17,9 @@ from holdfast.experiments.hosts import Hosts
 from holdfast.experiments.investigate import in_order, investigate
 from holdfast.experiments.trials import Lab, concluded, trials_left
 from holdfast.processes import process
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.hang_timeout import Patience
 from holdfast.processes.pauses import Clock
-from holdfast.processes.process import Attempt
 from holdfast.processes.standby import Standby
 from holdfast.run.folder import RunFolder
 from holdfast.run.remedies import refuted

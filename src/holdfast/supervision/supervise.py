@@ -13,8 +13,8 @@ from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.experiments.course import state_before
 from holdfast.experiments.health import HealthWatch
 from holdfast.experiments.trials import trials_left
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.pauses import Pauses
-from holdfast.processes.process import Attempt
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at

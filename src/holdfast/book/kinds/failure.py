@@ -1,4 +1,4 @@
-"""A failure card: what one mechanism prints when it ends a run, and what follows from that. Weighing cards is diagnosis/diagnose.py's job."""
+"""A failure card: what one mechanism prints when it ends a run, and what follows from that. Weighing cards is diagnosis/'s job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Failure(Card):
     """One mechanism. It fires when a line holds one of `patterns`, every one of `needs` is found somewhere, and none of `unless`.
 
     `sure`: how often the cause is this one when the card fires alone. An `echo` is a consequence, or a silence: it counts for
-    little beside a root. Lines are those of the log, cleaned, and the sentences of diagnosis/logs/readings.py (`reading: killed by SIGKILL`).
+    little beside a root. Lines are those of the log, cleaned, and the sentences of diagnosis/logs/readings.py
+    (`reading: killed by SIGKILL`).
     """
 
     cause: Cause

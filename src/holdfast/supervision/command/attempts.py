@@ -18,9 +18,10 @@ from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S, stuck
 from holdfast.processes.hanging import STACKS_S
-from holdfast.processes.process import LOOK_EVERY_S, Attempt, end_seen, lived_s, living_pids, start_shim, watched
+from holdfast.processes.process import LOOK_EVERY_S, end_seen, lived_s, living_pids, start_shim, watched
 from holdfast.processes.tree import bearing, below, waits_in
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder

@@ -17,7 +17,7 @@ from holdfast.machine.gpu_memory import in_use
 from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.report.command_report import write_command_report
 from holdfast.report.command_summary import summarise_command
 from holdfast.report.words import shown

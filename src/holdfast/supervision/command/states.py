@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.base.files import Json, read_json, read_lines
 from holdfast.book.kinds.launcher import LauncherCard
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder

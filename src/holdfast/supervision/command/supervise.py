@@ -18,7 +18,8 @@ from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.machine.gpu_memory import gpu_memory
 from holdfast.machine.place import Place
-from holdfast.processes.process import Attempt, adopt, living_pids
+from holdfast.processes.attempt import Attempt
+from holdfast.processes.process import adopt, living_pids
 from holdfast.run.attempt import LaunchSpec, closed_attempts, read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +13,10 @@ from torch import Tensor
 
 from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import sequences
+from holdfast.trainer.tasks.sft.forward import Forward
 from holdfast.trainer.tasks.sft.objective import Objective, Scored
 from holdfast.trainer.tasks.sft.packing import Row, TextBatch, assemble
 from holdfast.trainer.tasks.sft.reference import Kept
-
-if TYPE_CHECKING:
-    from holdfast.trainer.tasks.sft.text_model import TextModel
 
 
 class Group:
@@ -32,7 +30,7 @@ class Group:
 class ComparedLoss:
     """An objective on a model. folder: where reference values are kept; without one they are computed each time."""
 
-    def __init__(self, task: TextModel, objective: Objective, settings: Settings, folder: Path | None) -> None:
+    def __init__(self, task: Forward, objective: Objective, settings: Settings, folder: Path | None) -> None:
         self.task, self.objective = task, objective
         self.width = 1 if objective.needs_drift else 2
         self.kept: Kept | None = None
