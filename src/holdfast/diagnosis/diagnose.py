@@ -1,4 +1,4 @@
-"""Name the likeliest cause of a failure report from its evidence and the book's failure cards. Pure: no files, no clock; the cards are given.
+"""Name the likeliest cause of a failure report from its evidence and the book's failure cards. Pure: no files, no clock.
 
 What an exit code or the trainer's own account says comes before any text. Roots beat echoes, the first error wins, advice ("try
 setting ...") is never evidence. Where no card fires the words are compared; `unknown` with the best clues is an answer.

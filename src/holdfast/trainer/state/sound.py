@@ -37,7 +37,7 @@ def damage(training: TrainingState, step: int) -> str | None:
 
 
 def sound_before(training: TrainingState, places: list[Path], found: Found) -> tuple[int, list[str]]:
-    """(step of the newest state that is sound, 0: the beginning; what is wrong with each newer one). The training state is left with some state."""
+    """Return (step of the newest sound state, 0: the beginning; what is wrong with each newer one). `training` then holds some state."""
     told: list[str] = []
     while found.snapshot is not None:
         training.restore(found.snapshot)
