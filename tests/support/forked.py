@@ -345,7 +345,7 @@ def _load(library: str) -> None:
 
         for found in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
             last = found.name.rpartition(".")[2]
-            if last not in ("__main__", "nurse", "writer", "cluster", "ray") and ".kernels." not in found.name:
+            if last not in ("__main__", "shim", "command_shim", "writer", "cluster", "ray") and ".kernels." not in found.name:
                 importlib.import_module(found.name)
         for name in ("auto", "qwen2"):
             importlib.import_module(f"transformers.models.{name}.modeling_{name}")
