@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 
 def shelves() -> list[str]:
     """The kinds of cards there are, as folder names."""
-    return sorted(folder.parent.name for folder in _HERE.glob("*/__init__.py"))
+    return sorted(file.parent.name for file in _HERE.glob("*/__init__.py") if file.parent.name != "kinds")
 
 
 def cards_of(shelf: str, own: Path | None = None) -> dict[str, Any]:
