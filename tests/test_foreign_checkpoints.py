@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from holdfast.book import cards_of
 from holdfast.diagnosis.logs.counters import Counter
-from holdfast.supervision.event_files import EventFile
+from holdfast.supervision.command.event_files import EventFile
 from holdfast.supervision.foreign_checkpoints.newest import newest_whole
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.base.files import append_line, last_line, read_json
+from holdfast.base.files import last_line, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.diagnosis.diagnose import diagnose_failure
@@ -176,7 +176,7 @@ class CommandSupervisor:
         self._row = now
         pulse = signs.pulse() or {}
         row = {"time": round(now, 3), "attempt": attempt.number, "step": seen.step, "total": seen.total, "source": seen.source}
-        append_line(self.run.progress_file, row | {"loss": pulse.get("loss")})
+        self.run.append(self.run.progress_file, row | {"loss": pulse.get("loss")})
         self.states.reached(seen.step)
 
     def collect(self, attempt: Attempt, ending: Ending) -> tuple[FailureReport, Diagnosis]:
