@@ -48,7 +48,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
     for advice in advised(run):
         terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
     terminal.begin(run, config)
-    stop.training = True
+    stop.running = True
     removed = Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over")
     try:
         with supervised(run, terminal.tell, removed, partial(_full_disk, run, places)) as folder:

@@ -28,16 +28,16 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.command.supervise import CommandView, Outcome, supervise_command
-from holdfast.supervision.command.wishes import Wishes
 from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
 from holdfast.supervision.full_disk import supervised
+from holdfast.supervision.signals import CommandSignals
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
 _LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
 
 
-def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, wishes: Wishes) -> tuple[int, Json]:
+def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, signals: CommandSignals) -> tuple[int, Json]:
     """Bring the command to an end; exit code and summary. Raises Stop where it is given up."""
     if not run.machine_file.exists():
         place = Place()
@@ -47,7 +47,7 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
 
     def follow(attempt: Attempt, from_end: bool) -> None:
         echo.drain()
-        if wishes.listening:
+        if signals.listening:
             echo.follow(attempt.folder / "output.log", from_end)
 
     def tick(_: Seen) -> None:
@@ -59,10 +59,10 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
         terminal.tell(text)
         folder.append(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
 
-    wishes.running = True
+    signals.running = True
     removed = Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again")
     with supervised(run, tell, removed, partial(_full_disk, run)) as folder:
-        outcome = supervise_command(folder, command, CommandView(tell, wishes.wish, follow, tick))
+        outcome = supervise_command(folder, command, CommandView(tell, signals.wish, follow, tick))
         echo.drain()
         return _conclude(folder, command, outcome, terminal)
 
