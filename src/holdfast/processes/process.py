@@ -18,7 +18,7 @@ from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S
-from holdfast.processes.hang_timeout import Patience
+from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.processes.hanging import end_hanging
 from holdfast.processes.standby import Standby
 from holdfast.run.attempt import is_closed, write_launch_spec
@@ -75,7 +75,7 @@ def adopt(run: RunFolder) -> Attempt | None:
 def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
     """Wait until the attempt has ended. `tick` is called all the while; when it returns True the trainer is asked to stop."""
     asked = False
-    patience = Patience(run, attempt.number, run.config().run.hang_s)
+    patience = HangTimeout(run, attempt.number, run.config().run.hang_s)
     while True:
         ending = _ending(attempt, run)
         if ending is not None:
