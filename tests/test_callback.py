@@ -229,7 +229,7 @@ def test_what_runs_in_other_programs_needs_nothing_but_torch() -> None:
     import ast
 
     allowed = sys.stdlib_module_names | {"torch", "transformers", "peft", "safetensors", "numpy"}
-    for file in [*(ROOT / "src/holdfast/inside").rglob("*.py"), ROOT / "src/holdfast/hf.py", ROOT / "src/holdfast/guard.py"]:
+    for file in [*(ROOT / "src/holdfast/callback").rglob("*.py"), ROOT / "src/holdfast/hf.py", ROOT / "src/holdfast/guard.py"]:
         for node in ast.walk(ast.parse(file.read_text())):
             names = (
                 [one.name for one in node.names]
