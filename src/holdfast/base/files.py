@@ -44,8 +44,10 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
             if durable:
                 os.fsync(handle.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and is_full(error):
+            error.filename = error.filename or str(path)  # which a write to a descriptor does not know
         raise
     if durable:
         fsync_folder(path.parent)
@@ -114,6 +116,9 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
             raise OSError(28, f"only {written} of {len(line)} bytes could be written", str(path))
         if durable:
             os.fsync(descriptor)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # which a descriptor does not know
+        raise
     finally:
         os.close(descriptor)
 
