@@ -47,7 +47,7 @@ def test_the_bits_drawn_follow_from_seed_update_and_place_alone() -> None:
 
 
 def test_a_block_of_many_stretches_has_the_bits_of_each_and_no_stretch_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("optimizer.STRETCH", "optimizer.Elementwise.STRETCH", "optimizers.eight_bit._ON_A_CPU"):
+    for place in ("optim.optimizer.STRETCH", "optim.optimizer.Elementwise.STRETCH", "optim.eight_bit._ON_A_CPU"):
         monkeypatch.setattr(f"holdfast.trainer.{place}", 512)
     gradient = torch.rand(512).repeat(3)[:1400].bfloat16()
     for kind in ("adamw", "lion", "sgd", "adamw8bit"):

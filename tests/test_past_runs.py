@@ -142,7 +142,7 @@ def _ended(folder: Path, peak: int, events: Sequence[Json] = (), lost: float = 0
     run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     summary = {"peak_bytes": peak, "wall_seconds": 49.0, "incidents": [{"seconds_to_recover": lost}] if lost else []}
-    remember(run, CONFIG, summary, Terminal(to_stderr=True, quiet=True))
+    remember(run, CONFIG, summary, Terminal(to_stderr=True, quiet=True).say)
 
 
 def test_a_plan_never_says_less_than_a_run_of_its_shape_took_here(cache: Path, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def _planned(gib: float, monkeypatch: pytest.MonkeyPatch, refuses: str = "") -> 
 
     monkeypatch.setattr(run_plan, "planner", planner)
     machine = {"memory_bytes": int(gib * 2**30)}
-    return run_plan.plan_rows(CONFIG, MODEL, machine, LENGTHS, Terminal(to_stderr=True, quiet=True)), asked
+    return run_plan.plan_rows(CONFIG, MODEL, machine, LENGTHS, Terminal(to_stderr=True, quiet=True).say), asked
 
 
 def test_the_first_step_waits_for_a_trace_only_where_memory_is_scarce(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

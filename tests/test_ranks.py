@@ -451,7 +451,7 @@ SEATS = [
 ]
 
 
-@pytest.mark.parametrize(("environment", "seat"), SEATS)
+@pytest.mark.parametrize(("environment", "rank_info"), SEATS)
 def test_a_rank_is_known_by_its_variables(environment: dict[str, str], rank_info: RankInfo | str | None) -> None:
     if isinstance(rank_info, str):
         with pytest.raises(Stop, match=rank_info) as stop:

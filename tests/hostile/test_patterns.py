@@ -23,10 +23,10 @@ PLAIN = re.compile(r"(?:[q]\d\dz|[j]\d\dz)")
 BUDGET = 800  # times the plain pattern, which takes some 20 us for a line of 4,000 characters
 LINES = 1260  # as many as a sifted log has
 LOG_MODULES = (
-    "core.logtext",
+    "diagnosis.logs.text",
     *(f"mind.{name}" for name in ("bars", "curve", "diagnose", "frames", "harmless", "readings", "sift", "unfinished")),
 )
-TEXT_MODULES = ("core.scrub", "core.secret_forms", "rows.collect.redact")
+TEXT_MODULES = ("privacy.scrub", "privacy.secret_forms", "data.collect.redact")
 RANDOM = random.Random(0).randbytes(4 * LONGEST)
 UNITS = (
     *(
