@@ -24,7 +24,8 @@ BUDGET = 800  # times the plain pattern, which takes some 20 us for a line of 4,
 LINES = 1260  # as many as a sifted log has
 LOG_MODULES = (
     "diagnosis.logs.text",
-    *(f"mind.{name}" for name in ("bars", "curve", "diagnose", "frames", "harmless", "readings", "sift", "unfinished")),
+    "diagnosis.diagnose",
+    *(f"diagnosis.logs.{name}" for name in ("curve", "frames", "harmless", "progress_bars", "readings", "sift", "unfinished")),
 )
 TEXT_MODULES = ("privacy.scrub", "privacy.secret_forms", "data.collect.redact")
 RANDOM = random.Random(0).randbytes(4 * LONGEST)
