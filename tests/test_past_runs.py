@@ -205,7 +205,7 @@ def _planned(gib: float, monkeypatch: pytest.MonkeyPatch, refuses: str = "") -> 
 
     monkeypatch.setattr(run_plan, "planner", planner)
     machine = {"memory_bytes": int(gib * 2**30)}
-    return run_plan.plan_rows(CONFIG, MODEL, machine, LENGTHS, Terminal(to_stderr=True, quiet=True).say), asked
+    return run_plan.plan_rows(CONFIG, MODEL, machine, LENGTHS, Terminal(to_stderr=True, quiet=True)), asked
 
 
 def test_the_first_step_waits_for_a_trace_only_where_memory_is_scarce(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
