@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "rows": {"core", "book"},
     "lab": {"core", "mind", "world", "book"},
     "ui": {"core", "mind", "world", "book"},
-    "trainer": {"core", "rows"},
+    "trainer": {"core", "rows", "inside"},
     "supervisor": {"core", "mind", "world", "lab", "rows", "book", "ui"},
     "ship": {"core", "world", "rows"},
     "verbs": {"core", "mind", "world", "lab", "rows", "book", "ui", "supervisor", "ship"},
