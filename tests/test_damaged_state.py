@@ -282,12 +282,13 @@ def test_state_rate_and_neither_are_told_apart() -> None:
     assert blamed(lambda change: {"finite": False}) is None, "data or a kernel"
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize(("again", "state"), [((0.1, 0.1), True), ((0.1, -0.1), True), ((0.1, 9e29), False)])
-def test_without_the_same_bits_a_state_is_accused_by_two_trials_that_agree(again: tuple[float, float], state: bool) -> None:
+def test_a_state_is_accused_by_two_trials_that_agree(again: tuple[float, float], state: bool, deterministic: bool) -> None:
     """A weight whose gradient is rounding errors alone is another one each time it is trained again: that is no damage."""
     values = iter(again)
     lab = StubLab(lambda change: {"finite": change.since == 4, "differs": GROSS | {"again": next(values) if change.since == 4 else 0}})
-    lab.settings = settings_with(deterministic=False)
+    lab.settings = settings_with(deterministic=deterministic)
     verdict = blame_the_state(lab, FAILED, rates=False)
     assert (verdict is not None) == state
 

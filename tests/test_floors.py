@@ -109,6 +109,11 @@ def test_no_files_import_each_other() -> None:
     assert not left, f"these import each other: { {name: sorted(needs & set(left)) for name, needs in left.items()} }"
 
 
+def test_every_folder_of_code_is_a_package() -> None:
+    """Without __init__.py a folder works in a checkout and is left out of a wheel."""
+    assert not {str(file.parent) for file in FILES if not (file.parent / "__init__.py").exists()}
+
+
 OWN_PARTS = {
     "data/check": {"data/second_look", "data/passes", "data/tables"},
     "data/clean": {"data/passes", "data/tables"},

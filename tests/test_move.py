@@ -264,7 +264,7 @@ def test_a_run_that_is_moved_and_moved_back_ends_with_the_bits_of_one_that_staye
 
 # -- two machines on one place: neither sees the other's locks
 
-BEATS = "import sys; from holdfast.supervision import lease, upload; lease.BEAT_S = 0.1; "
+BEATS = "import sys; from holdfast.supervision.remote import lease, upload; lease.BEAT_S = 0.1; "
 
 
 def uploader(run: RunFolder, place: Path) -> subprocess.Popen[str]:

@@ -33,6 +33,10 @@ from holdfast.verify.verdict import _word
         ),
         ({"event": "rolled_back", "step": 3}, "step: 3"),
         (
+            {"event": "computes_differently", "first": "the output layer is no plain product", "again": ""},
+            "said: the output layer is no plain product; repeated at once, it found nothing. The second result is taken",
+        ),
+        (
             {"event": "snapshot_interval", "step": 1304, "steps": 7, "reason": "one costs a step 9 ms of 149 ms"},
             "from step 1,304 on after one step in 7 (a death then costs up to 7 steps, computed again): one costs a step 9 ms of 149 ms",
         ),

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from holdfast.callback.account import SNAPSHOT, Account
+from holdfast.callback.first_calls import make_first_calls
 from holdfast.callback.gate import IN_A_ROW, Gate
 from holdfast.callback.packed import Packer, back, random_states, set_random_states, strip, unpack
 
@@ -96,4 +97,5 @@ def guard(*held: Any, steps: int | None = None, drops: int = IN_A_ROW) -> Guard:
 
     drops: steps in a row without finite gradients that end it (FloatingPointError).
     """
+    make_first_calls()
     return Guard(held, steps, drops)

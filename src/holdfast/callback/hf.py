@@ -22,6 +22,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from holdfast.callback.account import RESUME, SNAPSHOT, Account
+from holdfast.callback.first_calls import make_first_calls
 from holdfast.callback.gate import IN_A_ROW, Gate
 from holdfast.callback.packed import Packer
 from holdfast.callback.proof import differing
@@ -62,6 +63,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.beyond = False
         self.stopping = False
         self.loss: float | None = None
+        with contextlib.suppress(Exception):  # their training goes on without
+            make_first_calls()
 
     def _tell(self, kind: str, text: str, **facts: Any) -> None:
         try:

@@ -36,13 +36,11 @@ def blame_the_state(lab: Lab, failed: Json, rates: bool) -> Verdict | None:
 
 
 def _comes_again(lab: Lab, to: int, differs: Json) -> bool:
-    """Whether training once more gives the value that the stored state should have, too; where bits are the same: yes.
+    """Whether training once more gives the value that the stored state should have, too: one computation accuses nobody.
 
-    Without that, the first updates of weights that hardly have a gradient go by the signs of rounding errors, so that two
-    computations may differ by all there is.
+    Where bits are not always the same, the first updates of weights that hardly have a gradient go by the signs of rounding errors, so
+    that two computations may differ by all there is.
     """
-    if lab.exact:
-        return True
     again = lab.outcome(TrialChange(since=to + 1, until=lab.step), anew=True)
     other = again.get("differs") if again["finite"] else None
     if other is None or (other["tensor"], other["at"]) != (differs["tensor"], differs["at"]):

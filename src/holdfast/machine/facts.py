@@ -47,7 +47,10 @@ def has_bf16(arch: str | None) -> bool | None:
 
 @dataclass(frozen=True)
 class Torch:
-    """The installed torch. `devices`: what it sees (None: not asked); `blas_archs`: AMD architectures its rocBLAS has files for."""
+    """The installed torch. `devices`: what it sees (None: not asked); `blas_archs`: AMD architectures its rocBLAS has files for.
+
+    mkl: the version of the MKL in it; None where it has none, or was not asked.
+    """
 
     version: str
     hip: str | None = None
@@ -56,6 +59,7 @@ class Torch:
     arch_list: tuple[str, ...] | None = None
     devices: tuple[Gpu, ...] | None = None
     blas_archs: tuple[str, ...] | None = None
+    mkl: str | None = None
 
     @property
     def vendor(self) -> Vendor | None:
@@ -107,6 +111,7 @@ class Machine:
     swap_bytes: int | None = None
     shm_bytes: int | None = None
     disk_free_bytes: int | None = None
+    cpu: str | None = None  # its name
     threads: int | None = None
     bf16: bool | None = None  # whether the CPU multiplies it
     torch: Torch | None = None

@@ -54,6 +54,7 @@ def read(facts: Mapping[str, Any]) -> Machine:
         swap_bytes=at.size("swap_bytes"),
         shm_bytes=at.size("shm_bytes"),
         disk_free_bytes=at.size("disk_free_bytes"),
+        cpu=at.text("cpu", "name"),
         threads=at.size("cpu", "threads"),
         bf16=at.truth("cpu", "bf16"),
         torch=torch,
@@ -89,6 +90,7 @@ def _torch(at: _Reader) -> Torch | None:
         at.texts("torch", "arch_list"),
         devices,
         at.texts("torch", "blas_archs"),
+        at.text("torch", "mkl"),
     )
 
 

@@ -23,6 +23,7 @@ _WORDS = {
     "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "a setting of the model was changed",
+    "computes_differently": "this machine computes differently from call to call",
     "length_bias": "the better answers and the worse ones differ in length",
     "tokenizers_disagree": "transformers' tokenizer cuts text differently from the model's tokenizer.json, which was used",
     "evaluation_failed": "the evaluation failed",
@@ -78,7 +79,13 @@ def _snapshot_interval(event: Json) -> str:
     return f"from step {event['step']:,} on {often}: {event['reason']}"
 
 
+def _computes_differently(event: Json) -> str:
+    again = f"found something else: {event['again']}" if event["again"] else "found nothing"
+    return f"the proof before the first step said: {event['first']}; repeated at once, it {again}. The second result is taken"
+
+
 _SENTENCES: dict[str, Callable[[Json], str]] = {
+    "computes_differently": _computes_differently,
     "length_bias": _length_bias,
     "rolled_back": _rolled_back,
     "snapshot_interval": _snapshot_interval,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from holdfast.base.errors import DeviceGone, error_message
+from holdfast.callback.first_calls import make_first_calls
 from holdfast.config.settings import Settings
 from holdfast.processes.rank_environment import device_number
 from holdfast.trainer.memory.oom import is_out_of_memory
@@ -19,7 +20,7 @@ _PATIENCE_S, _LOOK_S = 30.0, 0.1
 
 def prepare_torch(settings: Settings) -> torch.device:
     """Fix threads and determinism, find the device of the plan. Runs before any other torch call. Raises DeviceGone."""
-    torch.set_num_threads(settings.threads)
+    take_threads(settings.threads)
     torch.use_deterministic_algorithms(settings.deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
     if os.environ.get("TORCH_BLAS_PREFER_HIPBLASLT") == "0":  # torch 2.7 to 2.11 read only its 1 (aten/src/ATen/Context.h)
@@ -29,6 +30,12 @@ def prepare_torch(settings: Settings) -> torch.device:
         torch.cuda.set_device(device)
         _keep_to_exact_kernels()
     return device
+
+
+def take_threads(threads: int) -> None:
+    """Compute in so many threads. The first calls that are made in one alone have been made then."""
+    make_first_calls()
+    torch.set_num_threads(threads)
 
 
 def _keep_to_exact_kernels() -> None:

@@ -103,12 +103,24 @@ def _settle(job: Job, rank: Rank) -> None:
 
 
 def _proven(training: TrainingState, rank: Rank) -> bool:
-    """Whether the training state computes what its settings ask for. Where not, the timeline has the change, for another training state."""
-    changes, reason = once_more("the trial of the model's layout", training.task.prove, rank)
-    told = rank.exchange({"changes": changes, "reason": reason})
-    decided = next((one for one in told if one["changes"]), told[0])
+    """Whether the training state computes what its settings ask for. Where not, the timeline has the change, for another training state.
+
+    A proof that fails is repeated, by all ranks: what does not come again is no fact about the model. The second one counts.
+    """
+    decided = _proof(training, rank)
+    if decided["changes"]:
+        first, decided = decided, _proof(training, rank)
+        if decided["changes"] != first["changes"]:
+            training.job.event("computes_differently", first=first["reason"], again=decided["reason"])
     _change(training.job, decided["changes"], decided["reason"])
     return not decided["changes"]
+
+
+def _proof(training: TrainingState, rank: Rank) -> Json:
+    """{changes, reason} of the first rank that finds something to change; changes is empty where none does."""
+    changes, reason = once_more("the trial of the model's layout", training.task.prove, rank)
+    told = rank.exchange({"changes": changes, "reason": reason})
+    return next((one for one in told if one["changes"]), told[0])
 
 
 def _change(job: Job, changes: PartialSettings, reason: str) -> None:

@@ -55,6 +55,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         self.loader.exec_module(module)
         try:
+            importlib.import_module("holdfast.callback.first_calls").make_first_calls()
             _wrap(module.Trainer)
         except Exception as error:  # noqa: BLE001  (their training goes on without us)
             print(f"holdfast: no callback: {type(error).__name__}: {error}", file=sys.stderr)

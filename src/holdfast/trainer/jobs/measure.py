@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from holdfast.base.errors import BLOCKED, Stop, error_message
 from holdfast.base.files import Json, append_line, read_json, write_json
-from holdfast.trainer.device import release
+from holdfast.trainer.device import release, take_threads
 from holdfast.trainer.jobs.losses import by_length, row_sums
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.greedy import greedy
@@ -34,7 +34,7 @@ def measure(path: Path) -> int:
     """Do what the request at `path` asks for, part by part."""
     request: Json = read_json(path) or {}
     out = Path(request["out"])
-    torch.set_num_threads(request["threads"])
+    take_threads(request["threads"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = np.load(request["rows"])
     for part in request["parts"]:

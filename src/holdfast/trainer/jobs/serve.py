@@ -13,13 +13,14 @@ import torch
 
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json
+from holdfast.trainer.device import take_threads
 from holdfast.trainer.model.plain import load_plain
 
 
 def serve(path: Path) -> int:
     """Load base and adapter, say so, and answer until the input ends."""
     request: Json = read_json(path) or {}
-    torch.set_num_threads(request["threads"])
+    take_threads(request["threads"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_plain(request["model"], request["adapter"], device)
     _say({"ready": True})

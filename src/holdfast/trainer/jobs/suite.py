@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from holdfast.base.errors import BLOCKED, USAGE, error_message
 from holdfast.base.files import Json, read_json, write_json
-from holdfast.trainer.device import release
+from holdfast.trainer.device import release, take_threads
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.plain import load_plain
 
@@ -28,7 +28,7 @@ def suite(path: Path) -> int:
     """Do what the request at `path` asks for: the tasks are read first, then both models are asked."""
     request: Json = read_json(path) or {}
     out = Path(request["out"])
-    torch.set_num_threads(request["threads"])
+    take_threads(request["threads"])
     logging.basicConfig(level=logging.WARNING)
     try:
         manager, tasks = _tasks(request)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import orjson
 import torch
+
+_MKL = re.compile(r"Math Kernel Library Version (\d[\d.]*)")
 
 
 def probe() -> int:
@@ -15,8 +19,15 @@ def probe() -> int:
         entry = {"vendor": vendor, "arch": arch, "name": facts.name, "memory_bytes": facts.total_memory}
         devices.append(entry | {"integrated": bool(getattr(facts, "is_integrated", False))})
     build = {"version": torch.__version__, "hip": torch.version.hip, "cuda": torch.version.cuda, "arch_list": _arch_list()}
+    build["mkl"] = _mkl(torch.__config__.show())
     print(orjson.dumps(build | {"devices": devices}).decode())
     return 0
+
+
+def _mkl(told: str) -> str | None:
+    """The version of the MKL in the build, None where it has none."""
+    found = _MKL.search(told)
+    return found[1] if found else None
 
 
 def _arch_list() -> list[str]:

@@ -16,6 +16,7 @@ import orjson
 import torch
 
 from holdfast.base.signal_names import killed_by
+from holdfast.callback.first_calls import make_first_calls
 from holdfast.trainer.jobs.probes import attention, collective, compiled, fused, matmul, memory, quantised, speed, writing
 
 Probe = Callable[[], dict[str, Any]]
@@ -24,6 +25,7 @@ _GRACE_S = 5
 
 def probe_functions(folder: Path, deadline_s: int) -> int:
     """Print {name: {outcome: ok/absent/wrong/error/crashed/hung, ...facts}} for all probes as one line of JSON."""
+    make_first_calls()  # for all children: they open no region of several threads, which a fork would not survive
     print(orjson.dumps(run_probes(standard_probes(folder), deadline_s)).decode())
     return 0
 
