@@ -22,11 +22,10 @@ def look(case: Case) -> Iterator[Finding]:
 CARD = Check(
     title="The first pass of a process may be of low accuracy",
     why=(
-        "oneMKL 2024.2, in torch's wheels for x86, finds out at the first call of a vector function which kernels an Intel CPU has. "
-        "A thread that calls one at that moment computes its share, once, with a kernel of low accuracy: values that are wrong from the "
+        "oneMKL 2024.2, in torch's wheels for x86, finds out at the first call of a vector function which kernels an Intel CPU has, "
+        "and a thread that calls one at that moment computes its share, once, with a kernel of low accuracy: values that are wrong from the "
         "fourth digit on were seen in one fresh process of eight, and are right when computed again. holdfast makes the first calls on "
-        "one element in one thread, in its own processes and in those with its callback or guard. On other vendors' CPUs this MKL has "
-        "nothing to choose from."
+        "one element in one thread, in its own processes and in those with its callback or guard."
     ),
     source=["https://github.com/pytorch/pytorch/issues/188792", "https://github.com/pytorch/pytorch/pull/188791"],
     hits=[{"torch": {"version": "2.13.0+cpu", "mkl": "2024.2"}, "cpu": {"name": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}}],
