@@ -46,7 +46,7 @@ from holdfast.trainer import device
 from holdfast.trainer.jobs.probes import host
 
 def injected():
-    sys.path.insert(0, os.path.join(importlib.import_module("holdfast.callback").__path__[0], "site"))
+    sys.path.insert(0, os.path.join(os.path.dirname(hf.__file__), "callback", "site"))
     import importlib.util
     place = os.path.join(sys.path[0], "sitecustomize.py")
     spec = importlib.util.spec_from_file_location("site_of_ours", place)

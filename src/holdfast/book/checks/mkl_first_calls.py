@@ -23,7 +23,7 @@ CARD = Check(
     title="The first pass of a process may be of low accuracy",
     why=(
         "oneMKL 2024.2, in torch's wheels for x86, finds out at the first call of a vector function which kernels an Intel CPU has, "
-        "and a thread that calls one at that moment computes its share, once, with a kernel of low accuracy: values that are wrong from the "
+        "and a thread that calls one at that moment computes its share, once, with a kernel of low accuracy: values wrong from the "
         "fourth digit on were seen in one fresh process of eight, and are right when computed again. holdfast makes the first calls on "
         "one element in one thread, in its own processes and in those with its callback or guard."
     ),
