@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from conftest import holdfast
 from holdfast.book.graphics_cards import named_card
@@ -344,8 +345,14 @@ if importlib.util.find_spec("bitsandbytes"):
     DRAWS.append({"settings": _STEP | held, "lengths": [150, 100, 90], "labels": 200, "train": {"optimizer": "lion"}})
 
 
+PRODUCT_SPARE = 2 << 20  # bytes a thread: by what trainer/traced/inside.py may say too much
+
+
 def test_a_traced_step_takes_what_the_step_takes() -> None:
-    """The same shapes with weights, by torch's own allocator: never 1 % too little, at the most 3 % too much."""
+    """The same shapes with weights, by torch's own allocator: never 1 % too little, at the most 3 % too much.
+
+    A CPU without AMX does not lay 16-bit matrices out anew for a product: there the plan may be too high by what that is counted with.
+    """
     model = LLAMA | {"hidden_size": 256, "intermediate_size": 640, "vocab_size": 8000, "pad_token_id": 0}
     adapter = {"r": 8, "alpha": 16, "dropout": 0.1}
     asked = "".join(json.dumps({"model": model, "adapter": adapter, "stored": "BF16"} | draw) + "\n" for draw in DRAWS)
@@ -358,5 +365,8 @@ def test_a_traced_step_takes_what_the_step_takes() -> None:
         said[role] = [one["peak"] for one in found]
         if role == "trace":
             assert len({one["params"]["total"] for one in found}) == 1, "weights in 4 bits are counted as what they are"
-    errors = [planned / measured - 1 for planned, measured in zip(said["trace"], said["measure"], strict=True)]
-    assert all(-0.01 < error < 0.03 for error in errors), errors
+    for draw, planned, measured in zip(DRAWS, said["trace"], said["measure"], strict=True):
+        settings: dict[str, Any] = draw["settings"]
+        packs = settings["dtype"] != "bf16" or torch.cpu._is_amx_tile_supported()
+        spare = 0 if packs else settings["threads"] * PRODUCT_SPARE
+        assert 0.99 * measured < planned < 1.03 * measured + spare, (draw, planned, measured)
