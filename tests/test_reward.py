@@ -63,7 +63,9 @@ def test_the_loss_is_that_of_transformers_own_class_and_a_state_is_all_that_late
     computed, found = stand.compute(9), scores(model, stand, tmp_path / "artifact")
     apart = found[:, 0] - found[:, 1]
     assert computed.loss == pytest.approx(float(-F.logsigmoid(apart).mean()), rel=1e-4)
-    assert computed.right == int((apart > 0).sum()) and computed.measured["margin"] == pytest.approx(float(apart.sum()), rel=1e-3)
+    assert computed.measured["pair_accuracy"] == int((apart > 0).sum()) and computed.measured["margin"] == pytest.approx(
+        float(apart.sum()), rel=1e-3
+    )
 
 
 def test_rows_that_are_padded_are_read_at_their_own_ends(tmp_path: Path) -> None:

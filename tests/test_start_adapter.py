@@ -169,6 +169,7 @@ def test_an_adapter_that_is_not_on_every_layer_the_config_names(config_of: Write
         ({"r": 16}, "has rank 4 and 4, adapter_config.json says r = 16"),
         ({"use_dora": True}, "has no lora_magnitude_vector, a part of DoRA"),
         ({"peft_type": "LOHA"}, "is not an adapter that can be trained further (peft_type: 'LOHA')"),
+        ({"use_dora": True, "use_rslora": True}, "trained further (peft_type: 'LORA', use_rslora: True, use_dora: True)"),
         ({"r": None}, "names no r and lora_alpha"),
     ],
 )

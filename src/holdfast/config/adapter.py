@@ -6,26 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind, AdapterType, kinds_with
 from holdfast.config.module_pattern import refused
 from holdfast.config.table import Section
 
-LORA_KINDS = ("lora", "rslora", "dora")
-OWN_WEIGHTS = ("full", "layers")  # no adapter: a model is what such a run leaves
-_OF_KINDS: dict[str, tuple[str, ...]] = {
-    "layers": ("layers",),
-    "lr_ratio": LORA_KINDS,
-    "init": LORA_KINDS,
-    "target_r": ("adalora",),
-    "modules_to_save": (*LORA_KINDS, "adalora", "ia3"),
-    "trainable_token_indices": LORA_KINDS,
-    "target_parameters": ("lora", "rslora"),
-}
+OWN_WEIGHTS = tuple(kind.name for kind in KINDS.values() if kind.own_weights)
+_SHARED = ("type", "start", "r", "alpha", "dropout", "targets", "virtual_tokens")  # keys that are taken, and not read, with any kind
 
 
 class Adapter(Section):
     """What is trained: an adapter through PEFT, or weights of the model's own."""
 
-    type: Literal["lora", "rslora", "dora", "adalora", "prompt", "ia3", "full", "layers"] = Field(
+    type: AdapterType = Field(
         "lora", description="kind of adapter; full: all weights of the model, layers: those that adapter.layers names"
     )
     start: str | None = Field(
@@ -59,19 +51,10 @@ class Adapter(Section):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Adapter:
-        given = {
-            "layers": self.layers is not None,
-            "lr_ratio": self.lr_ratio is not None,
-            "init": self.init != "default",
-            "target_r": self.target_r is not None,
-            "modules_to_save": bool(self.modules_to_save),
-            "trainable_token_indices": bool(self.trainable_token_indices),
-            "target_parameters": bool(self.target_parameters),
-        }
-        for name, kinds in _OF_KINDS.items():
-            if given[name] and self.type not in kinds:
-                raise ValueError(f"{name} belongs to type {', '.join(kinds)}; this is type {self.type}")
-        if self.type == "layers" and self.layers is None:
+        for name in self._own_keys():
+            if name not in self.kind.keys:
+                raise ValueError(f"{name} belongs to type {', '.join(kinds_with(name))}; this is type {self.type}")
+        if "layers" in self.kind.keys and self.layers is None:
             raise ValueError("type layers needs layers: how many of the last ones, names, or a pattern")
         if isinstance(self.layers, str) and (why := refused(self.layers)):
             raise ValueError(why)
@@ -84,6 +67,22 @@ class Adapter(Section):
         if self.init == "orthogonal" and self.r % 2:
             raise ValueError(f"init orthogonal needs an even r, it is {self.r}")
         return self
+
+    @property
+    def kind(self) -> AdapterKind:
+        """What is known of its type."""
+        return KINDS[self.type]
+
+    @property
+    def file_rank(self) -> int:
+        """The rank in its file: what it began with is a second half there."""
+        return self.r * (2 if self.init in FROM_WEIGHTS else 1)
+
+    def _own_keys(self) -> list[str]:
+        """The keys that are given, of those that only some kinds have."""
+        fields = type(self).model_fields
+        own = [name for name in fields if name not in _SHARED]
+        return [name for name in own if getattr(self, name) != fields[name].get_default(call_default_factory=True)]
 
     @field_validator("targets")
     @classmethod

@@ -6,10 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from holdfast.config.adapter import OWN_WEIGHTS, Adapter
+from holdfast.config.adapter import Adapter
+from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS
 from holdfast.config.faults import Fault
+from holdfast.config.frozen_formats import FORMATS
+from holdfast.config.objectives import either, objectives_of
 from holdfast.config.table import Network, Section, Table
-from holdfast.config.train import Preference, Train
+from holdfast.config.train import WITH_MOMENTS, Preference, Train
 
 Weight = Annotated[float, Field(gt=0)]
 
@@ -137,9 +140,8 @@ class Run(Section):
 
 _OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
 _OF_TEXT = ("model", "adapter")
-CUT_FROZEN = ("lora", "rslora")  # adapters that train.fsdp cuts the frozen layers beside
-QUANTISED = ("nf4", "fp4", "int8")  # of train.frozen, by bitsandbytes
-IN_PIECES = ("adamw", "lion", "sgd")  # optimizers that move each weight by its own gradient and moments alone, and by fp32 numbers
+CUT_FROZEN = tuple(kind.name for kind in KINDS.values() if kind.fsdp == "frozen")  # adapters that train.fsdp cuts the frozen layers beside
+QUANTISED = tuple(form.name for form in FORMATS.values() if form.width)  # of train.frozen, by bitsandbytes
 
 
 class Config(Section):
@@ -158,63 +160,80 @@ class Config(Section):
     run: Run = Run()
 
     @model_validator(mode="after")
-    def _objective_fits(self) -> Config:
-        wanted, kind = self.train.objective, self.adapter.type
-        if self.train.frozen in QUANTISED and kind in OWN_WEIGHTS:
-            raise ValueError(f"adapter.type {kind} trains the weights themselves, which train.frozen {self.train.frozen} would hold frozen")
-        if self.train.fsdp and (reason := self._not_cut()):
-            what = "all that is trained" if kind == "full" else "frozen layers in 16 or 32 bits"
-            raise ValueError(f"train.fsdp cuts {what} between ranks, and {reason}")
-        if self.train.offload == "layers" and (reason := self._not_kept_away()):
-            raise ValueError(f"train.offload layers keeps frozen decoder layers in main memory, and {reason}")
-        if self.train.double_quant and self.train.frozen not in ("nf4", "fp4"):
-            raise ValueError(f"train.double_quant belongs to train.frozen nf4 and fp4; this is {self.train.frozen}")
-        if self.train.weights == "bf16" and (self.task == "tabular" or kind not in OWN_WEIGHTS):
-            what = "a network on tables" if self.task == "tabular" else f"adapter.type {kind}"
-            raise ValueError(f"train.weights bf16 is for adapter.type full and layers; {what} has few weights, and trains them in fp32")
-        optimizer = self.train.optimizer
-        if self.adapter.lr_ratio is not None and optimizer in ("adamw8bit", "paged"):
-            raise ValueError(f"adapter.lr_ratio needs rates for single matrices, and {optimizer} has one for all; take adamw")
-        if self.adapter.init in ("pissa", "olora") and (optimizer == "muon" or self.train.weight_decay):
-            moved = "train.optimizer muon moves" if optimizer == "muon" else "train.weight_decay shrinks"
-            raise ValueError(f"adapter.init {self.adapter.init} keeps half of its weights as they began, and {moved} them")
-        if optimizer == "schedule_free" and kind == "adalora":
-            raise ValueError("adapter.type adalora takes weights away, and train.optimizer schedule_free keeps their mean; take adamw")
-        if wanted in ("dpo", "kto") and kind in OWN_WEIGHTS:
-            text = f"train.objective {wanted} holds the model against the one without its adapter, and adapter.type {kind} has none"
-            raise ValueError(f"{text}; take orpo or simpo, which need no reference, or an adapter")
-        if wanted == "reward" and (kind in (*OWN_WEIGHTS, "prompt") or self.adapter.start):
-            text = "adapter.start has none" if self.adapter.start else f"adapter.type {kind} has no place for one"
-            raise ValueError(
-                f"train.objective reward trains a scalar head beside a fresh adapter, and {text}; take lora or another adapter"
-            )
-        if wanted != "sft" and self.data.train_on != "assistant":
-            raise ValueError(f"data.train_on {self.data.train_on} is for train.objective sft; {wanted} looks at the last answer")
+    def _kinds_fit(self) -> Config:
+        self._frozen_fits()
+        self._optimizer_fits()
+        self._objective_fits()
         return self
+
+    def _frozen_fits(self) -> None:
+        """Raise ValueError where the frozen weights cannot be held, cut or kept away as is asked for."""
+        train, kind = self.train, self.adapter.kind
+        if train.frozen_format.width and kind.own_weights:
+            raise ValueError(f"adapter.type {kind.name} trains the weights themselves, which train.frozen {train.frozen} would hold frozen")
+        if train.fsdp and (reason := self._not_cut()):
+            what = "all that is trained" if kind.fsdp == "trained" else "frozen layers in 16 or 32 bits"
+            raise ValueError(f"train.fsdp cuts {what} between ranks, and {reason}")
+        if train.offload == "layers" and (reason := self._not_kept_away()):
+            raise ValueError(f"train.offload layers keeps frozen decoder layers in main memory, and {reason}")
+        if train.double_quant and not train.frozen_format.nested:
+            nested = " and ".join(form.name for form in FORMATS.values() if form.nested)
+            raise ValueError(f"train.double_quant belongs to train.frozen {nested}; this is {train.frozen}")
+
+    def _optimizer_fits(self) -> None:
+        """Raise ValueError where the optimizer does not go with what is trained."""
+        train, adapter, kind, optimizer = self.train, self.adapter, self.adapter.kind, self.train.optimizer_kind
+        if train.weights == "bf16" and (self.task == "tabular" or not kind.own_weights):
+            what = "a network on tables" if self.task == "tabular" else f"adapter.type {kind.name}"
+            raise ValueError(f"train.weights bf16 is for adapter.type full and layers; {what} has few weights, and trains them in fp32")
+        if adapter.lr_ratio is not None and optimizer.moments == "blocks":
+            raise ValueError(f"adapter.lr_ratio needs rates for single matrices, and {optimizer.name} has one for all; take adamw")
+        if adapter.init in FROM_WEIGHTS and (train.weight_decay or not optimizer.rests):
+            moved = "train.weight_decay shrinks" if optimizer.rests else f"train.optimizer {optimizer.name} moves"
+            raise ValueError(f"adapter.init {adapter.init} keeps half of its weights as they began, and {moved} them")
+        if optimizer.averages and kind.prunes:
+            text = f"adapter.type {kind.name} takes weights away, and train.optimizer {optimizer.name} keeps their mean"
+            raise ValueError(f"{text}; take adamw")
+
+    def _objective_fits(self) -> None:
+        """Raise ValueError where the objective does not go with what is trained, or on what."""
+        adapter, kind, objective = self.adapter, self.adapter.kind, self.train.objective_kind
+        if objective.reference and kind.own_weights:
+            free = either(objectives_of("pairs", reference=False))
+            text = f"holds the model against the one without its adapter, and adapter.type {kind.name} has none"
+            raise ValueError(f"train.objective {objective.name} {text}; take {free}, which need no reference, or an adapter")
+        if objective.scores and (adapter.start or not kind.scalar_head):
+            text = "adapter.start has none" if adapter.start else f"adapter.type {kind.name} has no place for one"
+            text = f"trains a scalar head beside a fresh adapter, and {text}; take lora or another adapter"
+            raise ValueError(f"train.objective {objective.name} {text}")
+        if objective.rows != "answers" and self.data.train_on != "assistant":
+            text = f"data.train_on {self.data.train_on} is for train.objective sft; {objective.name} looks at the last answer"
+            raise ValueError(text)
 
     def fusable(self, precision: str) -> bool:
         """Whether a GPU's kernels of LoRA layers read what is computed with: plain frozen matrices that are whole on it."""
-        return self.train.frozen not in QUANTISED and precision != "fp16" and not self.train.fsdp
+        return not self.train.frozen_format.width and precision != "fp16" and not self.train.fsdp
 
     @property
     def cuts_trained(self) -> bool:
         """Whether ranks hold pieces of what is trained, with gradients and moments: of all weights, in a full fine-tune."""
-        return self.train.fsdp and self.adapter.type == "full"
+        return self.train.fsdp and self.adapter.kind.fsdp == "trained"
 
     def _not_cut(self) -> str:
         """What of this run FSDP does not go with; empty where it does."""
-        kind, train = self.adapter.type, self.train
-        if kind not in (*CUT_FROZEN, "full") or self.adapter.modules_to_save or self.adapter.init in ("pissa", "olora"):
-            how = f"adapter.init {self.adapter.init}" if self.adapter.init in ("pissa", "olora") else f"adapter.type {kind}"
-            how = "adapter.modules_to_save" if self.adapter.modules_to_save else how
-            return f"{how} needs whole weights; it goes with adapter.type lora, rslora and full"
-        if kind == "full" and (reason := self._not_in_pieces()):
+        adapter, train = self.adapter, self.train
+        if not adapter.kind.fsdp or adapter.modules_to_save or adapter.init in FROM_WEIGHTS:
+            how = f"adapter.init {adapter.init}" if adapter.init in FROM_WEIGHTS else f"adapter.type {adapter.type}"
+            how = "adapter.modules_to_save" if adapter.modules_to_save else how
+            cut = [kind.name for kind in KINDS.values() if kind.fsdp]
+            return f"{how} needs whole weights; it goes with adapter.type {', '.join(cut[:-1])} and {cut[-1]}"
+        if adapter.kind.fsdp == "trained" and (reason := self._not_in_pieces()):
             return reason
-        if train.frozen in ("nf4", "fp4", "int8"):
+        if train.frozen_format.width:
             return f"train.frozen is {train.frozen}; take auto or half"
         if train.precision == "fp16":
             return "train.precision is fp16; it goes with fp32 and bf16"
-        if train.objective != "sft":
+        if train.objective_kind.rows != "answers":
             return f"train.objective is {train.objective}; it goes with sft"
         if self.task == "tabular":
             return "a network on tables has none"
@@ -223,8 +242,8 @@ class Config(Section):
     def _not_in_pieces(self) -> str:
         """What of a full fine-tune needs whole matrices, or bits that would follow from the number of ranks; empty where nothing does."""
         train = self.train
-        if train.optimizer not in IN_PIECES:
-            return f"train.optimizer {train.optimizer} needs whole matrices or blocks of its own; take {', '.join(IN_PIECES)}"
+        if train.optimizer_kind.moments != "own":
+            return f"train.optimizer {train.optimizer} needs whole matrices or blocks of its own; take {', '.join(WITH_MOMENTS)}"
         if train.weights == "bf16":
             return "train.weights bf16 is rounded by where a weight lies in its rank's memory; take fp32"
         if train.offload == "optimizer":
@@ -237,8 +256,8 @@ class Config(Section):
         """What of this run has no such layers, or holds them elsewhere; empty where it goes with it."""
         if self.task == "tabular":
             return "a network on tables has none"
-        if self.adapter.type == "full":
-            return "adapter.type full trains all of them; take an adapter, or adapter.type layers"
+        if not self.adapter.kind.frozen:
+            return f"adapter.type {self.adapter.type} trains all of them; take an adapter, or adapter.type layers"
         return "train.fsdp cuts them between ranks; leave one of them out" if self.train.fsdp else ""
 
     faults: list[Fault] = Field(default_factory=list, description="faults to inject, to rehearse a recovery")

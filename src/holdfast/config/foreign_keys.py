@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.config.objectives import OBJECTIVES, either, objectives_of
+
 _ELSEWHERE = {  # names of the Trainer's arguments, of PEFT, Axolotl and LLaMA-Factory
     "model": "base_model model_name model_name_or_path pretrained_model_name_or_path",
     "data.files": "dataset datasets dataset_path dataset_name train_file train_data",
@@ -40,8 +42,9 @@ _ELSEWHERE = {  # names of the Trainer's arguments, of PEFT, Axolotl and LLaMA-F
     "run.track": "report_to logging_dir wandb_project",
 }
 OURS = {theirs: ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
+_HELD_AGAINST = (*objectives_of("pairs"), *objectives_of("marks"))
 _NO_KEY = {  # why some have none of ours
-    "train.objective: sft, dpo, orpo, simpo, kto or reward": "stage sft rlhf rl",
+    f"train.objective: {either(list(OBJECTIVES))}": "stage sft rlhf rl",
     "`holdfast train` trains; evaluate.every evaluates on the way": ("do_train do_eval do_predict do_test predict_with_generate"),
     "the chat template is the model's own": "template chat_template conversation default_system",
     "adapter.type names the kind": ("finetuning_type peft_type peft lora use_lora use_peft lora_config qlora"),
@@ -76,7 +79,7 @@ _NO_KEY = {  # why some have none of ours
     "run.track names a tracker": "wandb_entity wandb_watch wandb_run_id wandb_log_model",
     "nothing is uploaded": "hub_model_id push_to_hub hub_strategy",
     "evaluate.keep_best": "load_best_model_at_end metric_for_best_model greater_is_better",
-    "train.objective (dpo, orpo, simpo, kto) and the keys of `preference`": "pref_beta pref_loss dpo kto",
+    f"train.objective ({', '.join(_HELD_AGAINST)}) and the keys of `preference`": "pref_beta pref_loss dpo kto",
     "there is no such objective": "ppo_epochs reward_model ref_model",
     "there is no such setting": "label_smoothing_factor",
 }

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from holdfast.config.frozen_formats import Frozen as Frozen
+
 T = TypeVar("T")
 OfModel = Annotated[T, "model"]  # fixed when the model is built
 OfProcess = Annotated[T, "process"]  # holds for all that a process does
@@ -19,7 +21,6 @@ _OF_MEMORY = "learned where memory runs out"
 
 Attention = Literal["eager", "sdpa"]
 Dtype = Literal["fp32", "bf16", "fp16"]
-Frozen = Literal["auto", "fp32", "half", "nf4", "fp4", "int8"]
 PartialSettings: TypeAlias = dict[str, Any]  # some settings by name: what an entry of the timeline, a remedy or a trial changes
 
 

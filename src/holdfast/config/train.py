@@ -7,11 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from holdfast.base.units import parse_bytes
+from holdfast.config.frozen_formats import FORMATS, FrozenFormat
+from holdfast.config.objectives import OBJECTIVES, ObjectiveKind, ObjectiveName, objectives_of
+from holdfast.config.optimizers import OPTIMIZERS, OptimizerKind, OptimizerName
 from holdfast.config.settings import Attention, Frozen
 from holdfast.config.table import Section
 
-WITH_MOMENTS = ("adamw", "lion", "sgd")  # in fp32, each weight's its own, so that they can come and go in stretches
-ROUNDED_AT_RANDOM = (*WITH_MOMENTS, "adamw8bit", "paged")
+WITH_MOMENTS = tuple(kind.name for kind in OPTIMIZERS.values() if kind.moments == "own")
+ROUNDED_AT_RANDOM = (*WITH_MOMENTS, *(kind.name for kind in OPTIMIZERS.values() if kind.moments == "blocks"))
 
 
 class Preference(Section):
@@ -30,15 +33,16 @@ class Preference(Section):
 class Train(Section):
     """How it is trained."""
 
-    objective: Literal["sft", "dpo", "orpo", "simpo", "kto", "reward"] = Field(
+    objective: ObjectiveName = Field(
         "sft",
-        description="what is learned: answers (sft), which of two answers is better (dpo, orpo, simpo), which answers are good (kto), "
+        description=f"what is learned: answers (sft), which of two answers is better ({', '.join(objectives_of('pairs'))}), "
+        f"which answers are good ({', '.join(objectives_of('marks'))}), "
         "a number for an answer, of which the better one of two has more (reward)",
     )
 
     epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
     steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
-    optimizer: Literal["adamw", "adamw8bit", "paged", "schedule_free", "adafactor", "lion", "muon", "sgd"] = Field(
+    optimizer: OptimizerName = Field(
         "adamw",
         description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; schedule_free: the mean of all "
         "steps is the result, lr stays after the warm-up; muon: matrices, the rest by adamw",
@@ -120,6 +124,21 @@ class Train(Section):
         "adapter.type full: weights, gradients and moments",
     )
 
+    @property
+    def objective_kind(self) -> ObjectiveKind:
+        """What is known of its objective."""
+        return OBJECTIVES[self.objective]
+
+    @property
+    def optimizer_kind(self) -> OptimizerKind:
+        """What is known of its optimizer."""
+        return OPTIMIZERS[self.optimizer]
+
+    @property
+    def frozen_format(self) -> FrozenFormat:
+        """What is known of how it holds weights that are not trained."""
+        return FORMATS[self.frozen]
+
     @model_validator(mode="after")
     def _one_length(self) -> Train:
         if self.epochs is not None and self.steps is not None:
@@ -130,10 +149,11 @@ class Train(Section):
     @classmethod
     def _no_schedule(cls, tree: Any) -> Any:
         """Give an optimizer without a schedule none, where another was not asked for."""
-        if not isinstance(tree, dict) or tree.get("optimizer") != "schedule_free":
+        kind = OPTIMIZERS.get(str(tree.get("optimizer"))) if isinstance(tree, dict) else None
+        if kind is None or not kind.averages:
             return tree
         if (schedule := tree.get("schedule", "constant")) != "constant":
-            raise ValueError(f"optimizer schedule_free has no schedule, and schedule is {schedule}; leave it out")
+            raise ValueError(f"optimizer {kind.name} has no schedule, and schedule is {schedule}; leave it out")
         return tree | {"schedule": "constant"}
 
     @model_validator(mode="after")

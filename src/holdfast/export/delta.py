@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,12 +17,14 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.units import listed
+from holdfast.config.adapter_kinds import KINDS
 from holdfast.config.module_pattern import refused
 from holdfast.export.tensors import Floats, Held, tensors_of_file
 
 _PREFIX = "base_model.model."
-_PART = re.compile(r"^(.+)\.(lora_A|lora_B|lora_E|lora_embedding_A|lora_embedding_B|lora_magnitude_vector|ia3_l)(?:\.weight)?$")
-_KINDS = ("LORA", "ADALORA", "IA3")
+_MERGES = {kind.peft: kind.merge for kind in KINDS.values() if kind.merge}  # formulas by peft_type
+_PARTS = {part: None for kind in KINDS.values() if kind.merge for part in kind.parts} | {"lora_embedding_A": None, "lora_embedding_B": None}
+_PART = re.compile(rf"^(.+)\.({'|'.join(_PARTS)})(?:\.weight)?$")
 _OTHER = (  # what changes more than weights, or weights in a way that is not computed here
     *("lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters", "trainable_token_indices"),
     *("alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config", "kasa_config"),
@@ -69,6 +71,9 @@ class Change:
         return changed
 
 
+Changes = tuple[Change, Change | None]  # of a module's weight and of its bias
+
+
 @dataclass(frozen=True)
 class Delta:
     """The change of each tensor by its name in the base's files. untied: the output layer gets weights of its own."""
@@ -84,6 +89,7 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
     Raises Stop(1) where the adapter is of a kind that is no change of single weights, or has a part the base has no place for.
     """
     _refuse_other(file, config)
+    formula = FORMULAS[_MERGES[config["peft_type"]]]
     parts: dict[str, dict[str, Held]] = {}
     whole: dict[str, Held] = {}
     for name, held in tensors_of_file(file).items():
@@ -102,13 +108,10 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
             lost.append(module)
             continue
         shape = base[tied if tied and place == HEAD and HEAD not in base else place]
-        if "ia3_l" not in found:
-            changes[place] = _change(module, found, config, shape)
-            continue
-        changes[place] = _factor(module, found["ia3_l"], config, shape)
+        changes[place], of_bias = formula(module, found, config, shape)
         bias = place.removesuffix("weight") + "bias"
-        if bias in base and found["ia3_l"].stored.shape[1] == 1:  # what scales an output scales its bias, too
-            changes[bias] = Change(factor=found["ia3_l"].rows().reshape(-1))
+        if bias in base and of_bias is not None:
+            changes[bias] = of_bias
     for name, held in whole.items():
         place = _place(name, names, places, tied)
         if place is None:
@@ -126,8 +129,8 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
 def _refuse_other(file: Path, config: Json) -> None:
     kind = config.get("peft_type")
     beyond = [name for name in _OTHER if config.get(name) not in (None, False, {}, [])]
-    if kind not in _KINDS or beyond:
-        what = ", ".join(beyond) if kind in _KINDS else f"peft_type {kind}"
+    if kind not in _MERGES or beyond:
+        what = ", ".join(beyond) if kind in _MERGES else f"peft_type {kind}"
         raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", "export it --to adapter")
 
 
@@ -141,11 +144,16 @@ def _misfit(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> Stop:
     return Stop(BLOCKED, text, "give the base model it was trained on with --base DIR")
 
 
-def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Change:
+def _incomplete(module: str, found: dict[str, Held]) -> Stop:
+    return Stop(BLOCKED, f"{module} has only {' and '.join(sorted(found))} in the adapter", "save the adapter again")
+
+
+def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
+    """LoRA's kinds at a weight of such a shape. Raises Stop(1)."""
     embedding = "lora_embedding_A" in found
     sides = [found.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB"]
     if sides[0] is None or sides[1] is None:
-        raise Stop(BLOCKED, f"{module} has only {' and '.join(sorted(found))} in the adapter", "save the adapter again")
+        raise _incomplete(module, found)
     down, up = sides[0].rows(), sides[1].rows()
     if not (np.isfinite(down).all() and np.isfinite(up).all()):
         raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
@@ -160,19 +168,25 @@ def _change(module: str, found: dict[str, Held], config: Json, shape: tuple[int,
     magnitude = found["lora_magnitude_vector"].rows().reshape(-1) if "lora_magnitude_vector" in found else None
     if flipped and magnitude is not None:
         raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored transposed is not merged here", "export it --to adapter")
-    return Change(scale, down, up, magnitude, flipped)
+    return Change(scale, down, up, magnitude, flipped), None
 
 
-def _factor(module: str, held: Held, config: Json, shape: tuple[int, ...]) -> Change:
-    """IA3 at a weight of such a shape. Raises Stop(1)."""
-    factor = held.rows()
+def _factor(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
+    """IA3 at a weight of such a shape: what scales an output scales its bias, too. Raises Stop(1)."""
+    if "ia3_l" not in found:
+        raise _incomplete(module, found)
+    factor = found["ia3_l"].rows()
+    of_bias = Change(factor=factor.reshape(-1)) if factor.shape[1] == 1 else None
     if not np.isfinite(factor).all():
         raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
     if config.get("fan_in_fan_out"):
         factor = factor.T
     if len(shape) != 2 or factor.shape not in ((shape[0], 1), (1, shape[1])):
         raise _misfit(module, factor.shape, shape)
-    return Change(factor=factor)
+    return Change(factor=factor), of_bias
+
+
+FORMULAS: Mapping[str, Callable[[str, dict[str, Held], Json, tuple[int, ...]], Changes]] = {"product": _product, "factor": _factor}
 
 
 def _alpha(module: str, config: Json, otherwise: int) -> float:

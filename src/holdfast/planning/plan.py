@@ -219,7 +219,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         double_quant=config.train.double_quant,
         liger=on_gpu and read(machine).package("liger-kernel") is not None if liger is None else liger,
         fused=begins_fused(config, plan.precision, machine),
-        packing=config.train.packing and config.adapter.type != "prompt",  # learned embeddings stand before each row
+        packing=config.train.packing and not config.adapter.kind.prefix,  # learned embeddings stand before each row
         varlen=on_gpu,
         own_head=False,
         micro_batch_tokens=plan.micro_batch_tokens,

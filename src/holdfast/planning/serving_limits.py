@@ -6,28 +6,25 @@ convert_lora_to_gguf.py, which Ollama uses, too.
 
 from __future__ import annotations
 
-from holdfast.config.adapter import OWN_WEIGHTS
 from holdfast.config.config import Config
 
 _VLLM_RANK = 16  # of --max-lora-rank, where it is not given
 _VLLM_MOST = 512
 _MERGED = "merged into the model it runs everywhere"  # by `holdfast export --to merged`
 _BY_PEFT = "holdfast export does not merge it, PEFT's merge_and_unload does"
-_NAMES = {"dora": "DoRA", "adalora": "AdaLoRA", "prompt": "prompt tuning", "ia3": "IA3"}
 
 
 def limits(config: Config) -> list[str]:
     """A sentence for each limit."""
-    adapter = config.adapter
-    if config.train.objective == "reward":
+    adapter, kind = config.adapter, config.adapter.kind
+    if config.train.objective_kind.scores:
         return ["vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT load it (docs/adapters.md)"]
-    if adapter.type in OWN_WEIGHTS:
+    if kind.own_weights:
         return []
-    if adapter.type in _NAMES:
-        told = f"vLLM, llama.cpp and Ollama serve no {_NAMES[adapter.type]} adapter"
-        return [told + (f"; {_MERGED}" if adapter.type in ("dora", "adalora", "ia3") else "")]
+    if not kind.served:
+        return [f"vLLM, llama.cpp and Ollama serve no {kind.title} adapter" + (f"; {_MERGED}" if kind.merge else "")]
     found = []
-    rank = adapter.r * (2 if adapter.init in ("pissa", "olora") else 1)
+    rank = adapter.file_rank
     if rank > _VLLM_MOST:
         found.append(f"vLLM serves adapters up to rank {_VLLM_MOST}; this one will have {rank}")
     elif rank > _VLLM_RANK:

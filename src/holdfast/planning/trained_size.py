@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
+from holdfast.config.adapter_kinds import Matrix
 from holdfast.config.config import Config
 
 _OF_A_LAYER = re.compile(r"\.(\d+)\.")
-_IA3 = ("k_proj", "v_proj", "down_proj", "c_attn", "key", "value", "query_key_value", "dense_4h_to_h", "fc2", "fc_out", "c_proj")
-_FROM_INPUT = ("down_proj", "dense_4h_to_h", "fc2", "fc_out", "c_proj")  # whose inputs are scaled
 
 
 def trainable_parameters(config: Config, model: ModelFacts) -> int:
     """What is trained; of modules that are saved whole, too."""
-    adapter = config.adapter
-    if adapter.type == "full":
+    adapter, kind = config.adapter, config.adapter.kind
+    if not kind.frozen:
         return model.parameters()
-    if adapter.type == "layers":
+    if kind.own_weights:
         return sum(math.prod(model.shapes[name]) for name in chosen_weights(adapter.layers, model))
     hidden = model.number("hidden_size", "n_embd", default=768)
-    if adapter.type == "prompt":
-        return adapter.virtual_tokens * hidden
     saved = [shape for name, shape in model.shapes.items() if any(f".{one}." in f".{name}." for one in adapter.modules_to_save)]
-    whole = sum(map(math.prod, saved)) + (hidden if config.train.objective == "reward" else 0)
+    whole = sum(map(math.prod, saved)) + (hidden if config.train.objective_kind.scores else 0)
     whole += len(adapter.trainable_token_indices) * hidden + adapter.r * sum(_sides(model, one) for one in adapter.target_parameters)
-    if adapter.type == "ia3":
-        names = list(_IA3) if adapter.targets == "all-linear" else adapter.targets
-        shapes = {name: shape for name, shape in model.matrices().items() if _is_named(name, names)}
-        return whole + sum(shape[1] if name.rpartition(".")[2] in _FROM_INPUT else shape[0] for name, shape in shapes.items())
-    shapes_of = adapted(model, adapter.targets)
-    twice = 2 if adapter.init in ("pissa", "olora") else 1
-    more = sum(shape[0] for shape in shapes_of) if adapter.type == "dora" else 0  # its magnitudes
-    more += adapter.r * len(shapes_of) if adapter.type == "adalora" else 0  # its singular values
-    return whole + more + sum(twice * adapter.r * sum(shape) for shape in shapes_of)
+    whole += adapter.virtual_tokens * hidden if kind.prefix else 0
+    if kind.count is None:
+        return whole
+    targets = list(kind.sits_on) if kind.sits_on and adapter.targets == "all-linear" else adapter.targets
+    return whole + sum(kind.count(adapter.file_rank, matrix) for matrix in adapted(model, targets))
 
 
 def _sides(model: ModelFacts, parameter: str) -> int:
@@ -53,14 +47,18 @@ def chosen_weights(layers: int | str | list[str] | None, model: ModelFacts) -> l
     return [name for name in model.shapes if any(f".{one}." in f".{name}." for one in layers or [])]
 
 
-def adapted(model: ModelFacts, targets: str | list[str]) -> list[tuple[int, ...]]:
-    """Shapes of the weights an adapter sits on: those that are named or match, or every matrix but embeddings and the output layer."""
+def adapted(model: ModelFacts, targets: str | list[str]) -> list[Matrix]:
+    """The weights an adapter sits on: those that are named or match, or every matrix but embeddings and the output layer."""
     if targets == "all-linear":
-        return list(model.linear().values())
+        return _matrices(model.linear())
     modules = model.matrices()
     if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
         modules["lm_head"] = tied[0]
-    return [shape for name, shape in modules.items() if _is_named(name, targets)]
+    return _matrices({name: shape for name, shape in modules.items() if _is_named(name, targets)})
+
+
+def _matrices(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
+    return [Matrix(name.rpartition(".")[2], *shape) for name, shape in shapes.items()]
 
 
 def _is_named(name: str, targets: str | list[str]) -> bool:

@@ -38,8 +38,7 @@ def words_of(config: Config) -> TaskWords:
     if config.adapter.start:
         title += f", from the adapter {config.adapter.start}"
     loaded = "what was made is loaded afresh, base against tuned"
-    units = {"sft": "nats per label token", "kto": "per answer"}
-    return TaskWords(title, "adapter", loaded, "base", "tuned", units.get(config.train.objective, "per pair"), "tokens")
+    return TaskWords(title, "adapter", loaded, "base", "tuned", config.train.objective_kind.unit, "tokens")
 
 
 def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
@@ -141,18 +140,9 @@ def evaluated(event: Json) -> str:
     return f"step {event['step']:,}: held-out loss {loss}" + (", the best so far" if event["best"] else "")
 
 
-_KINDS = {"lora": "LoRA", "rslora": "rsLoRA", "dora": "DoRA", "adalora": "AdaLoRA"}
-
-
 def what_is_trained(adapter: Adapter) -> str:
     """The kind of an adapter and its size, or which weights of a model, in a few words."""
-    if adapter.type in _KINDS:
-        return f"{_KINDS[adapter.type]} r={adapter.r}"
-    if adapter.type == "prompt":
-        return f"{adapter.virtual_tokens} learned prompt tokens"
-    if adapter.type == "layers":
-        return _layers(adapter.layers)
-    return "IA3" if adapter.type == "ia3" else "all weights"
+    return adapter.kind.words.format(r=adapter.r, virtual_tokens=adapter.virtual_tokens, layers=_layers(adapter.layers))
 
 
 def _layers(layers: int | str | list[str] | None) -> str:

@@ -13,7 +13,8 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.units import counted
 from holdfast.base_model.folder import ModelFacts, Stored, broken_tensor, stored_tensors
-from holdfast.config.adapter import LORA_KINDS, OWN_WEIGHTS, Adapter
+from holdfast.config.adapter import Adapter
+from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind
 from holdfast.config.module_pattern import refused
 from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
 
@@ -22,9 +23,8 @@ _PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these w
     *("bias", "lora_bias", "rank_pattern", "alpha_pattern", "layers_to_transform"),
     *("exclude_modules", "target_parameters", "trainable_token_indices", "layer_replication"),
 )
-_TYPES = {"LORA": "lora", "ADALORA": "adalora", "IA3": "ia3", "PROMPT_TUNING": "prompt"}  # as PEFT calls them
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000), "F64": ("<u8", 0x7FF0000000000000)}
-_MAGNITUDE = ".lora_magnitude_vector"
+_MAGNITUDE = "lora_magnitude_vector"
 _SHOWN = 5
 
 
@@ -47,13 +47,12 @@ class StartAdapter:
 
     def facts(self) -> Json:
         """What plan.json says of it."""
-        facts: Json = {"path": str(self.folder), "sha256": sha256(self.file), "type": kind_of(self.config), "targets": self.targets}
+        kind = kind_of(self.config)
+        facts: Json = {"path": str(self.folder), "sha256": sha256(self.file), "type": kind and kind.name, "targets": self.targets}
         if saved := self.config.get("modules_to_save"):
             facts["modules_to_save"] = saved
-        if facts["type"] == "prompt":
-            facts["virtual_tokens"] = self.config["num_virtual_tokens"]
-        if "r" in self.config and facts["type"] != "prompt":
-            facts |= {"r": self.config["r"], "alpha": float(self.config["lora_alpha"])}
+        for name, theirs in kind.stored.items() if kind else ():
+            facts[name] = float(self.config[theirs]) if name == "alpha" else self.config[theirs]
         return facts
 
 
@@ -66,19 +65,15 @@ def read_start(path: Path) -> StartAdapter:
     unplain = [f"{name}: {config[name]!r}" for name in _PLAIN_ONLY if config.get(name) not in (None, False, {}, [], "none")]
     kind = kind_of(config)
     if kind is None or unplain:
-        told = ", ".join(unplain) if kind else f"peft_type: {config.get('peft_type')!r}"
-        raise Stop(
-            BLOCKED, f"{folder} is not an adapter that can be trained further ({told})", f"kinds that can: {', '.join(_TYPES.values())}"
-        )
+        flags = [f"{one.flag}: True" for one in KINDS.values() if one.flag and config.get(one.flag)]
+        told = ", ".join(unplain if kind else [f"peft_type: {config.get('peft_type')!r}", *flags])
+        able = ", ".join(kind.name for kind in KINDS.values() if kind.peft)
+        raise Stop(BLOCKED, f"{folder} is not an adapter that can be trained further ({told})", f"kinds that can: {able}")
     saved = config.get("modules_to_save")
     if saved is not None and not (isinstance(saved, list) and all(isinstance(name, str) for name in saved)):
         raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG}: modules_to_save is no list of names", "download the adapter again")
-    if kind in ("prompt", "ia3"):
-        return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
-    if kind == "adalora":
-        config = config | {"r": config.get("init_r")}
-    if not isinstance(config.get("r"), int) or not isinstance(config.get("lora_alpha"), int | float):
-        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no r and lora_alpha", "download the adapter again")
+    if any(not isinstance(config.get(theirs), int if name != "alpha" else int | float) for name, theirs in kind.stored.items()):
+        raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no {' and '.join(kind.stored.values())}", "download the adapter again")
     _check_targets(folder, config.get("target_modules") or [])
     return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
 
@@ -94,12 +89,11 @@ def _check_targets(folder: Path | str, targets: object) -> None:
         raise Stop(BLOCKED, f"{folder}: target_modules is {why}", "name the modules one by one, or write a simpler pattern")
 
 
-def kind_of(config: Json) -> str | None:
-    """What `adapter.type` is for an adapter of PEFT's; None for kinds that are not trained here."""
-    kind = config.get("peft_type")
-    if kind == "LORA":
-        return "dora" if config.get("use_dora") else "rslora" if config.get("use_rslora") else "lora"
-    return _TYPES.get(kind) if isinstance(kind, str) else None
+def kind_of(config: Json) -> AdapterKind | None:
+    """The kind of an adapter of PEFT's; None for those that are not trained here, among them two kinds at once."""
+    alike = [kind for kind in KINDS.values() if kind.peft and kind.peft == config.get("peft_type")]
+    given = [kind.flag for kind in alike if kind.flag and config.get(kind.flag)]
+    return next((kind for kind in alike if [kind.flag] == (given or [""])), None)
 
 
 def _not_an_adapter(folder: Path, config: Json | None) -> str:
@@ -119,11 +113,11 @@ def settled(adapter: Adapter, facts: Json) -> Adapter:
     _check_targets(facts["path"], facts["targets"])
     differing: list[str] = []
     taken: dict[str, Any] = {}
-    if adapter.type in OWN_WEIGHTS:
+    if adapter.kind.own_weights:
         raise Stop(
             USAGE, f"adapter.start names an adapter, and type {adapter.type} has none", "to train a model further, name it under model"
         )
-    if adapter.init in ("pissa", "olora"):
+    if adapter.init in FROM_WEIGHTS:
         raise Stop(
             USAGE, f"adapter.init: {adapter.init} begins an adapter anew, and adapter.start goes on from one", "leave one of them out"
         )
@@ -165,7 +159,7 @@ def _ends(name: str) -> set[str]:
 
 def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> None:
     """Raise Stop(1) with every difference when the adapter does not fit the base model, or holds values that are not finite."""
-    plain = adapter.type in LORA_KINDS and not adapter.modules_to_save
+    plain = adapter.kind.peft == "LORA" and not adapter.modules_to_save
     problems = _misfits(start, adapter, model) if plain else []  # the trainer compares the others with what it has made
     if problems:
         more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
@@ -187,9 +181,10 @@ def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> Non
 def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[str]:
     sides: dict[str, dict[str, tuple[int, ...]]] = {}
     problems = []
-    scaled = {name.partition("base_model.model.")[2].removesuffix(_MAGNITUDE) for name in start.tensors if name.endswith(_MAGNITUDE)}
+    magnitudes = _MAGNITUDE in adapter.kind.parts
+    scaled = {name.partition("base_model.model.")[2].removesuffix(f".{_MAGNITUDE}") for name in start.tensors if name.endswith(_MAGNITUDE)}
     for name, tensor in start.tensors.items():
-        if adapter.type == "dora" and name.endswith(_MAGNITUDE):
+        if magnitudes and name.endswith(_MAGNITUDE):
             continue
         match = _NAME.match(name)
         if match is None or len(tensor.shape) != 2:
@@ -207,7 +202,7 @@ def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[s
             problems.append(f"  {module} has rank {parts['A'][0]} and {parts['B'][1]}, adapter_config.json says r = {r}")
         elif (parts["B"][0], parts["A"][1]) not in (shape, shape[::-1]):
             problems.append(f"  {module} is made for {parts['B'][0]} x {parts['A'][1]}, the base model has {' x '.join(map(str, shape))}")
-    if adapter.type == "dora":
+    if magnitudes:
         problems += [f"  {module} has no lora_magnitude_vector, a part of DoRA" for module in sorted(set(sides) - scaled)]
     missing = _uncovered(set(sides), adapter.targets, model)
     return problems + [f"  {module} of the base model has no part in the adapter" for module in missing]

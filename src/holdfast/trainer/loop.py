@@ -201,7 +201,7 @@ def _row(training: TrainingState, step: int, computed: Gradients | None, seconds
         "lr": training.learning_rate(step),
         "tokens": computed.tokens if computed else 0,
         "labels": computed.labels if computed else 0,
-        **_accuracy(training, computed),
+        **_means(training, computed),
         **({"loss_scale": computed.scale, "skipped": computed.skipped} if computed and training.scale else {}),
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes(training.device),
@@ -212,13 +212,10 @@ def _row(training: TrainingState, step: int, computed: Gradients | None, seconds
     }
 
 
-def _accuracy(training: TrainingState, computed: Gradients | None) -> Json:
-    """Of tokens; or of pairs, with their mean margin."""
-    share = round(computed.right / computed.labels, 6) if computed else None
-    if training.task.measures == ("right",):
-        return {"token_accuracy": share}
-    means = {name: round(total / computed.labels, 6) for name, total in computed.measured.items()} if computed else {}
-    return {"token_accuracy": None, "pair_accuracy": share, **means}
+def _means(training: TrainingState, computed: Gradients | None) -> Json:
+    """What the task measures, a label. A row says of tokens in any case how many were right."""
+    means = {name: round(computed.measured[name] / computed.labels, 6) if computed else None for name in training.task.measures}
+    return {"token_accuracy": None} | means
 
 
 def peak_bytes(device: torch.device) -> int:

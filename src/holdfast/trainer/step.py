@@ -26,7 +26,7 @@ Announce = Callable[[str, int, Batch], float]
 class Gradients:
     """What a step computed. loss: weighted mean over the step's labels; grad_norm: before clipping; both may be non-finite.
 
-    right: labels whose logit was the largest, or pairs whose better answer is ahead. measured: what else was summed over labels.
+    measured: what was summed over labels beside the loss, by the names of Task.measures.
     seconds: of each rank, until its own gradients were there. scale: what the loss was multiplied by on the way; skipped: the gradients
     overflowed with it and are those without it, and the weights do not move.
     """
@@ -35,7 +35,6 @@ class Gradients:
     grad_norm: float
     tokens: int
     labels: int
-    right: int
     measured: dict[str, float] = field(default_factory=dict)
     seconds: tuple[float, ...] = ()
     scale: float = 1.0
@@ -103,9 +102,9 @@ def compute_gradients(
     total, measured = sums.tensor_split([1])
     norm = task.step_hooks.norm(optimizer, lambda norms: rank.sum_([norms], in_tree=False))
     values = torch.cat([total / divisor, norm.double().reshape(1), measured])
-    loss_value, norm_value, right_value, *others = values.tolist()  # the step's one synchronisation
-    more = dict(zip(task.measures[1:], others, strict=True))
-    return Gradients(loss_value, norm_value, tokens, labels, int(right_value), more, tuple(one["seconds"] for one in every), scale)
+    loss_value, norm_value, *sums_of_all = values.tolist()  # the step's one synchronisation
+    named = dict(zip(task.measures, sums_of_all, strict=True))
+    return Gradients(loss_value, norm_value, tokens, labels, named, tuple(one["seconds"] for one in every), scale)
 
 
 def _counted(laid: Sequence[Sequence[Batch]]) -> Json:

@@ -103,7 +103,7 @@ class Task(Protocol[OneBatch]):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is summed over labels beside their loss: `right`, those predicted right, and what else a task measures."""
+        """Names of what is summed over labels beside their loss, as their means stand in a step's row: `token_accuracy`."""
         ...
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from holdfast.config.objectives import either, objectives_of
 from holdfast.data.judge.names import (
     KNOWN_NAMES,
     MARKS,
@@ -139,7 +140,10 @@ def _refuse_preferences(value: dict[str, Any]) -> None:
         raise BadRow("preference_row", f"its {mark} says whether the answer is a good one ({value[mark]}); {_PREFERENCES}, {kept}")
 
 
-_PREFERENCES = "preferences are learned with train.objective dpo, orpo or simpo (marked answers: kto); sft learns answers that are all good"
+_PREFERENCES = (
+    f"preferences are learned with train.objective {either(objectives_of('pairs'))} (marked answers: {either(objectives_of('marks'))}); "
+    "sft learns answers that are all good"
+)
 
 
 def _is_mark(value: Any) -> bool:

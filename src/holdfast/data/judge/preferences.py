@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.config.objectives import either, objectives_of
 from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS
 from holdfast.data.judge.turns import BadRow, Example, Message, kind_of, turn_of
 
@@ -43,7 +44,9 @@ def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
     """A row of one answer and a mark that says whether it is a good one. Raises BadRow."""
     name = next((name for name in MARKS if value.get(name) is not None), None)
     if name is None:
-        raise BadRow("no_mark", f"train.objective kto learns from marked answers: a field {' or '.join(MARKS)}, true or false, is missing")
+        learner = either(objectives_of("marks"))
+        text = f"train.objective {learner} learns from marked answers: a field {' or '.join(MARKS)}, true or false, is missing"
+        raise BadRow("no_mark", text)
     word = str(value[name]).strip().lower()
     if word not in _TRUE + _FALSE:
         raise BadRow("no_mark", f"{name} must say true or false, it is {value[name]!r}"[:200])

@@ -14,12 +14,12 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.book import cards_of
 from holdfast.book.kinds.data_check import DataCheck
 from holdfast.config.config import Config
+from holdfast.config.objectives import OBJECTIVES, Wanted
 from holdfast.data.judge.names import FIELDS, MARKS, in_our_case
 
 NO_LIMIT = sys.maxsize
-Wanted = Literal["answers", "pairs", "marks"]
 Learns = Literal["assistant", "last", "all"]
-WANTED: dict[str, Wanted] = {"dpo": "pairs", "orpo": "pairs", "simpo": "pairs", "reward": "pairs", "kto": "marks"}
+WANTED: dict[str, Wanted] = {kind.name: kind.rows for kind in OBJECTIVES.values() if kind.rows != "answers"}
 _VERSION = 8  # of everything that turns a row into tokens: reader, formats, template, cut
 
 
@@ -62,7 +62,7 @@ def rules_of(config: Config, limit: int) -> Rules:
     """The rules of a run, whose rows may have `limit` tokens."""
     data, train = config.data, config.train
     fields = named(data.fields.items(), "data.fields")
-    wanted: Wanted = WANTED.get(train.objective, "answers")
+    wanted = train.objective_kind.rows
     learns = learns_of(wanted, data.train_on)
     too_long = "cut" if wanted != "answers" and data.too_long == "split" else data.too_long
     return Rules(data.format, limit, fields, too_long, data.redact, wanted=wanted, learns=learns, weight=data.row_weight or "")

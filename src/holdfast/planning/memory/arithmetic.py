@@ -7,18 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.base_model.folder import ModelFacts
-from holdfast.config.adapter import OWN_WEIGHTS
 from holdfast.config.config import Config
+from holdfast.config.frozen_formats import NESTED_SAVES
 from holdfast.planning.trained_size import adapted, trainable_parameters
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import LOGITS_AT_ONCE, STRETCH, WIDENED_ROWS
-
-# Bytes a number takes in fewer bits, with the scale of its block.
-_WIDTHS = {"nf4": 0.5625, "fp4": 0.5625, "int8": 1.01}
-
-# Bytes an optimizer keeps for each weight that is trained; of adafactor a matrix's rows and columns, which are few. 4 of
-# schedule_free's are the artifact, whose weights are not those that the model computes with.
-STATE_BYTES = {"adamw": 8, "schedule_free": 12, "adamw8bit": 2.04, "paged": 2.04, "adafactor": 0.1, "lion": 4, "muon": 4, "sgd": 4}
 
 # What ranks have pieces of where they cut what is trained; and how often what is gathered is there again, as gradients: this rank's, and
 # all ranks' of its pieces.
@@ -47,7 +40,7 @@ class TrainedBytes:
 def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
     """What so many trained weights take."""
     train = config.train
-    width, state = (2 if train.weights == "bf16" else 4), int(count * STATE_BYTES[train.optimizer])
+    width, state = (2 if train.weights == "bf16" else 4), int(count * train.optimizer_kind.state_bytes)
     away = on_card and train.offload == "optimizer"
     beside = (_ROUNDED * min(count, STRETCH) if width == 2 else 0) + (visiting_bytes(count, state) if away else 0)
     return TrainedBytes(count * width, count * width, state, state if away else 0, int(beside))
@@ -130,13 +123,13 @@ def footprint(
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout and not fused else 0
     weights = total * (2 if halves or mixed else 4)
-    width = _WIDTHS.get(config.train.frozen)
+    width = config.train.frozen_format.width
     if width is not None:
         inside = sum(map(math.prod, model.linear().values()))
-        weights = int((total - inside) * (2 if halves or mixed else 4) + inside * (width - 0.05 * config.train.double_quant))
+        weights = int((total - inside) * (2 if halves or mixed else 4) + inside * (width - NESTED_SAVES * config.train.double_quant))
     elif config.train.frozen == "fp32":
         weights = total * 4
-    if config.adapter.type in OWN_WEIGHTS:  # what is trained is counted as the adapter
+    if config.adapter.kind.own_weights:  # what is trained is counted as the adapter
         weights = (total - trainable) * (2 if halves else 4)
     scores, moving = _scores(config, model, mixed, on_card)
     own = trained_bytes(config, trainable, on_card is not None)
@@ -150,7 +143,7 @@ def footprint(
         },
         loading=total * (2 if halves and mixed else 4) + (weights if width is not None else 0),  # what is quantised lies beside its origin
         layers=_layers(model),
-        kept=masks + scores * heads * longest + _kept_by_dora(config, model, mixed),
+        kept=masks + scores * heads * longest + _kept_products(config, model, mixed),
         carried=hidden * 4,
         vocabulary=model.number("vocab_size", default=32000),
     )
@@ -159,7 +152,7 @@ def footprint(
     return replace(
         need,
         fixed=need.fixed
-        | {"adapter": own.weights + (trainable * 2 if mixed and config.adapter.type not in OWN_WEIGHTS else 0)},  # products take a copy
+        | {"adapter": own.weights + (trainable * 2 if mixed and not config.adapter.kind.own_weights else 0)},  # products take a copy
         kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
         on_card=True,
         passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it
@@ -187,7 +180,7 @@ def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[in
     needs at most as much."""
     if model.config.get("final_logit_softcapping"):
         return 14, 16
-    if config.adapter.type in OWN_WEIGHTS:  # a trained layer's are made again in backward
+    if config.adapter.kind.own_weights:  # a trained layer's are made again in backward
         return 12, 12
     return (6, 10) if mixed else (4, 8)
 
@@ -223,7 +216,8 @@ def kept_away(need: Footprint, layers: int) -> Footprint:
 def layers_bytes(config: Config, model: ModelFacts, precision: str) -> int:
     """Bytes of the frozen matrices of all layers, as they are held."""
     wide = 2 if config.train.frozen != "fp32" and (precision != "fp32" or model.stored in ("BF16", "F16")) else 4
-    width = _WIDTHS[config.train.frozen] - 0.05 * config.train.double_quant if config.train.frozen in _WIDTHS else wide
+    fewer = config.train.frozen_format.width
+    width = fewer - NESTED_SAVES * config.train.double_quant if fewer else wide
     return int(sum(map(math.prod, model.linear().values())) * width)
 
 
@@ -245,11 +239,11 @@ def _layers(model: ModelFacts) -> int:
     return model.number("num_hidden_layers", "n_layer", default=12)
 
 
-def _kept_by_dora(config: Config, model: ModelFacts, mixed: bool) -> int:
+def _kept_products(config: Config, model: ModelFacts, mixed: bool) -> int:
     """Bytes a token that PEFT's DoRA keeps of a layer: both products of each matrix, and with dropout what it makes of them again."""
-    if config.adapter.type != "dora":
+    if not config.adapter.kind.keeps_products:
         return 0
-    features = sum(shape[0] for shape in adapted(model, config.adapter.targets)) // _layers(model)
+    features = sum(matrix.rows for matrix in adapted(model, config.adapter.targets)) // _layers(model)
     return features * (2 if mixed else 4) * (4 if config.adapter.dropout else 2)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import ModelFacts, comes_quantised
 from holdfast.base_model.packed import packed_as, widened_from
-from holdfast.config.adapter import OWN_WEIGHTS
 from holdfast.config.config import Config
 
 _WHOLE = "take the model in 16 bits"
@@ -25,7 +24,7 @@ def as_it_comes(config: Config, model: ModelFacts) -> Config:
     if packed is None:
         return config
     comes, kind = f"{model.folder} comes in {packed.kind}, by bitsandbytes", config.adapter.type
-    if kind in OWN_WEIGHTS:
+    if config.adapter.kind.own_weights:
         raise Stop(BLOCKED, f"{comes}, and adapter.type {kind} trains the weights themselves", f"{_WHOLE}, or adapter.type: lora")
     if train.fsdp:
         raise Stop(BLOCKED, f"{comes}, and train.fsdp cuts frozen layers in 16 or 32 bits", f"{_WHOLE}, or leave train.fsdp out")

@@ -17,8 +17,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
 from holdfast.base_model.packed import packed_as, widened_from
-from holdfast.config.adapter import OWN_WEIGHTS
-from holdfast.config.config import QUANTISED, Config
+from holdfast.config.config import Config
+from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.settings import Settings
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.frozen.halves import keep_narrow
@@ -70,7 +70,7 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
     if half:
-        exact = config.adapter.type in OWN_WEIGHTS and facts.stored not in HALVES  # what is trained must not be rounded
+        exact = config.adapter.kind.own_weights and facts.stored not in HALVES  # what is trained must not be rounded
         mix_precision(model, device.type, half, halve=settings.frozen != "fp32" and not exact)
     elif halves:
         if loaded != dtype:
@@ -85,7 +85,7 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     model = model.to(place)
     if packed and settings.frozen in ("auto", packed.kind):
         model.held = hold_quantised(model, facts.folder, packed.kind, packed.double, DTYPES[settings.dtype], device, given)
-    elif settings.frozen in QUANTISED:
+    elif FORMATS[settings.frozen].width:
         model.held = hold_quantised(model, facts.folder, settings.frozen, settings.double_quant, DTYPES[settings.dtype], device)
     return model, notes + without_attention_dropout(model)
 

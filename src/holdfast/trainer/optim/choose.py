@@ -7,10 +7,22 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from holdfast.config.train import Train
+from holdfast.trainer.optim.eight_bit import AdamW8Bit
 from holdfast.trainer.optim.of_torch import Adafactor, Muon
 from holdfast.trainer.optim.optimizer import AdamW, FlatOptimizer
 from holdfast.trainer.optim.schedule_free import ScheduleFree
 from holdfast.trainer.optim.simple import Lion, Sgd
+
+OPTIMIZERS: dict[str, type[FlatOptimizer]] = {  # by train.optimizer
+    "adamw": AdamW,
+    "adamw8bit": AdamW8Bit,
+    "paged": AdamW8Bit,
+    "schedule_free": ScheduleFree,
+    "adafactor": Adafactor,
+    "lion": Lion,
+    "muon": Muon,
+    "sgd": Sgd,
+}
 
 
 def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> FlatOptimizer:
@@ -18,16 +30,4 @@ def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[
 
     Raises Refusal where its package is not there.
     """
-    if train.optimizer in ("adamw8bit", "paged"):
-        from holdfast.trainer.optim.eight_bit import AdamW8Bit
-
-        return AdamW8Bit(parameters, train, rates)
-    kinds: dict[str, type[FlatOptimizer]] = {
-        "adamw": AdamW,
-        "schedule_free": ScheduleFree,
-        "lion": Lion,
-        "sgd": Sgd,
-        "adafactor": Adafactor,
-        "muon": Muon,
-    }
-    return kinds[train.optimizer](parameters, train, rates)
+    return OPTIMIZERS[train.optimizer](parameters, train, rates)

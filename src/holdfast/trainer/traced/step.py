@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
+from holdfast.config.objectives import OBJECTIVES
 from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import TokenSet
 from holdfast.data.tokens.worse import WORSE
@@ -29,7 +30,6 @@ from holdfast.trainer.tasks.sft.task import Sft
 from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
-_OF_PAIRS = ("dpo", "orpo", "simpo")
 HEAD = "output layer"  # where logits are made
 
 
@@ -160,7 +160,7 @@ def made_rows(lengths: list[int], labels: int, objective: str = "sft") -> TokenS
 
     Where an objective takes pairs, a row's first half is its better answer with its prompt, the second the worse one.
     """
-    paired = objective in _OF_PAIRS
+    paired = OBJECTIVES[objective].rows == "pairs"
     parts = [part for length in lengths for part in ((length - length // 2, length // 2) if paired else (length,))]
     tokens = sum(parts)
     learned = np.zeros(tokens, np.uint8)

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from holdfast.base.cache import cache_folder
 from holdfast.base.files import sha256, write_bytes
 from holdfast.base_model.folder import weight_files
+from holdfast.config.frozen_formats import FORMATS
 from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 
-_APART = {"nf4": 0.2, "fp4": 0.25, "int8": 0.05}  # of the norm: 0.09, 0.12 and 0.006 are usual for weights
 BLOCK = 64  # numbers that share a scale
 _ROWS = 8  # of the product that is compared
 
@@ -160,6 +160,8 @@ def _fault(name: str, module: Any, weight: Tensor, kind: str, dtype: torch.dtype
         for what, pair in wanted.items():
             ours, own = pair()
             gap = float((ours - own).norm() / own.norm().clamp_min(1e-30))
-            if not gap <= _APART[kind] * (1 if what == "weight" else 2):
-                return f"the {what} of {name} in {kind} is {gap:.2f} of its norm off its 16-bit one (up to {_APART[kind]:.2f} is usual)"
+            if not gap <= FORMATS[kind].apart * (1 if what == "weight" else 2):
+                return (
+                    f"the {what} of {name} in {kind} is {gap:.2f} of its norm off its 16-bit one (up to {FORMATS[kind].apart:.2f} is usual)"
+                )
     return ""

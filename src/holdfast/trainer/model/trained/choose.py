@@ -18,6 +18,6 @@ def trained_on(base: nn.Module, config: Config, settings: Settings, device: torc
 
     device: of an adapter, also where the base is elsewhere. cut: what is trained will be, between ranks.
     """
-    if config.adapter.type in ("full", "layers"):
+    if config.adapter.kind.own_weights:
         return OwnWeights(base, config, read_model(config.model), mixed=settings.dtype != "fp32", cut=cut)
     return PeftAdapter(base, config, settings.steps, device)

@@ -46,7 +46,7 @@ class OwnWeights:
 
 def _chosen(base: Any, config: Config) -> dict[str, Tensor]:
     parameters = dict(base.named_parameters())
-    if config.adapter.type == "full":
+    if not config.adapter.kind.frozen:
         return parameters
     wanted = config.adapter.layers
     blocks = [name for name, module in base.named_modules() if isinstance(module, GradientCheckpointingLayer)]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import sequences
 from holdfast.trainer.tasks.sft.forward import Forward
@@ -30,20 +31,20 @@ class Group:
 class ComparedLoss:
     """An objective on a model. folder: where reference values are kept; without one they are computed each time."""
 
-    def __init__(self, task: Forward, objective: Objective, settings: Settings, folder: Path | None) -> None:
-        self.task, self.objective = task, objective
-        self.width = 1 if objective.needs_drift else 2
+    def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
+        self.task, self.objective, self.kind = task, objective, kind
+        self.width = 2 if kind.rows == "pairs" else 1
         self.kept: Kept | None = None
         self.file = folder / f"reference-{settings.dtype}-{settings.attention}.bin" if folder else None
 
     def __call__(self, batch: TextBatch, group: Group, step: int) -> tuple[Tensor, Tensor]:
         """(sum of the samples' losses, what was measured, [measures])."""
         task = self.task
-        reference = self._reference(batch) if self.objective.needs_reference else None
-        drift = self._drift(group) if self.objective.needs_drift else None
+        reference = self._reference(batch) if self.kind.reference else None
+        drift = self._drift(group) if self.kind.drift else None
         task.enter(batch, step)
         with task.keeping():
-            logps = task.losses.scores(batch) if self.objective.scores else sums(task.losses.each(batch)[0], batch)
+            logps = task.losses.scores(batch) if self.kind.scores else sums(task.losses.each(batch)[0], batch)
         counts = torch.tensor(batch.counts, device=logps.device)
         good = torch.tensor(batch.good, device=logps.device)
         weights = None if batch.weights is None else torch.tensor(batch.weights, device=logps.device)

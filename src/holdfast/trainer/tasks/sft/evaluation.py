@@ -12,7 +12,6 @@ from torch import Tensor
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import read_model
-from holdfast.config.adapter import OWN_WEIGHTS
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.judge.turns import Example, Message
@@ -54,7 +53,7 @@ class Sides:
         refuse_changed(run, config.model)
         self.config, self.settings = config, settings
         self.device = prepare_torch(settings)
-        self.is_adapter = config.adapter.type not in OWN_WEIGHTS
+        self.is_adapter = not config.adapter.kind.own_weights
         self._base: Any = None
         self.tuned: Any
         if not self.is_adapter:
@@ -101,7 +100,7 @@ class Sides:
 
 def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
     """Held-out loss per label token, exact matches and sample answers of base and tuned model; of a scalar head, how it orders pairs."""
-    if config.train.objective == "reward":
+    if config.train.objective_kind.scores:
         return rewarded(run, config, settings, asked)
     sides = Sides(run, config, settings)
     tokens = load_tokens(run.data_file)
@@ -186,7 +185,7 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
     loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, weights, drift))
     before, _ = objective.of(Scored(reference, reference, counts, good, weights, drift))
     divisor = float(weights.double().sum())
-    shares = {"pair_accuracy": float(measured[0]) / len(tuned), "margin": float(measured[1]) / len(tuned)}
+    shares = {name: float(total) / len(tuned) for name, total in zip(objective.measures, measured, strict=True)}
     metrics = shares | {"kl_to_reference": apart}
     return {"eval_base": float(before) / divisor, "eval_tuned": float(loss) / divisor, **shares, "metrics": metrics}
 

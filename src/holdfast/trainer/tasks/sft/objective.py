@@ -29,15 +29,11 @@ class Scored:
 
 
 class Objective(Protocol):
-    """A loss. measures: what is summed over samples beside it, first whether it was right. needs_...: what it compares with.
+    """A loss. measures: names of what is summed over samples beside it, as they stand in a step's row."""
 
-    scores: whether it looks at numbers that a scalar head gives sequences, in place of their log-probabilities.
-    """
-
-    scores: bool
     measures: tuple[str, ...]
-    needs_reference: bool
-    needs_drift: bool
+
+    def __init__(self, preference: Preference, beta: float) -> None: ...
 
     def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
         """(sum of the samples' losses, what was measured, [measures])."""
@@ -47,14 +43,10 @@ class Objective(Protocol):
 class Pairs:
     """What pair objectives have in common: sequences alternate, the better one first."""
 
-    measures: tuple[str, ...] = ("right", "margin")
-    needs_reference = False
-    needs_drift = False
-    scores = False
+    measures: tuple[str, ...] = ("pair_accuracy", "margin")
 
     def __init__(self, preference: Preference, beta: float) -> None:
-        self.preference = preference
-        self.beta = preference.beta or beta
+        self.preference, self.beta = preference, beta
 
     def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
         (better, worse), (long, short) = (values.view(-1, 2).unbind(1) for values in (scored.logps, scored.counts))
@@ -75,8 +67,6 @@ class Pairs:
 
 class Dpo(Pairs):
     """Rafailov et al. 2023 (arXiv 2305.18290); ipo, per token: Azar et al. 2023 (2310.12036); hinge: Zhao et al. 2023 (2305.10425)."""
-
-    needs_reference = True
 
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
         assert reference is not None
@@ -114,8 +104,6 @@ class SimPo(Pairs):
 class Reward(Pairs):
     """Bradley and Terry's model of pairs (Ouyang et al. 2022, arXiv 2203.02155): the better answer's score above the worse one's."""
 
-    scores = True
-
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
         margins = better - worse
         return self.smoothed(margins), margins
@@ -124,14 +112,10 @@ class Reward(Pairs):
 class Kto:
     """Ethayarajh et al. 2024 (arXiv 2402.01306): good answers above, bad ones below what the model has drifted elsewhere."""
 
-    measures: tuple[str, ...] = ("right", "margin")
-    needs_reference = True
-    needs_drift = True
-    scores = False
+    measures: tuple[str, ...] = ("pair_accuracy", "margin")
 
-    def __init__(self, preference: Preference) -> None:
-        self.preference = preference
-        self.beta = preference.beta or 0.1
+    def __init__(self, preference: Preference, beta: float) -> None:
+        self.preference, self.beta = preference, beta
 
     def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
         assert scored.reference is not None and scored.drift is not None
@@ -152,15 +136,10 @@ def _log1mexp(x: Tensor) -> Tensor:
     return torch.log1p(-torch.exp(x.clamp_max(-1e-7)))
 
 
+LOSSES: dict[str, type[Objective]] = {"dpo": Dpo, "orpo": Orpo, "simpo": SimPo, "kto": Kto, "reward": Reward}  # by train.objective
+
+
 def objective_of(config: Config) -> Objective | None:
     """What `train.objective` names; None for answers alone, whose loss needs no sequence as a whole."""
-    wanted, preference = config.train.objective, config.preference
-    if wanted == "dpo":
-        return Dpo(preference, 0.1)
-    if wanted == "orpo":
-        return Orpo(preference, 0.1)
-    if wanted == "simpo":
-        return SimPo(preference, 2.0)
-    if wanted == "reward":
-        return Reward(preference, 1.0)
-    return Kto(preference) if wanted == "kto" else None
+    kind, preference = config.train.objective_kind, config.preference
+    return None if kind.rows == "answers" else LOSSES[kind.name](preference, preference.beta or kind.beta)

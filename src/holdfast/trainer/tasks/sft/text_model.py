@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.config.adapter import OWN_WEIGHTS
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import TokenSet
@@ -53,7 +52,7 @@ class TextModel:
         self.base = base
         self.held: Held | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
-        own = config.train.fsdp and config.adapter.type in OWN_WEIGHTS  # what is trained is cut, not what is frozen
+        own = config.cuts_trained  # what is trained is cut, not what is frozen
         trained = trained_on(base, config, settings, device, cut=own and mesh is not None)
         self.model: nn.Module = trained.model
         self.step_hooks, self.artifact, self.form = trained.step_hooks, trained.tensors, trained.form
@@ -85,7 +84,7 @@ class TextModel:
         self.dtype = DTYPES[settings.dtype]
         self.layers = checkpoint_layers(base, settings.checkpointed_layers)
         if objective := objective_of(config):
-            self.compared = ComparedLoss(self, objective, settings, folder)
+            self.compared = ComparedLoss(self, objective, config.train.objective_kind, settings, folder)
         self.keeping = HostActivations(self.model) if settings.activations_on_host else nullcontext
 
     def _in_pieces(self, parts: int, cut: bool) -> None:
@@ -138,7 +137,7 @@ class TextModel:
     @property
     def measures(self) -> tuple[str, ...]:
         """What `loss_sum` counts beside the loss."""
-        return ("right",) if self.compared is None else self.compared.objective.measures
+        return ("token_accuracy",) if self.compared is None else self.compared.objective.measures
 
     def enter(self, batch: TextBatch, step: int) -> None:
         """Tell dropout, attention and kernels which model, samples and positions the next forward pass is about."""

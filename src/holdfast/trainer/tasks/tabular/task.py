@@ -84,7 +84,7 @@ class Tabular:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        return ("right",)
+        return ("token_accuracy",)
 
     @property
     def facts(self) -> Json:

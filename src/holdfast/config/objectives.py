@@ -1,0 +1,64 @@
+"""The objectives of training, one record each: rows, what they compare, keys, words. Reads no file, needs no torch.
+
+The loss itself is a class in trainer/tasks/sft/objective.py, in the table LOSSES under the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+ObjectiveName = Literal["sft", "dpo", "orpo", "simpo", "kto", "reward"]
+Wanted = Literal["answers", "pairs", "marks"]
+
+
+@dataclass(frozen=True)
+class ObjectiveKind:
+    """What holdfast knows of one objective.
+
+    rows: answers that are all good, pairs of a better and a worse one, or marked ones. beta: where preference.beta is not given.
+    reference: needs log-probabilities of the model without its adapter; drift: and how far the model has gone from it elsewhere.
+    scores: trains a scalar head, and looks at its numbers. unit: what a mean loss is per. about: for the table in docs/adapters.md.
+    """
+
+    name: ObjectiveName
+    rows: Wanted
+    about: str
+    beta: float = 0.1
+    reference: bool = False
+    drift: bool = False
+    scores: bool = False
+    unit: str = "per pair"
+
+
+_ALL = (
+    ObjectiveKind(
+        "sft",
+        "answers",
+        "cross-entropy; `data.train_on`: every answer (`assistant`), the `last` one, `all` tokens",
+        unit="nats per label token",
+    ),
+    ObjectiveKind(
+        "dpo",
+        "pairs",
+        "`preference.loss`: `sigmoid`, `ipo`, `hinge`; `label_smoothing`, `length_normalised`, `sft_weight`",
+        reference=True,
+    ),
+    ObjectiveKind("orpo", "pairs", "the answer's own loss, and odds"),
+    ObjectiveKind("simpo", "pairs", "ahead by `preference.margin`; `label_smoothing`, `sft_weight`", beta=2.0),
+    ObjectiveKind("kto", "marks", "`desirable_weight`, `undesirable_weight`", reference=True, drift=True, unit="per answer"),
+    ObjectiveKind("reward", "pairs", "a scalar head gives each answer a number; the better one's is to be larger", beta=1.0, scores=True),
+)
+OBJECTIVES: Mapping[str, ObjectiveKind] = {kind.name: kind for kind in _ALL}
+
+
+def objectives_of(rows: Wanted, reference: bool | None = None) -> list[str]:
+    """The objectives that learn from such rows, but for those of a scalar head; reference: only with or only without one."""
+    found = [kind for kind in _ALL if kind.rows == rows and not kind.scores]
+    return [kind.name for kind in found if reference is None or kind.reference is reference]
+
+
+def either(names: list[str]) -> str:
+    """Names as a choice in a sentence."""
+    return " or ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]

@@ -1,0 +1,126 @@
+"""What of each adapter kind needs torch: PEFT's config of it, and what it has to do around a step. All else is its record.
+
+The record is in config/adapter_kinds.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from peft import AdaLoraConfig, IA3Config, LoraConfig, PeftConfig, PromptTuningConfig
+from peft.utils import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING, TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
+from torch import nn
+
+from holdfast.config.adapter import Adapter
+from holdfast.config.adapter_kinds import FROM_WEIGHTS
+from holdfast.config.config import Config
+from holdfast.trainer.model.trained.budget import RankBudget
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.step_hooks import StepHooks
+
+_INIT: dict[str, Any] = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal", "pissa": True, "olora": True}
+
+
+def _anything(_: nn.Module) -> None:
+    """Refuse nothing."""
+
+
+@dataclass(frozen=True)
+class PeftKind:
+    """config: PEFT's, for an adapter on a model in a run of so many steps. refuse: raises Refusal for a base model it cannot sit on.
+
+    step hooks: what it does around a step beside the optimizer, on the wrapped model; None: nothing.
+    """
+
+    config: Callable[[Config, Any, int], PeftConfig]
+    refuse: Callable[[nn.Module], None] = _anything
+    step_hooks: Callable[[nn.Module], StepHooks] | None = None
+
+
+def _lora(config: Config, _model: Any, _steps: int) -> PeftConfig:
+    adapter = config.adapter
+    twice = adapter.init in FROM_WEIGHTS
+    scale = (2**0.5 if adapter.type == "rslora" else 2) if twice else 1
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=adapter.file_rank,
+        lora_alpha=adapter.alpha * scale,
+        lora_dropout=adapter.dropout,
+        target_modules=adapter.targets,
+        modules_to_save=_saved(adapter),
+        use_rslora=adapter.type == "rslora",
+        use_dora=adapter.type == "dora",
+        init_lora_weights=_INIT[adapter.init],
+        target_parameters=list(adapter.target_parameters) or None,
+    )
+
+
+def _adalora(config: Config, _model: Any, steps: int) -> PeftConfig:
+    adapter = config.adapter
+    warm, last = steps // 10, steps * 3 // 10
+    return AdaLoraConfig(
+        task_type="CAUSAL_LM",
+        init_r=adapter.r,
+        target_r=adapter.target_r or max(1, adapter.r // 2),
+        lora_alpha=adapter.alpha,
+        lora_dropout=adapter.dropout,
+        target_modules=adapter.targets,
+        modules_to_save=_saved(adapter),
+        tinit=warm,
+        tfinal=last,
+        deltaT=max(1, steps // 100),
+        total_step=max(steps, warm + last + 1),
+    )
+
+
+def _prompt(config: Config, model: Any, _steps: int) -> PeftConfig:
+    shape = model.config.get_text_config()
+    return PromptTuningConfig(
+        task_type="CAUSAL_LM",
+        num_virtual_tokens=config.adapter.virtual_tokens,
+        token_dim=shape.hidden_size,
+        num_layers=shape.num_hidden_layers,
+        num_attention_heads=shape.num_attention_heads,
+    )
+
+
+def _ia3(config: Config, model: Any, _steps: int) -> PeftConfig:
+    targets, forward = _ia3_targets(config.adapter.targets, model)
+    saved = _saved(config.adapter)
+    return IA3Config(task_type="CAUSAL_LM", target_modules=targets, feedforward_modules=forward, modules_to_save=saved)
+
+
+def _ia3_targets(targets: str | list[str], model: Any) -> tuple[list[str] | str, list[str]]:
+    """(modules whose outputs are scaled, those of them whose inputs are): PEFT's own choice for a family, else keys, values, and down."""
+    kind = model.config.get_text_config().model_type
+    forward = list(TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.get(kind, ["down_proj"]))
+    if targets == "all-linear":
+        return list(TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING.get(kind, ["k_proj", "v_proj", "down_proj"])), forward
+    names = targets if isinstance(targets, list) else []
+    return targets, [name for name in forward if name in names]
+
+
+def _saved(adapter: Adapter) -> list[str] | None:
+    """Modules that are trained whole beside it."""
+    return list(adapter.modules_to_save) or None
+
+
+def _refuse_cut_rows(base: nn.Module) -> None:
+    """Raise Refusal where PEFT's DoRA would widen a weight whose rows are no multiple of a block, which it does not know how to."""
+    for name, module in base.named_modules():
+        shape = getattr(getattr(module, "weight", None), "of_shape", None)
+        if shape is not None and tuple(module.weight.quant_state.shape) != tuple(shape):
+            text = f"adapter.type dora on 4-bit weights needs rows of a multiple of 64 numbers; {name} has {shape[1]}"
+            raise Refusal("launch_misconfigured", text, "take adapter.type: lora, or train.frozen: half; then start afresh with --run DIR")
+
+
+PEFT_KINDS: dict[str, PeftKind] = {  # by adapter.type, of those that are adapters
+    "lora": PeftKind(_lora),
+    "rslora": PeftKind(_lora),
+    "dora": PeftKind(_lora, refuse=_refuse_cut_rows),
+    "adalora": PeftKind(_adalora, step_hooks=RankBudget),
+    "prompt": PeftKind(_prompt),
+    "ia3": PeftKind(_ia3),
+}
