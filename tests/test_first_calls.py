@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from holdfast.callback.first_calls import FUNCTIONS
-from holdfast.trainer.jobs.torch_facts import _mkl
+from holdfast.trainer.jobs.torch_facts import mkl_version
 from support.forked import EXEC
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
@@ -102,7 +102,7 @@ print(json.dumps([proven, told]))
 def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that holds the moment open; with it a first call in two threads is wrong each time."""
     compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler or platform.system() != "Linux" or _mkl(torch.__config__.show()) is None:
+    if not compiler or platform.system() != "Linux" or mkl_version() is None:
         pytest.skip("needs a C compiler and a torch with MKL on Linux")
     folder = tmp_path_factory.mktemp("held")
     (folder / "held.c").write_text(HELD_OPEN)
@@ -123,6 +123,14 @@ def test_the_functions_are_those_that_torch_takes_from_mkl() -> None:
         pytest.skip("this torch came without its headers")
     of_torch = re.findall(r"^IMPLEMENT_VML_MKL\((\w+),", header.read_text(), re.MULTILINE)
     assert set(of_torch) == set(FUNCTIONS) and len(FUNCTIONS) == len(set(FUNCTIONS))
+
+
+def test_a_build_that_cannot_say_what_it_is_made_of_has_an_unknown_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise RuntimeError("Cannot query detailed CUDA version without ATen_cuda library.")
+
+    monkeypatch.setattr(torch.__config__, "show", refuse)
+    assert mkl_version() is None
 
 
 def test_no_first_call_is_made_in_several_threads(held: Path) -> None:

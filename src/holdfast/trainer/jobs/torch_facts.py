@@ -19,14 +19,17 @@ def probe() -> int:
         entry = {"vendor": vendor, "arch": arch, "name": facts.name, "memory_bytes": facts.total_memory}
         devices.append(entry | {"integrated": bool(getattr(facts, "is_integrated", False))})
     build = {"version": torch.__version__, "hip": torch.version.hip, "cuda": torch.version.cuda, "arch_list": _arch_list()}
-    build["mkl"] = _mkl(torch.__config__.show())
+    build["mkl"] = mkl_version()
     print(orjson.dumps(build | {"devices": devices}).decode())
     return 0
 
 
-def _mkl(told: str) -> str | None:
-    """The version of the MKL in the build, None where it has none."""
-    found = _MKL.search(told)
+def mkl_version() -> str | None:
+    """Return the version of the MKL in the build; None where it has none, or cannot say what it is made of."""
+    try:
+        found = _MKL.search(torch.__config__.show())
+    except RuntimeError:  # a build with CUDA that cannot load the library which knows its version
+        return None
     return found[1] if found else None
 
 
