@@ -41,10 +41,8 @@ STANDARD_LIBRARY_ONLY = (
     "processes/tree.py",
     "processes/rank_environment.py",
     "base/identity.py",
-    "base/errors.py",
     "base/safe_open.py",
     "base/wait.py",
-    "run/outcomes.py",
 )
 PURE = ("supervision/policy/", "run/sampling/", "planning/memory/", "diagnosis/diagnose.py", "diagnosis/divergence.py", "verify/stats.py")
 IMPURE = {"os", "subprocess", "socket", "time", "random", "threading", "multiprocessing", "shutil", "tempfile"}

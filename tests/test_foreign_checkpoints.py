@@ -18,11 +18,11 @@ from safetensors.numpy import save_file
 
 from holdfast.book import cards_of
 from holdfast.diagnosis.logs.counters import Counter
-from holdfast.processes.hang_timeout import CommandHangTimeout
-from holdfast.supervision.command.event_files import EventFile
+from holdfast.supervision.event_files import EventFile
 from holdfast.supervision.foreign_checkpoints.newest import newest_whole
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
+from holdfast.supervision.policy.hang_pace import Pace
 from holdfast.supervision.policy.next_try import Try, next_try
 from holdfast.supervision.policy.resuming import changed, checkpoints_of, known_by, resumed, says_unknown
 
@@ -265,8 +265,8 @@ def test_steps_are_read_from_event_files_as_they_grow(tmp_path: Path) -> None:
     assert reader.look() == 300
 
 
-def pace_of(moments: list[tuple[float, str]], **options: Any) -> CommandHangTimeout:
-    pace = CommandHangTimeout(0.0, **options)
+def pace_of(moments: list[tuple[float, str]], **options: Any) -> Pace:
+    pace = Pace(0.0, **options)
     for now, what in moments:
         pace.look(now, what == "step", what == "print", what == "work")
     return pace

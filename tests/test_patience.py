@@ -17,7 +17,7 @@ from conftest import events, holdfast, processes_of, start, wait_until
 from holdfast.base.errors import Stop
 from holdfast.base.files import append_line
 from holdfast.processes.awake import Awake
-from holdfast.processes.hang_timeout import HangTimeout, Overdue, Silence
+from holdfast.processes.hang_timeout import Overdue, Patience, Silence
 from holdfast.run.folder import RunFolder
 from holdfast.supervision import finish
 
@@ -54,7 +54,7 @@ class Clock:
 
 def test_a_second_evaluation_may_be_silent_for_as_long_as_the_first_has_shown(run: RunFolder) -> None:
     clock = Clock()
-    patience, pulse = HangTimeout(run, 2, 60.0, clock), {"phase": "evaluate", "time": 1000.0}
+    patience, pulse = Patience(run, 2, 60.0, clock), {"phase": "evaluate", "time": 1000.0}
 
     def silent_for(seconds: float) -> Overdue | None:
         clock.seconds = seconds
@@ -75,7 +75,7 @@ def test_a_second_evaluation_may_be_silent_for_as_long_as_the_first_has_shown(ru
 def test_time_that_everything_slept_is_no_silence(run: RunFolder) -> None:
     clock = Clock()
     awake = Awake(2.0, clock)
-    patience, pulse = HangTimeout(run, 2, 5.0, awake.now), {"phase": "step", "time": 1000.0}
+    patience, pulse = Patience(run, 2, 5.0, awake.now), {"phase": "step", "time": 1000.0}
     assert patience.overdue(pulse) is None
     for slept in (3600.0, 8.0, 1e9):  # a closed lid, docker pause, a paused virtual machine
         clock.seconds += slept
@@ -91,7 +91,7 @@ def test_time_that_everything_slept_is_no_silence(run: RunFolder) -> None:
 
 def test_a_pulse_that_was_written_by_another_clock_is_as_fresh_as_its_coming(run: RunFolder) -> None:
     clock = Clock()
-    patience = HangTimeout(run, 2, 5.0, clock)
+    patience = Patience(run, 2, 5.0, clock)
     for told in (1e12, 1000.0, -5.0):  # set forward, set back
         clock.seconds += 4.0
         assert patience.overdue({"phase": "step", "time": told}) is None

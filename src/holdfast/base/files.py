@@ -44,10 +44,8 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
             if durable:
                 os.fsync(handle.fileno())
         temporary.replace(path)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and is_full(error):
-            error.filename = error.filename or str(path)  # which a write to a descriptor does not know
         raise
     if durable:
         fsync_folder(path.parent)
@@ -116,9 +114,6 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
             raise OSError(28, f"only {written} of {len(line)} bytes could be written", str(path))
         if durable:
             os.fsync(descriptor)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # which a descriptor does not know
-        raise
     finally:
         os.close(descriptor)
 

@@ -18,15 +18,14 @@ from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S
-from holdfast.processes.hang_timeout import HangTimeout
+from holdfast.processes.hang_timeout import Patience
 from holdfast.processes.hanging import end_hanging
 from holdfast.processes.standby import Standby
 from holdfast.run.attempt import is_closed, write_launch_spec
 from holdfast.run.evaluations import is_over
 from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
-from holdfast.run.outcomes import EndingKind, kind_by_code
-from holdfast.run.types import Ending, Launch
+from holdfast.run.types import EXIT_DISK_FULL, EXIT_PEER_LOST, Ending, EndingKind, Launch
 
 LOOK_EVERY_S = 0.2
 TOLD_S = 3.0  # for another rank's end to be written down
@@ -75,7 +74,7 @@ def adopt(run: RunFolder) -> Attempt | None:
 def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
     """Wait until the attempt has ended. `tick` is called all the while; when it returns True the trainer is asked to stop."""
     asked = False
-    patience = HangTimeout(run, attempt.number, run.config().run.hang_s)
+    patience = Patience(run, attempt.number, run.config().run.hang_s)
     while True:
         ending = _ending(attempt, run)
         if ending is not None:
@@ -142,9 +141,8 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     if hang is not None and not result:
         return Ending("hang", code, seconds, hang)
     kind: EndingKind | None = result.get("kind")
-    by_code = kind_by_code(code)
-    if by_code == "disk_full":
-        kind = kind or by_code  # which takes no account either
+    if code == EXIT_DISK_FULL:
+        kind = kind or "disk_full"  # which takes no account either
     if kind == "finished" or code == 0:
         kind = "finished" if is_over(run) else None  # any library can end a process with code 0
     if kind is not None:
@@ -154,7 +152,7 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     if code is None:
         return Ending("never_started")
     facts = {"rank": seen["rank"], "codes": seen["codes"]} if "rank" in seen else {}
-    if by_code == "peer_lost":
+    if code == EXIT_PEER_LOST:
         return _of_another_rank(attempt, seen, seconds) or Ending("peer_lost", code, seconds, facts)
     return Ending("killed" if code < 0 else "error", code, seconds, facts)
 
@@ -163,7 +161,7 @@ def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> End
     """The end of a rank that another launcher started, which its own command wrote down; None where none did within a moment."""
     while True:
         told = [read_json(file) for file in sorted(attempt.folder.glob("ended*.json"))]
-        first = next((one for one in told if one and kind_by_code(one["code"]) != "peer_lost"), None)
+        first = next((one for one in told if one and one["code"] != EXIT_PEER_LOST), None)
         if first is not None:
             facts = {"rank": first["rank"], "codes": {str(one["rank"]): one["code"] for one in told if one}}
             return Ending("killed" if first["code"] < 0 else "error", first["code"], seconds, facts)

@@ -8,11 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.base.errors import DONE, INTERRUPTED
 from holdfast.processes.rank_environment import listen, rank_info
-from holdfast.run.outcomes import exit_code
 
-PEER_LOST = exit_code("peer_lost")
+DONE, INTERRUPTED, PEER_LOST = 0, 130, 72
 _DECIDED = range(64, 71)  # exit codes of a trainer that ends by its own decision
 _GRACE_S = {"decided": 30.0, "peer": 5.0, "died": 0.0}  # for the others to end by themselves
 

@@ -213,12 +213,8 @@ class RunFolder:
     def event(self, kind: str, **facts: Any) -> Json:
         """Append one event. Raises OSError when the disk takes no more."""
         entry = {"time": round(time.time(), 3), "event": kind, **facts}
-        self.append(self.events_file, entry)
+        append_line(self.events_file, entry)
         return entry
-
-    def append(self, file: Path, row: Json) -> None:
-        """Append one line to a journal of the run. Raises OSError when the disk takes no more."""
-        append_line(file, row)
 
     def events(self) -> Iterator[Json]:
         return read_lines(self.events_file)

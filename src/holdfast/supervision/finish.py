@@ -35,9 +35,9 @@ from holdfast.run.artifact import Artifact, artifact_of
 from holdfast.run.attempt import close, closed_attempts, read_launch_spec
 from holdfast.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.run.folder import RunFolder
-from holdfast.run.outcomes import exit_code
 from holdfast.run.snapshots.checkpoint import Checkpoint, newest_valid, next_valid
 from holdfast.run.timeline import newest_settings, read_timeline
+from holdfast.run.types import EXIT_DEVICE_GONE
 from holdfast.supervision.launch import child_environment, trainer_launch
 from holdfast.supervision.publish import publish_artifact
 from holdfast.terminal.run_view import Terminal
@@ -145,8 +145,8 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     def ask() -> int | str:
         return _ask(run, config, log, terminal, stop)
 
-    ended = Pauses(run, terminal.tell).until_found(ask, exit_code("device_gone"), "the evaluation found no GPU", stop)
-    if ended == exit_code("device_gone") and stop():
+    ended = Pauses(run, terminal.tell).until_found(ask, EXIT_DEVICE_GONE, "the evaluation found no GPU", stop)
+    if ended == EXIT_DEVICE_GONE and stop():
         raise _interrupted(run)
     if ended or not run.evaluation_file.exists():
         reason = ended if isinstance(ended, str) else f"exit code {ended}"

@@ -18,7 +18,7 @@ from holdfast.experiments.investigate import in_order, investigate
 from holdfast.experiments.trials import Lab, concluded, trials_left
 from holdfast.processes import process
 from holdfast.processes.attempt import Attempt
-from holdfast.processes.hang_timeout import HangTimeout
+from holdfast.processes.hang_timeout import Patience
 from holdfast.processes.pauses import Clock
 from holdfast.processes.standby import Standby
 from holdfast.run.folder import RunFolder
@@ -86,7 +86,7 @@ class RealWorld:
         """Experiments with the step the failure report was in, on the device its trainer has left."""
         assert failure_report.step is not None
         settings = settings_at(read_timeline(run.timeline_file), failure_report.step)
-        limit_s = HangTimeout(run, failure_report.attempt, run.config().run.hang_s).limit_s()
+        limit_s = Patience(run, failure_report.attempt, run.config().run.hang_s).limit_s()
         applied = list(run.events())
         out = {event["remedy"] for event in applied if event["event"] == "remedy_applied" and event["step"] == failure_report.step}
         machine = read_json(run.machine_file) or {}
@@ -101,7 +101,7 @@ class RealWorld:
     def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
         """Experiments with the steps in which the loss left its level."""
         settings = settings_at(read_timeline(run.timeline_file), to + 1)
-        limit_s = HangTimeout(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
+        limit_s = Patience(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
         steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}
         hosts = Hosts(run, to + 1, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
         lab = Lab(run, to + 1, settings, hosts.replay, trials_left(run, to + 1), view.stop)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,17 @@ from holdfast.base.units import figure
 from holdfast.config.settings import PartialSettings
 from holdfast.machine.machine_file import training_devices
 from holdfast.processes.rank_environment import device_number
-from holdfast.run.outcomes import EndingKind, exit_code
 from holdfast.run.timeline import Entry, settings_of_process
+from holdfast.run.types import (
+    EXIT_DAMAGED,
+    EXIT_DEVICE_GONE,
+    EXIT_DISK_FULL,
+    EXIT_NO_STATE,
+    EXIT_NONFINITE,
+    EXIT_OUT_OF_MEMORY,
+    EXIT_PEER_LOST,
+    EXIT_REFUSED,
+)
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.distributed.group import Group
@@ -77,10 +85,33 @@ def train(job: Job, ready: TrainingState | None = None) -> int:
         WAITING.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
             return _run(training, snapshots, found)
-    except tuple(_ENDS) as error:
-        if isinstance(error, OSError) and not is_full(error):
+    except Refusal as refusal:
+        job.say(f"holdfast: {refusal}")
+        return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
+    except DeviceGone as gone:
+        job.say(f"holdfast: {gone}")
+        return _end(job, EXIT_DEVICE_GONE, kind="device_gone", reason=str(gone), rank=job.rank, device=device_number())
+    except PeerLost as lost:
+        job.say(f"holdfast: the ranks are not all there any more: {lost}")
+        return EXIT_PEER_LOST
+    except NoState as none:
+        job.say(f"holdfast: {none}")
+        return _end(job, EXIT_NO_STATE, kind="no_state", step=job.run.committed(), reason=str(none))
+    except Damaged as state:
+        return _damaged(job, state.found, state.sound, state.told)
+    except FloatingPointError as error:
+        job.say(f"holdfast: {error}")
+        return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
+    except OutOfMemory as full:
+        return _out_of_memory(job, full)
+    except BeginAgain as smaller:
+        job.say(f"holdfast: {smaller}")
+        return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=str(smaller), again=True)
+    except OSError as error:
+        if not is_full(error):
             raise
-        return _ended_by(job, error)
+        job.say(f"holdfast: the disk is full: {error}")
+        return EXIT_DISK_FULL
 
 
 def _join(job: Job) -> Rank:
@@ -177,9 +208,10 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
         watch.look(step)
         slow.look(step, computed.seconds if computed else ())
         over = held_out.over(step)
+    kind, code = ("finished", DONE) if over else ("interrupted", INTERRUPTED)
     snapshots.end()
     snapshots.pin_newest()
-    return _end(job, "finished" if over else "interrupted", step=step)
+    return _end(job, code, kind=kind, step=step)
 
 
 def _spot_checks(training: TrainingState) -> int | None:
@@ -233,53 +265,34 @@ def _nonfinite(training: TrainingState, snapshots: Snapshots | Following, step: 
     snapshots.end()
     snapshots.pin_newest()
     facts = {"loss": str(computed.loss), "grad_norm": str(computed.grad_norm), "samples": samples}
-    return _end(training.job, "nonfinite", step=step, **facts)
+    return _end(training.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)
 
 
-def _of_memory(job: Job, full: OutOfMemory) -> Json:
+def _out_of_memory(job: Job, full: OutOfMemory) -> int:
     """What does not fit although all was tried: a sample alone is named, because no setting left can help it."""
     step, batch = job.run.committed() + 1, full.batch
+    facts: Json = {"device": full.device}
     if batch is None:
         reason = f"{full.what} does not fit into memory: {full}"
-        return {"says": f"out of memory before or in step {step}: {reason}", "reason": reason, "device": full.device}
-    reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
-    where: Json = {"device": full.device, "step": step, "samples": list(batch.numbers)}
-    return {"says": f"out of memory at step {step}: {reason} ({full})", "reason": reason, **where}
+        job.say(f"holdfast: out of memory before or in step {step}: {reason}")
+    else:
+        reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
+        job.say(f"holdfast: out of memory at step {step}: {reason} ({full})")
+        facts |= {"step": step, "samples": list(batch.numbers)}
+    return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=reason, **facts)
 
 
-def _of_state(_: Job, state: Damaged) -> Json:
+def _damaged(job: Job, found: Found, sound: int, damaged: list[str]) -> int:
     """The state to go on from is none that training makes: it, and each such one before it, named."""
-    assert state.found.snapshot is not None
-    return {"says": "\nholdfast: ".join(state.told), "step": state.found.snapshot.step, "sound": state.sound, "damaged": state.told}
+    assert found.snapshot is not None
+    job.say("\n".join(f"holdfast: {told}" for told in damaged))
+    return _end(job, EXIT_DAMAGED, kind="damaged", step=found.snapshot.step, sound=sound, damaged=damaged)
 
 
-# Errors that end an attempt by its own decision: the kind, and what its account says. says: in the log, in place of the error's words.
-_ENDS: dict[type[Exception], tuple[EndingKind, Callable[[Job, Any], Json]]] = {
-    Refusal: ("refused", lambda _, error: {"cause": error.cause, "reason": str(error), "hint": error.hint}),
-    DeviceGone: ("device_gone", lambda job, error: {"reason": str(error), "rank": job.rank, "device": device_number()}),
-    PeerLost: ("peer_lost", lambda _, error: {"says": f"the ranks are not all there any more: {error}"}),
-    NoState: ("no_state", lambda job, error: {"step": job.run.committed(), "reason": str(error)}),
-    Damaged: ("damaged", _of_state),
-    FloatingPointError: ("nonfinite", lambda job, error: {"step": job.run.committed() + 1, "reason": str(error)}),
-    OutOfMemory: ("out_of_memory", _of_memory),
-    BeginAgain: ("out_of_memory", lambda _, error: {"reason": str(error), "again": True}),
-    OSError: ("disk_full", lambda _, error: {"says": f"the disk is full: {error}"}),
-}
-
-
-def _ended_by(job: Job, error: Exception) -> int:
-    """Say what ended the attempt, leave its account, and give its exit code."""
-    kind, account = next(found for known, found in _ENDS.items() if isinstance(error, known))
-    facts = account(job, error)
-    job.say(f"holdfast: {facts.pop('says', error)}")
-    return _end(job, kind, **facts) if facts else exit_code(kind)
-
-
-def _end(job: Job, kind: EndingKind, **facts: Any) -> int:
+def _end(job: Job, code: int, **facts: Any) -> int:
     """Leave the attempt's own account and its exit code. Where ranks end alike, the first one's account stands."""
-    code = exit_code(kind)
     if job.rank and ((job.folder / "result.json").exists() or code in (DONE, INTERRUPTED)):
         return code
     with contextlib.suppress(OSError):  # the exit code says the same, in one number
-        write_json(job.folder / "result.json", {"kind": kind, **facts})
+        write_json(job.folder / "result.json", facts)
     return code

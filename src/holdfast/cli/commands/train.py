@@ -58,12 +58,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if rank_info := rank_info_of(os.environ):
         config = with_ranks(config, rank_info)
         if rank_info.number:
-            stop.running = True
+            stop.training = True
             return Follower(RunFolder(path), rank_info, stop.asked_for, terminal.say).to_end(), {}
     fetched(path, config, terminal.tell)
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
-        outlive_terminal(terminal.leave)
+        outlive_terminal(terminal)
         config = with_start(folder, config)
         open_run(folder, config, arguments.extend, terminal)
         config = config.model_copy(update={"model": folder.config().model})  # with the commit it began with

@@ -61,7 +61,7 @@ def _fold(arguments: argparse.Namespace, path: Path, fold: int, stop: StopSignal
     path.parent.mkdir(parents=True, exist_ok=True)
     terminal.say(f"fold {fold} of {arguments.folds}")
     with held(path) as (folder, _):
-        outlive_terminal(terminal.leave)
+        outlive_terminal(terminal)
         open_run(folder, config, False, terminal)
         summary = read_json(folder.summary_file) or {}
         if summary.get("status") != "finished":

@@ -20,7 +20,6 @@ from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S, stuck
-from holdfast.processes.hang_timeout import CommandHangTimeout
 from holdfast.processes.hanging import STACKS_S
 from holdfast.processes.process import LOOK_EVERY_S, end_seen, lived_s, living_pids, start_shim, watched
 from holdfast.processes.tree import bearing, below, waits_in
@@ -28,6 +27,7 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
 from holdfast.supervision.command.signs import Seen, Signs
+from holdfast.supervision.policy.hang_pace import Pace
 
 ATTEMPT = "HOLDFAST_ATTEMPT"  # in a command's environment: the folder of the attempt that it belongs to
 _PY_SPY_S = 10.0
@@ -44,9 +44,7 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     return Attempt(number, attempt, start_shim("holdfast.processes.command_shim", attempt))
 
 
-def watch(
-    attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace: CommandHangTimeout, tick: Callable[[Seen], int]
-) -> Ending:
+def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace: Pace, tick: Callable[[Seen], int]) -> Ending:
     """Wait until the attempt has ended. `tick` tells what its user wants: 0 go on, 1 ask it to stop, 2 end it now."""
     asked: float | None = None
     hung: Json | None = None

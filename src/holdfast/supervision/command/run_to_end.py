@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from functools import partial
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
-from holdfast.base.signal_names import killed_by
+from holdfast.base.files import Json, append_line, read_json, read_lines, write_bytes, write_json
 from holdfast.base.units import listed
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
@@ -28,16 +26,15 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.command.supervise import CommandView, Outcome, supervise_command
+from holdfast.supervision.command.wishes import Wishes
 from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
-from holdfast.supervision.full_disk import supervised
-from holdfast.supervision.signals import CommandSignals
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
 _LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
 
 
-def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, signals: CommandSignals) -> tuple[int, Json]:
+def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, wishes: Wishes) -> tuple[int, Json]:
     """Bring the command to an end; exit code and summary. Raises Stop where it is given up."""
     if not run.machine_file.exists():
         place = Place()
@@ -47,32 +44,26 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
 
     def follow(attempt: Attempt, from_end: bool) -> None:
         echo.drain()
-        if signals.listening:
+        if wishes.listening:
             echo.follow(attempt.folder / "output.log", from_end)
 
     def tick(_: Seen) -> None:
-        folder.flush()
         echo.look()
 
     def tell(text: str) -> None:
         echo.drain()
         terminal.tell(text)
-        folder.append(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
+        append_line(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
 
-    signals.running = True
-    removed = Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again")
-    with supervised(run, tell, removed, partial(_full_disk, run)) as folder:
-        outcome = supervise_command(folder, command, CommandView(tell, signals.wish, follow, tick))
+    wishes.running = True
+    try:
+        outcome = supervise_command(run, command, CommandView(tell, wishes.wish, follow, tick))
         echo.drain()
-        return _conclude(folder, command, outcome, terminal)
-
-
-def _full_disk(run: RunFolder, place: str) -> tuple[str, None]:
-    """That a disk takes nothing of how the newest attempt ended, which its shim has kept room for."""
-    numbers = run.attempts()
-    code = (read_json(run.attempt(numbers[-1]) / "ending.json") or {}).get("code") if numbers else None
-    ended = "was not started" if code is None else f"was {killed_by(code)}" if code < 0 else f"has ended with exit code {code}"
-    return f"the disk of {place} is full: the command {ended}, and that cannot be written down", None
+        return _conclude(run, command, outcome, terminal)
+    except FileNotFoundError:
+        if run.command_file.exists():
+            raise
+        raise Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again") from None
 
 
 def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:

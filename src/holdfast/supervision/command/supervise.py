@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.base.files import last_line, read_json
+from holdfast.base.files import append_line, last_line, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.diagnosis.diagnose import diagnose_failure
@@ -19,7 +19,6 @@ from holdfast.diagnosis.logs.file import read_log
 from holdfast.machine.gpu_memory import gpu_memory
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
-from holdfast.processes.hang_timeout import CommandHangTimeout
 from holdfast.processes.process import adopt, living_pids
 from holdfast.run.attempt import LaunchSpec, closed_attempts, read_launch_spec
 from holdfast.run.command import Command, write_command
@@ -31,6 +30,7 @@ from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.signs import Seen, Signs
 from holdfast.supervision.command.states import State, States
 from holdfast.supervision.evidence import collect, free_bytes
+from holdfast.supervision.policy.hang_pace import Pace
 from holdfast.supervision.policy.moves import GiveUp, Move, Resume, Stop
 from holdfast.supervision.policy.next_try import NextTry, Try, next_try
 from holdfast.supervision.policy.resuming import added_by, resumed, resumes_by, says_unknown
@@ -151,7 +151,7 @@ class CommandSupervisor:
         orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         signs = Signs(self.command, attempt.folder, orders.started or 0.0)
         told = self.command.hang_s != Command.hang_s
-        pace = CommandHangTimeout(time.monotonic(), self.command.hang_s, told, patient=2.0**self._hangs)
+        pace = Pace(time.monotonic(), self.command.hang_s, told, patient=2.0**self._hangs)
         self.seen, self._row = None, 0.0
 
         def tick(seen: Seen) -> int:
@@ -176,7 +176,7 @@ class CommandSupervisor:
         self._row = now
         pulse = signs.pulse() or {}
         row = {"time": round(now, 3), "attempt": attempt.number, "step": seen.step, "total": seen.total, "source": seen.source}
-        self.run.append(self.run.progress_file, row | {"loss": pulse.get("loss")})
+        append_line(self.run.progress_file, row | {"loss": pulse.get("loss")})
         self.states.reached(seen.step)
 
     def collect(self, attempt: Attempt, ending: Ending) -> tuple[FailureReport, Diagnosis]:

@@ -20,7 +20,7 @@ from holdfast.base.wait import wait_for_end
 from holdfast.processes.rank_info import RankInfo
 from holdfast.run.attempt import closed, is_closed, read_launch_spec
 from holdfast.run.folder import RunFolder
-from holdfast.run.outcomes import EXIT_ELSEWHERE
+from holdfast.run.types import EXIT_ELSEWHERE
 
 _LOOK_S = 0.2
 _FIRST_S = 1800.0  # for the first rank to look at machine, model and rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.run.outcomes import EXIT_ELSEWHERE
+from holdfast.run.types import EXIT_ELSEWHERE
 from holdfast.trainer.job import register
 from holdfast.trainer.libraries import libraries
 
