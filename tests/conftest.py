@@ -168,7 +168,7 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def processes_of(run: Path) -> dict[str, int]:
     """Living processes of a run by role, found by their command lines; a standby that took an attempt over is its trainer."""
-    roles = {"holdfast.processes.shim": "nurse", "holdfast.processes.writer": "writer", "holdfast.trainer": "trainer"}
+    roles = {"holdfast.supervision.shim": "nurse", "holdfast.processes.writer": "writer", "holdfast.trainer": "trainer"}
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

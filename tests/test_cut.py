@@ -22,7 +22,7 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 from conftest import events, holdfast, lines, make_rows, start, wait_until, write_rows
 from holdfast.config.config import Config
 from holdfast.config.train import Train
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
 from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.snapshots.piece_files import facts_of, newest_of

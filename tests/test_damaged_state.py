@@ -34,7 +34,7 @@ from holdfast.run.snapshots.memory_places import memory_places
 from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
 from holdfast.supervision.policy.ledgers import Past
 from holdfast.supervision.policy.moves import RollBack
-from holdfast.supervision.policy.next_move import ROLLBACKS, of_death, of_verdict
+from holdfast.supervision.policy.policy import ROLLBACKS, of_death, of_verdict
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.state.sound import damage

@@ -108,7 +108,7 @@ def test_the_writer_killed_before_and_after_its_rename(undisturbed: SimpleNamesp
 SUPERVISOR_THAT_DIES = """
 import os, signal, sys
 from holdfast.supervision import process
-process.start_nurse = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+process.start_shim = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from holdfast.cli.main import main
 main(sys.argv[1:])
 """

@@ -27,7 +27,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.remedies import refuted
 from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
 from holdfast.supervision.policy.ledgers import Past, deaths_in_step
-from holdfast.supervision.policy.next_move import of_death, of_verdict, wants_experiments
+from holdfast.supervision.policy.policy import of_death, of_verdict, wants_experiments
 from support.known import known
 
 Write = Callable[..., Path]

@@ -7,21 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import events, holdfast, start, wait_until
-from holdfast.base.files import write_json
+from conftest import events, fill, holdfast, lines, start, wait_until
+from holdfast.base.files import append_line, write_json
 from holdfast.base.identity import identify
 from holdfast.cli.commands.run import known
-from holdfast.processes.process import Attempt
-from holdfast.report.command_summary import summarise_command
+from holdfast.processes.attempt import Attempt
+from holdfast.report.summarise import Journals, of_progress, summarise
+from holdfast.run.backlog import RESERVED
 from holdfast.run.command import Command
 from holdfast.supervision.command.attempts import end
 from holdfast.supervision.command.signs import Signs
-from holdfast.supervision.command.supervise import row_due
+from holdfast.supervision.command_run import row_due
 from holdfast.terminal.echo import Echo
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
@@ -213,8 +215,8 @@ def test_a_failing_step_names_its_rows(tmp_path: Path) -> None:
 def test_what_a_callback_tells_is_a_sign_of_life_without_a_step(tmp_path: Path) -> None:
     """An evaluation of an hour prints nothing; the callback beats at each of its batches."""
     signs, seen = Signs(Command(("true",), str(tmp_path)), tmp_path, 0.0), []
-    for time in (1.0, 1.0, 2.0):
-        write_json(tmp_path / "pulse.json", {"step": 4, "time": time})
+    for beat in (1.0, 1.0, 2.0):
+        write_json(tmp_path / "pulse.json", {"step": 4, "time": beat})
         look = signs.look(None)
         seen.append((look.stepped, look.printed))
     assert seen == [(True, True), (False, False), (False, True)]
@@ -294,7 +296,8 @@ def test_a_clock_that_was_put_back_makes_no_negative_goodput() -> None:
     rows = [{"attempt": 1, "step": step, "time": 5000.0 - step, "total": 3, "source": "output", "loss": None} for step in (1, 3)]
     facts = {"launches": {1: {"started": 5000.0, "session": "a"}}, "endings": {1: {"ended": 1400.0}}}
     command = {"argv": ["x"], "launcher": None}
-    told = summarise_command(status="finished", reason="", command=command, code=0, progress=rows, events=[], failure_reports=[], **facts)
+    journals = Journals(rows, [], [], **facts)
+    told = summarise("finished", "", journals, of_progress(journals, command, 0))
     assert (told["wall_seconds"], told["goodput"], told["steps"]) == (None, None, 3)
 
 
@@ -451,3 +454,48 @@ def test_a_terminal_is_given_where_there_is_one(tmp_path: Path) -> None:
     assert child.wait(60) == 0
     assert b"terminal True True" in os.read(master, 1 << 16)
     os.close(master)
+
+
+def counting(disk: Path, number: int) -> list[str]:
+    """A command that counts, whose end somebody else can see."""
+    return ["sh", "-c", f"for i in $(seq 1 {number}); do echo step $i/{number}; sleep 0.1; done; echo done > {disk.parent}/ended"]
+
+
+@pytest.mark.parametrize("room_again", [True, False])
+def test_a_disk_that_fills_up_costs_a_command_nothing(small_disk: Path, tmp_path: Path, room_again: bool) -> None:
+    """It is watched to its end, which counts as what it was; rows that had no room are there once there is some."""
+    folder = small_disk / "run"
+    child = start("run", "--run", folder, "--", *counting(small_disk, 90), cwd=tmp_path)
+    wait_until(lambda: (folder / "progress.jsonl").exists())
+    row = {"time": time.time(), "attempt": 1, "step": 1, "total": 90, "source": "output", "loss": None}
+    append_line(folder / "progress.jsonl", row | {"so that the next row needs another page": "." * 3700})
+    filler = fill(small_disk)
+    assert child.stdout is not None
+    said = next(line for line in child.stdout if "is full" in line)
+    if room_again:
+        filler.unlink()
+    output = said + child.communicate()[0]
+    assert child.returncode == 0 and (tmp_path / "ended").exists(), output
+    assert str(tmp_path) + " is full" not in output and "Traceback" not in output
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+    assert json.loads((folder / "attempts/001/wreck.json").read_text())["ending"]["code"] == 0
+    assert f"the disk of {folder} is full" in output
+    if room_again:
+        assert "rows that had waited are written" in output
+        assert lines(folder / "progress.jsonl")[-1]["step"] == 90 and events(folder, "finished")
+    assert not (folder / RESERVED).exists()
+
+
+def test_an_end_that_cannot_be_written_is_told_with_the_right_disk(small_disk: Path, tmp_path: Path) -> None:
+    folder = small_disk / "run"
+    child = start("run", "--run", folder, "--", *counting(small_disk, 15), cwd=tmp_path)
+    wait_until(lambda: (folder / "progress.jsonl").exists())
+    (folder / RESERVED).unlink()
+    filler = fill(small_disk)
+    output, _ = child.communicate()
+    assert child.returncode == 3 and (tmp_path / "ended").exists(), output
+    assert f"the disk of {folder} is full: the command ended with exit code 0, and that could not be written down" in output
+    filler.unlink()
+    again = holdfast("run", "--run", folder, "--", *counting(small_disk, 15), cwd=tmp_path)
+    assert again.returncode == 0 and "ended well" in again.stderr, again.stderr
+    assert json.loads((folder / "summary.json").read_text())["attempts"] == 1

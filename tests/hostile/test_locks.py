@@ -20,10 +20,10 @@ from holdfast.base.errors import Stop
 from holdfast.base.identity import alive, identify, myself
 from holdfast.base.locks import hold, holds
 from holdfast.processes import process
-from holdfast.processes.hang_timeout import Overdue
 from holdfast.processes.hanging import end_hanging
 from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
+from holdfast.supervision.hang_timer import Overdue
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="which process holds a lock is seen in /proc")
 _HOLD = """import fcntl, os, sys, time

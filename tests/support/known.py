@@ -9,7 +9,7 @@ from holdfast.config.config import Run
 from holdfast.run.timeline import Entry
 from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport
 from holdfast.supervision.policy.ledgers import Past
-from holdfast.supervision.policy.next_move import Known
+from holdfast.supervision.policy.policy import Known
 from support.world import SETTINGS
 
 TIMELINE = [Entry(1, SETTINGS, "the plan")]

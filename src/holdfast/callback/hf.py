@@ -21,14 +21,13 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from holdfast.base.outcomes import code_of
 from holdfast.callback.account import RESUME, SNAPSHOT, Account
 from holdfast.callback.gate import IN_A_ROW, Gate
 from holdfast.callback.packed import Packer
 from holdfast.callback.proof import differing
 from holdfast.callback.rows import Rows
 from holdfast.callback.snapshot import CannotSnapshot, Snapshots
-
-EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 69, 130
 
 
 def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +108,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.account.ends(
             cause="checkpoint_model_mismatch", reason=f"{text}: going on would train an adapter that is not yours", final=True
         )
-        raise SystemExit(EXIT_WRONG_RESUME)
+        raise SystemExit(code_of("wrong_resume"))
 
     def _take_sigterm(self) -> None:
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
@@ -173,7 +172,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if row >= self.gate.limit:
             reason = f"the gradients of {row} steps in a row were not finite, up to step {step}"
             self.account.ends(cause="nonfinite_numerics", reason=reason)
-            raise SystemExit(EXIT_NONFINITE)
+            raise SystemExit(code_of("nonfinite"))
 
     @_guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
@@ -231,7 +230,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.account.pulse(at_once=True, phase="stopped", step=int(state.global_step))
         self.account.ends(phase="stopped", step=int(state.global_step))
         self._tell("stopped", f"stopped after step {state.global_step}, which is saved")
-        raise SystemExit(EXIT_STOPPED)
+        raise SystemExit(code_of("interrupted"))
 
 
 def _changed(entry: Path) -> int:

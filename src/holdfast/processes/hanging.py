@@ -7,19 +7,16 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.base.files import Json, write_json
 from holdfast.base.identity import Identity, alive
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S, stuck
-from holdfast.processes.hang_timeout import Overdue
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.holder import signal_holder
-
-if TYPE_CHECKING:
-    from holdfast.processes.process import Attempt
+from holdfast.supervision.hang_timer import Overdue
 
 STACKS_S = 1.0  # for the stacks to reach the log
 _STACK_S = 0.2  # for those of one rank, before the next one is asked
@@ -35,7 +32,8 @@ def end_hanging(attempt: Attempt, trainers: Mapping[int, Identity], lock: Path, 
         return None
     text = f"no sign of life for {overdue.seconds:.0f} s in the section {overdue.section!r} (limit {overdue.limit_s:.0f} s)"
     hang = _hanging(attempt, text) | {"section": overdue.section}
-    write_json(attempt.folder / "hang.json", hang)
+    with contextlib.suppress(OSError):  # a full disk
+        write_json(attempt.folder / "hang.json", hang)
     ours = _asked_for_stacks(attempt, living, lock, hang.get("ranks"))
     if not ours and any(map(alive, living.values())):
         return f"process {next(iter(living.values()))['pid']}, which rank0.json names, does not hold trainer.lock; it is sent no signal"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import yaml
@@ -17,16 +17,26 @@ from holdfast.base.files import Json, append_line, last_line, newest_lines, read
 from holdfast.base.safe_open import read_small
 from holdfast.config.config import Config
 from holdfast.config.yaml_tree import in_one_line, value_of
+from holdfast.run.backlog import Backlog
 from holdfast.run.plan import RunPlan, read_plan
 
+T = TypeVar("T")
 TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths and journals of one run. Relative names never enter: `path` is absolute."""
+    """Paths and journals of one run. Relative names never enter: `path` is absolute.
+
+    backlog: of who goes on although the disk is full; without one a row that it does not take is an OSError.
+    """
 
     path: Path
+    backlog: Backlog | None = field(default=None, compare=False, repr=False)
+
+    def patient(self, tell: Callable[[str], None]) -> RunFolder:
+        """This folder, its rows kept in memory while the disk is full; `tell` says so."""
+        return replace(self, backlog=Backlog(self.path, tell))
 
     def refuse_foreign(self) -> None:
         """Raise Stop(1) where the folder is another user's: what it holds decides what is run here, and with which variables."""
@@ -213,11 +223,27 @@ class RunFolder:
     def event(self, kind: str, **facts: Any) -> Json:
         """Append one event. Raises OSError when the disk takes no more."""
         entry = {"time": round(time.time(), 3), "event": kind, **facts}
-        append_line(self.events_file, entry)
+        self.append(self.events_file, entry)
         return entry
 
+    def append(self, journal: Path, row: Json) -> None:
+        """Append a row to a journal of the run. Raises OSError when the disk takes no more and there is no backlog."""
+        (self.backlog.append if self.backlog else append_line)(journal, row)
+
+    def settle(self, write: Callable[[], T]) -> T:
+        """Write something of the run's end, into the room reserved for it where there is some. Raises OSError as `write` does."""
+        return self.backlog.settle(write) if self.backlog else write()
+
     def events(self) -> Iterator[Json]:
-        return read_lines(self.events_file)
+        yield from self._rows(self.events_file)
+
+    def progress(self) -> Iterator[Json]:
+        """What was seen of somebody else's command: {time, attempt, step, total, source, loss}."""
+        yield from self._rows(self.progress_file)
+
+    def _rows(self, journal: Path) -> Iterator[Json]:
+        yield from read_lines(journal)
+        yield from self.backlog.of(journal) if self.backlog else ()
 
     def steps(self) -> Iterator[Json]:
         return read_lines(self.steps_file)

@@ -13,7 +13,7 @@ from holdfast.base.safe_open import open_regular
 from holdfast.machine.host_memory import host_memory
 from holdfast.machine.kernel_log import kernel_messages, oom_kills
 from holdfast.machine.place import Place
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import FULL_DISK_BYTES, Ending, FailureReport

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.base.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.base.files import Json, is_full, read_json
+from holdfast.base.files import Json, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.config.config import Config
@@ -24,12 +23,14 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import memory_places, sweep
 from holdfast.supervision.diagnose_run import diagnose_run
 from holdfast.supervision.finish import finish, keep_newest, summary_of, write_summary
-from holdfast.supervision.hands import RealWorld, View
+from holdfast.supervision.folder_faults import told_apart
+from holdfast.supervision.hands import RealWorld
 from holdfast.supervision.launch import advised, trainer_launch
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.supervise import Outcome, supervise
+from holdfast.supervision.supervise import Outcome, View, supervise
 from holdfast.supervision.trackers import tracked
+from holdfast.supervision.trainer_run import TrainerRun
 from holdfast.terminal.run_view import Terminal
 
 _REMEDIES = 2  # of the diagnosis
@@ -37,6 +38,7 @@ _REMEDIES = 2  # of the diagnosis
 
 def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
     """Supervise a prepared run to its end, or to the step at which it is asked to stop; exit code and summary."""
+    run = run.patient(terminal.tell)
     places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
     sweep(places[0].parent)
     orders: Json = {
@@ -47,28 +49,21 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
     for advice in advised(run):
         terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
     terminal.begin(run, config)
-    view = View(terminal.tick, terminal.tell, stop.asked_for)
+    view = View(terminal.tick, terminal.tell, stop.wish)
     stop.training = True
+    removed = "the run was going", "rerun the same command to start over"
     try:
-        run.summary_file.unlink(missing_ok=True)
-        with tracked(run, config), sending(run, config, terminal.tell):
-            with _standby(run, config) as standby:
-                outcome = supervise(partial(trainer_launch, config=config), run, orders, view, RealWorld(standby))
-            terminal.end()
-            return _conclude(run, config, places, outcome, terminal, stop.asked_for)
+        with told_apart(run, run.config_file, removed, lambda: _disk_full(run, places)):
+            run.summary_file.unlink(missing_ok=True)
+            with tracked(run, config), sending(run, config, terminal.tell):
+                with _standby(run, config) as standby:
+                    user = TrainerRun(partial(trainer_launch, config=config), run, orders, view, RealWorld(standby))
+                    outcome = supervise(user)
+                terminal.end()
+                return _conclude(run, config, places, outcome, terminal, stop.asked_for)
     except KeyboardInterrupt:
         ask_newest_to_stop(run)  # the interrupt may have come before the first one was passed on
         raise
-    except FileNotFoundError:
-        if run.config_file.exists():
-            raise
-        raise Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over") from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Stop(BLOCKED, f"{error.filename} is a link; holdfast writes through none", "remove the link") from None
-        if not is_full(error):
-            raise
-        raise _disk_full(run, places) from None
     finally:
         terminal.end()
 
@@ -122,6 +117,7 @@ def diagnosed(run: RunFolder) -> list[str]:
 
 
 def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
+    ask_newest_to_stop(run)
     state = next((place for place in places if place.exists()), None)
     kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
     text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"

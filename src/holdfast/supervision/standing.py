@@ -17,7 +17,8 @@ from holdfast.base.errors import WRONG_VALUES, wrong_value
 from holdfast.base.files import Json, last_line, read_json
 from holdfast.base.identity import alive
 from holdfast.base.locks import taken
-from holdfast.processes.process import Attempt, living_pids
+from holdfast.processes.attempt import Attempt
+from holdfast.processes.process import living_pids
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline
 

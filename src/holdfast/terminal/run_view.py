@@ -26,7 +26,7 @@ from holdfast.base.safe_open import log_descriptor
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
 from holdfast.planning.duration import remaining
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.report.notices import notice, turn
 from holdfast.report.summary_lines import summary_lines
 from holdfast.report.words import evaluated, what_is_trained, words_of

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, USAGE, Stop, reading
 from holdfast.base.files import Json
-from holdfast.processes.process import LOOK_EVERY_S, Attempt
+from holdfast.processes.attempt import Attempt
+from holdfast.processes.process import LOOK_EVERY_S
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.runs import RUNS, chosen, entry, runs_in

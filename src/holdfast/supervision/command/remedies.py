@@ -9,7 +9,7 @@ from holdfast.base.files import read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.book.kinds.remedy import RemedyCard
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder

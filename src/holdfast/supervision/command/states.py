@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.base.files import Json, read_json, read_lines
 from holdfast.book.kinds.launcher import LauncherCard
-from holdfast.processes.process import Attempt
+from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
@@ -32,7 +32,7 @@ class States:
         self.run, self.command, self.tell = run, command, tell
         self.whole = card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
         self.snapshot = snapshot_of(run)
-        self._best = max((int(row.get("step") or 0) for row in read_lines(run.progress_file)), default=0)
+        self._best = max((int(row.get("step") or 0) for row in run.progress()), default=0)
 
     def reached(self, step: int) -> None:
         """A step was seen."""
@@ -113,5 +113,5 @@ class States:
         if self.command.place is None and isinstance(pulse.get("place"), str):
             there = {str(name): int(at) for name, at in (pulse.get("there") or {}).items()}
             self.command, self.whole = replace(self.command, checkpoints=pulse["place"], there=there), "trainer"
-            write_command(self.run, self.command)
+            self.run.settle(lambda: write_command(self.run, self.command))
         return self.command
