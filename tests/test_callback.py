@@ -16,15 +16,48 @@ import pytest
 import torch
 
 from conftest import ROOT, holdfast
-from holdfast.base.files import read_json
+from holdfast.base.files import read_json, write_json
 from holdfast.callback.account import ATTEMPT, Account
+from holdfast.processes.attempt import Attempt
+from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.run.outcomes import exit_code
+from holdfast.run.types import Ending
+from holdfast.supervision.command_run import CommandRun
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint
 from holdfast.supervision.foreign_checkpoints.proof import prove
+from holdfast.supervision.policy.moves import GiveUp
+from holdfast.supervision.policy.next_move import next_move
+from holdfast.supervision.supervise import View
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCRIPT = ROOT / "tests/support/small_trainer.py"
 STEPS = 10
+
+
+def test_the_callbacks_exit_codes_are_those_of_the_table() -> None:
+    from holdfast.callback import hf
+
+    told = {name: code for name, code in vars(hf).items() if name.startswith("EXIT_")}
+    assert told == {
+        "EXIT_NONFINITE": exit_code("nonfinite"),
+        "EXIT_WRONG_RESUME": exit_code("wrong_resume"),
+        "EXIT_STOPPED": exit_code("interrupted"),
+    }
+
+
+@pytest.mark.parametrize("code", [69, 74])
+def test_a_wrong_resume_is_read_from_its_account_whichever_its_code(code: int, tmp_path: Path) -> None:
+    run, command = RunFolder(tmp_path), Command(("true",), str(tmp_path), callback=True)
+    attempt = Attempt(1, run.attempt(1), None)
+    attempt.folder.mkdir(parents=True)
+    cause = {"cause": "checkpoint_model_mismatch", "reason": "2 of 9 tensors do not hold what was saved", "final": True}
+    write_json(attempt.folder / "account.json", cause)
+    known = CommandRun(run, command, View(print, print, lambda: 0)).collect(attempt, Ending("error", code, 3.0), earlier=False)
+    move = next_move(known, None, stop=False)
+    assert known.diagnosis.cause == "checkpoint_model_mismatch"
+    assert isinstance(move, GiveUp) and "do not hold what was saved" in move.reason
 
 
 @pytest.fixture
@@ -192,7 +225,7 @@ def test_a_loss_that_is_not_finite_leaves_the_pulse_to_be_read(tmp_path: Path, m
 
 def test_a_sitecustomize_that_was_there_before_is_run_and_nothing_is_imported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['THEIRS'] = 'ran'")
-    ours = ROOT / "src/holdfast/inside/site"
+    ours = ROOT / "src/holdfast/callback/site"
     script = "import os, sys; print(os.environ['THEIRS'], 'torch' in sys.modules, sys.meta_path[0].__module__)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ours), str(tmp_path)])}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
@@ -203,7 +236,7 @@ def test_what_runs_in_other_programs_needs_nothing_but_torch() -> None:
     import ast
 
     allowed = sys.stdlib_module_names | {"torch", "transformers", "peft", "safetensors", "numpy"}
-    for file in [*(ROOT / "src/holdfast/inside").rglob("*.py"), ROOT / "src/holdfast/hf.py", ROOT / "src/holdfast/guard.py"]:
+    for file in [*(ROOT / "src/holdfast/callback").rglob("*.py"), ROOT / "src/holdfast/hf.py", ROOT / "src/holdfast/guard.py"]:
         for node in ast.walk(ast.parse(file.read_text())):
             names = (
                 [one.name for one in node.names]

@@ -36,13 +36,15 @@ HEAVY_ROOMS = {"trainer", "callback", "hf", "guard"}
 RAY_FILES = ["data/workers/cluster.py", "ray.py"]
 STANDARD_LIBRARY_ONLY = (
     "processes/shim.py",
+    "processes/command_session.py",
     "processes/trainers.py",
-    "processes/command_shim.py",
     "processes/tree.py",
     "processes/rank_environment.py",
     "base/identity.py",
+    "base/errors.py",
     "base/safe_open.py",
     "base/wait.py",
+    "run/outcomes.py",
 )
 PURE = ("supervision/policy/", "run/sampling/", "planning/memory/", "diagnosis/diagnose.py", "diagnosis/divergence.py", "verify/stats.py")
 IMPURE = {"os", "subprocess", "socket", "time", "random", "threading", "multiprocessing", "shutil", "tempfile"}

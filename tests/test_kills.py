@@ -107,8 +107,8 @@ def test_the_writer_killed_before_and_after_its_rename(undisturbed: SimpleNamesp
 # Kills itself between writing an attempt down and starting its shim.
 SUPERVISOR_THAT_DIES = """
 import os, signal, sys
-from holdfast.supervision import process
-process.start_nurse = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from holdfast.processes import process
+process.start_shim = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from holdfast.cli.main import main
 main(sys.argv[1:])
 """

@@ -17,11 +17,11 @@ from holdfast.base.files import write_json
 from holdfast.base.identity import identify
 from holdfast.cli.commands.run import known
 from holdfast.processes.attempt import Attempt
-from holdfast.report.command_summary import summarise_command
+from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
 from holdfast.supervision.command.attempts import end
 from holdfast.supervision.command.signs import Signs
-from holdfast.supervision.command.supervise import row_due
+from holdfast.supervision.command_run import row_due
 from holdfast.terminal.echo import Echo
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
@@ -213,8 +213,8 @@ def test_a_failing_step_names_its_rows(tmp_path: Path) -> None:
 def test_what_a_callback_tells_is_a_sign_of_life_without_a_step(tmp_path: Path) -> None:
     """An evaluation of an hour prints nothing; the callback beats at each of its batches."""
     signs, seen = Signs(Command(("true",), str(tmp_path)), tmp_path, 0.0), []
-    for time in (1.0, 1.0, 2.0):
-        write_json(tmp_path / "pulse.json", {"step": 4, "time": time})
+    for beat in (1.0, 1.0, 2.0):
+        write_json(tmp_path / "pulse.json", {"step": 4, "time": beat})
         look = signs.look(None)
         seen.append((look.stepped, look.printed))
     assert seen == [(True, True), (False, False), (False, True)]
@@ -294,7 +294,8 @@ def test_a_clock_that_was_put_back_makes_no_negative_goodput() -> None:
     rows = [{"attempt": 1, "step": step, "time": 5000.0 - step, "total": 3, "source": "output", "loss": None} for step in (1, 3)]
     facts = {"launches": {1: {"started": 5000.0, "session": "a"}}, "endings": {1: {"ended": 1400.0}}}
     command = {"argv": ["x"], "launcher": None}
-    told = summarise_command(status="finished", reason="", command=command, code=0, progress=rows, events=[], failure_reports=[], **facts)
+    journals = Journals(rows, [], [], **facts)
+    told = summarise("finished", "", journals, of_progress(journals, command, 0))
     assert (told["wall_seconds"], told["goodput"], told["steps"]) == (None, None, 3)
 
 

@@ -44,7 +44,9 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
             if durable:
                 os.fsync(handle.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            _named(error, path)
         temporary.unlink(missing_ok=True)
         raise
     if durable:
@@ -114,8 +116,17 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
             raise OSError(28, f"only {written} of {len(line)} bytes could be written", str(path))
         if durable:
             os.fsync(descriptor)
+    except OSError as error:
+        _named(error, path)
+        raise
     finally:
         os.close(descriptor)
+
+
+def _named(error: OSError, path: Path) -> None:
+    """Let an error of a descriptor say which file's it is: it names none."""
+    if error.filename is None:
+        error.filename = str(path)
 
 
 def read_lines(path: Path) -> Iterator[Json]:

@@ -29,7 +29,7 @@ from holdfast.callback.proof import differing
 from holdfast.callback.rows import Rows
 from holdfast.callback.snapshot import CannotSnapshot, Snapshots
 
-EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 69, 130
+EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes.py has them
 
 
 def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:

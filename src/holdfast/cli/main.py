@@ -13,12 +13,12 @@ from pathlib import Path
 import orjson
 
 from holdfast import __version__
-from holdfast.base.errors import BLOCKED, GAVE_UP, INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, USAGE, Stop
 from holdfast.base.files import Json, is_full
 from holdfast.base.inert import inert
 from holdfast.cli.parser import Parser, add_verbs
+from holdfast.run.outcomes import COMMAND_STATUS
 
-_STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}
 VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what fixes it",
     "plan": "say what a run needs before it begins: whether it fits, where each byte goes, what would fit instead",
@@ -95,7 +95,7 @@ def _json(answer: Json) -> str:
 
 def _untold(code: int, error: str, hint: str) -> Json:
     """What --json prints of a command that did not come to its answer: like any other, it has a status."""
-    return {"status": _STATUS.get(code, "failed"), "error": error, "hint": hint, "code": code}
+    return {"status": COMMAND_STATUS.get(code, "failed"), "error": error, "hint": hint, "code": code}
 
 
 def entry() -> None:

@@ -26,8 +26,8 @@ from holdfast.processes.awake import Awake
 from holdfast.processes.ending import end
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
+from holdfast.run.outcomes import exit_code
 from holdfast.run.snapshots.memory_places import memory_places
-from holdfast.run.types import EXIT_DEVICE_GONE
 
 START_S = 900.0  # until a child computes, or has computed another step on its way there
 _PR_SET_PDEATHSIG = 1
@@ -156,7 +156,7 @@ def start_child(command: list[str], environment: dict[str, str], output: Any, gi
 
 
 def ending_of(code: int) -> str:
-    if code == EXIT_DEVICE_GONE:
+    if code == exit_code("device_gone"):
         return DEVICE_GONE
     return killed_by(code) if code < 0 else f"error, exit code {code}"
 

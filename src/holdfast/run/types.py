@@ -9,34 +9,12 @@ from typing import Literal
 from holdfast.base.files import Json
 from holdfast.base.signal_names import killed_by
 from holdfast.config.settings import PartialSettings, Settings
+from holdfast.run.outcomes import OUTCOMES, EndingKind
 
-EndingKind = Literal[
-    "finished",
-    "interrupted",
-    "killed",
-    "error",
-    "nonfinite",
-    "no_state",
-    "disk_full",
-    "out_of_memory",
-    "refused",
-    "damaged",
-    "device_gone",
-    "peer_lost",
-    "hang",
-    "stuck",
-    "vanished",
-    "never_started",
-]
 FULL_DISK_BYTES = 1 << 16  # with less left no attempt can begin
 LOGITS_AT_ONCE = 1 << 25  # elements of [labels, vocabulary] that exist together: 128 MiB in fp32
 WIDENED_ROWS = 1 << 14  # of a narrow output layer, at once
 STRETCH = 1 << 22  # trained weights that are updated at once where not all are: 16 MiB in fp32
-# Exit codes of a trainer that ends by its own decision (0: finished, 130: interrupted).
-EXIT_NONFINITE, EXIT_NO_STATE, EXIT_DISK_FULL, EXIT_OUT_OF_MEMORY, EXIT_REFUSED, EXIT_DAMAGED = 64, 65, 66, 67, 68, 69
-EXIT_PEER_LOST = 72  # another rank is gone
-EXIT_ELSEWHERE = 73  # the first rank is in another attempt
-EXIT_DEVICE_GONE = 71  # 70 is the command line's "a bug of ours"
 # A signal that a program does not die of by its own doing, as it does of SIGSEGV or SIGABRT.
 _OTHERS_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPWR}
 
@@ -100,21 +78,7 @@ class Ending:
         if self.kind == "error":
             name = f" ({signal.Signals(self.by_signal).name}, in a shell's words)" if self.by_signal is not None else ""
             return f"ended with exit code {self.code}{name}" + (", before the end of the run" if self.code == 0 else "")
-        return {
-            "finished": "finished",
-            "interrupted": "asked to stop",
-            "nonfinite": "stopped at a loss or gradient that is not finite",
-            "no_state": "found no state to go on from",
-            "disk_full": "the disk is full",
-            "out_of_memory": "ran out of memory",
-            "refused": "refused what it was to train on",
-            "damaged": "found its state damaged",
-            "device_gone": "did not find the GPU of its plan",
-            "peer_lost": "lost the connection between its ranks",
-            "hang": "gave no sign of life and was ended",
-            "stuck": "cannot be killed: it is stuck in the kernel",
-            "never_started": "never started",
-        }.get(self.kind, "ended while nobody saw it, cause unknown")
+        return OUTCOMES[self.kind if self.kind in OUTCOMES else "vanished"].words
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from collections.abc import Callable
@@ -10,12 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.base.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.base.files import Json, is_full, read_json
+from holdfast.base.files import Json, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.config.config import Config
 from holdfast.diagnosis.explain import answer
 from holdfast.planning.standby import standby_mode
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import ask_newest_to_stop
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.processes.standby import Standby
@@ -24,12 +24,14 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import memory_places, sweep
 from holdfast.supervision.diagnose_run import diagnose_run
 from holdfast.supervision.finish import finish, keep_newest, summary_of, write_summary
-from holdfast.supervision.hands import RealWorld, View
+from holdfast.supervision.full_disk import supervised
+from holdfast.supervision.hands import RealWorld
 from holdfast.supervision.launch import advised, trainer_launch
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.supervise import Outcome, supervise
+from holdfast.supervision.supervise import Outcome, View, supervise
 from holdfast.supervision.trackers import tracked
+from holdfast.supervision.trainer_run import TrainerRun
 from holdfast.terminal.run_view import Terminal
 
 _REMEDIES = 2  # of the diagnosis
@@ -47,28 +49,26 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
     for advice in advised(run):
         terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
     terminal.begin(run, config)
-    view = View(terminal.tick, terminal.tell, stop.asked_for)
-    stop.training = True
+    stop.running = True
+    removed = Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over")
     try:
-        run.summary_file.unlink(missing_ok=True)
-        with tracked(run, config), sending(run, config, terminal.tell):
-            with _standby(run, config) as standby:
-                outcome = supervise(partial(trainer_launch, config=config), run, orders, view, RealWorld(standby))
-            terminal.end()
-            return _conclude(run, config, places, outcome, terminal, stop.asked_for)
+        with supervised(run, terminal.tell, removed, partial(_full_disk, run, places)) as folder:
+
+            def tick(attempt: Attempt) -> None:
+                folder.flush()
+                terminal.tick(attempt)
+
+            view = View(tick, terminal.tell, stop.wish)
+            run.summary_file.unlink(missing_ok=True)
+            with tracked(folder, config), sending(folder, config, terminal.tell):
+                with _standby(folder, config) as standby:
+                    user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
+                    outcome = supervise(user)
+                terminal.end()
+                return _conclude(folder, config, places, outcome, terminal, stop.asked_for)
     except KeyboardInterrupt:
         ask_newest_to_stop(run)  # the interrupt may have come before the first one was passed on
         raise
-    except FileNotFoundError:
-        if run.config_file.exists():
-            raise
-        raise Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over") from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Stop(BLOCKED, f"{error.filename} is a link; holdfast writes through none", "remove the link") from None
-        if not is_full(error):
-            raise
-        raise _disk_full(run, places) from None
     finally:
         terminal.end()
 
@@ -121,9 +121,8 @@ def diagnosed(run: RunFolder) -> list[str]:
     return [f"{found.cause} ({found.confidence:.0%}): {told['explanation']}", *remedies, more]
 
 
-def _disk_full(run: RunFolder, places: list[Path]) -> Stop:
+def _full_disk(run: RunFolder, places: list[Path], place: str) -> tuple[str, Json]:
     state = next((place for place in places if place.exists()), None)
     kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
-    text = f"the disk of {run.path} is full after step {run.committed()}; {kept}"
-    hint = "make room, then rerun the same command to resume: nothing is lost"
-    return Stop(GAVE_UP, text, hint, summary_of(run, "gave_up", text))
+    text = f"the disk of {place} is full after step {run.committed()}; {kept}"
+    return text, summary_of(run, "gave_up", text)

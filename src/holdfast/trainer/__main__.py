@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.base.errors import DeviceGone, Stop
-from holdfast.run.types import EXIT_DEVICE_GONE
+from holdfast.run.outcomes import exit_code
 from holdfast.trainer.libraries import libraries
 
 
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         return stop.code
     except DeviceGone as gone:
         print(f"holdfast: {gone}", file=sys.stderr)
-        return EXIT_DEVICE_GONE
+        return exit_code("device_gone")
 
 
 if __name__ == "__main__":

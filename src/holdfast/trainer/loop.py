@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from holdfast.base.errors import DONE, INTERRUPTED, DeviceGone
-from holdfast.base.files import Json, is_full, read_json, write_json
+from holdfast.base.files import Json, read_json
 from holdfast.base.units import figure
 from holdfast.config.settings import PartialSettings
 from holdfast.machine.machine_file import training_devices
-from holdfast.processes.rank_environment import device_number
 from holdfast.run.timeline import Entry, settings_of_process
-from holdfast.run.types import (
-    EXIT_DAMAGED,
-    EXIT_DEVICE_GONE,
-    EXIT_DISK_FULL,
-    EXIT_NO_STATE,
-    EXIT_NONFINITE,
-    EXIT_OUT_OF_MEMORY,
-    EXIT_PEER_LOST,
-    EXIT_REFUSED,
-)
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.distributed.group import Group
-from holdfast.trainer.distributed.rank import ALONE, PeerLost, Rank
+from holdfast.trainer.distributed.rank import ALONE, Rank
 from holdfast.trainer.distributed.rendezvous import store_of
 from holdfast.trainer.distributed.same_setup import refuse_unlike
 from holdfast.trainer.distributed.spot_check import spot_check
 from holdfast.trainer.distributed.stragglers import SlowRanks
 from holdfast.trainer.distributed.waiting import WAITING
+from holdfast.trainer.ends import end, end_of
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
-from holdfast.trainer.memory.oom import OutOfMemory, tag_out_of_memory
-from holdfast.trainer.memory.pressure import BeginAgain, MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.memory.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.restore import Found
 from holdfast.trainer.state.saving import Saving
 from holdfast.trainer.state.snapshot import Snapshots
-from holdfast.trainer.state.start import Damaged, NoState, restored, state_of
+from holdfast.trainer.state.start import restored, state_of
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
 from holdfast.trainer.training_state import TrainingState, build
@@ -85,33 +72,10 @@ def train(job: Job, ready: TrainingState | None = None) -> int:
         WAITING.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
             return _run(training, snapshots, found)
-    except Refusal as refusal:
-        job.say(f"holdfast: {refusal}")
-        return _end(job, EXIT_REFUSED, kind="refused", cause=refusal.cause, reason=str(refusal), hint=refusal.hint)
-    except DeviceGone as gone:
-        job.say(f"holdfast: {gone}")
-        return _end(job, EXIT_DEVICE_GONE, kind="device_gone", reason=str(gone), rank=job.rank, device=device_number())
-    except PeerLost as lost:
-        job.say(f"holdfast: the ranks are not all there any more: {lost}")
-        return EXIT_PEER_LOST
-    except NoState as none:
-        job.say(f"holdfast: {none}")
-        return _end(job, EXIT_NO_STATE, kind="no_state", step=job.run.committed(), reason=str(none))
-    except Damaged as state:
-        return _damaged(job, state.found, state.sound, state.told)
-    except FloatingPointError as error:
-        job.say(f"holdfast: {error}")
-        return _end(job, EXIT_NONFINITE, kind="nonfinite", step=job.run.committed() + 1, reason=str(error))
-    except OutOfMemory as full:
-        return _out_of_memory(job, full)
-    except BeginAgain as smaller:
-        job.say(f"holdfast: {smaller}")
-        return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=str(smaller), again=True)
-    except OSError as error:
-        if not is_full(error):
+    except Exception as error:
+        if (code := end_of(job, error)) is None:
             raise
-        job.say(f"holdfast: the disk is full: {error}")
-        return EXIT_DISK_FULL
+        return code
 
 
 def _join(job: Job) -> Rank:
@@ -208,10 +172,9 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
         watch.look(step)
         slow.look(step, computed.seconds if computed else ())
         over = held_out.over(step)
-    kind, code = ("finished", DONE) if over else ("interrupted", INTERRUPTED)
     snapshots.end()
     snapshots.pin_newest()
-    return _end(job, code, kind=kind, step=step)
+    return end(job, "finished" if over else "interrupted", step=step)
 
 
 def _spot_checks(training: TrainingState) -> int | None:
@@ -265,34 +228,4 @@ def _nonfinite(training: TrainingState, snapshots: Snapshots | Following, step: 
     snapshots.end()
     snapshots.pin_newest()
     facts = {"loss": str(computed.loss), "grad_norm": str(computed.grad_norm), "samples": samples}
-    return _end(training.job, EXIT_NONFINITE, kind="nonfinite", step=step, **facts)
-
-
-def _out_of_memory(job: Job, full: OutOfMemory) -> int:
-    """What does not fit although all was tried: a sample alone is named, because no setting left can help it."""
-    step, batch = job.run.committed() + 1, full.batch
-    facts: Json = {"device": full.device}
-    if batch is None:
-        reason = f"{full.what} does not fit into memory: {full}"
-        job.say(f"holdfast: out of memory before or in step {step}: {reason}")
-    else:
-        reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
-        job.say(f"holdfast: out of memory at step {step}: {reason} ({full})")
-        facts |= {"step": step, "samples": list(batch.numbers)}
-    return _end(job, EXIT_OUT_OF_MEMORY, kind="out_of_memory", reason=reason, **facts)
-
-
-def _damaged(job: Job, found: Found, sound: int, damaged: list[str]) -> int:
-    """The state to go on from is none that training makes: it, and each such one before it, named."""
-    assert found.snapshot is not None
-    job.say("\n".join(f"holdfast: {told}" for told in damaged))
-    return _end(job, EXIT_DAMAGED, kind="damaged", step=found.snapshot.step, sound=sound, damaged=damaged)
-
-
-def _end(job: Job, code: int, **facts: Any) -> int:
-    """Leave the attempt's own account and its exit code. Where ranks end alike, the first one's account stands."""
-    if job.rank and ((job.folder / "result.json").exists() or code in (DONE, INTERRUPTED)):
-        return code
-    with contextlib.suppress(OSError):  # the exit code says the same, in one number
-        write_json(job.folder / "result.json", facts)
-    return code
+    return end(training.job, "nonfinite", step=step, **facts)

@@ -17,7 +17,6 @@ from holdfast.run.command import read_command
 from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
 from holdfast.supervision.command.run_to_end import run_command
-from holdfast.supervision.command.wishes import Wishes
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.run_to_end import run_to_end
 from holdfast.supervision.runs import chosen, entry
@@ -102,10 +101,9 @@ def _take_over(folder: RunFolder, terminal: Terminal) -> None:
     """Adopt a trainer that nobody watches, only to stop it: its state is saved and its summary written as ever."""
     with held(folder.path):
         if command := read_command(folder):
-            run_command(folder, command, terminal, Echo(1), Wishes(terminal, asked=1))
+            run_command(folder, command, terminal, Echo(1), StopSignals(ends=True, asked=1))
             return
-        stop = StopSignals()
-        stop.asked = True
+        stop = StopSignals(asked=1)
         run_to_end(folder, folder.config(), None, terminal, stop)
 
 

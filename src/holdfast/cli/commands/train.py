@@ -25,7 +25,7 @@ from holdfast.supervision.ranks.first import with_ranks
 from holdfast.supervision.ranks.join import Follower
 from holdfast.supervision.remote.elsewhere import fetched
 from holdfast.supervision.run_to_end import run_to_end
-from holdfast.supervision.signals import StopSignals, outlive_terminal
+from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.trackers import refuse_missing_trackers
 from holdfast.terminal.run_view import Terminal
 
@@ -58,12 +58,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if rank_info := rank_info_of(os.environ):
         config = with_ranks(config, rank_info)
         if rank_info.number:
-            stop.training = True
+            stop.running = True
             return Follower(RunFolder(path), rank_info, stop.asked_for, terminal.say).to_end(), {}
     fetched(path, config, terminal.tell)
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
-        outlive_terminal(terminal)
+        stop.outlive_terminal(terminal)
         config = with_start(folder, config)
         open_run(folder, config, arguments.extend, terminal)
         config = config.model_copy(update={"model": folder.config().model})  # with the commit it began with

@@ -13,7 +13,7 @@ from holdfast.base.files import Json, read_json
 from holdfast.diagnosis.logs.counters import Counter
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
-from holdfast.supervision.event_files import EventFile
+from holdfast.supervision.command.event_files import EventFile
 from holdfast.supervision.foreign_checkpoints.newest import newest_state
 
 _BUSY = 0.05  # of one core: it computes, if only beside others

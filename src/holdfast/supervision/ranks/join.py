@@ -20,7 +20,7 @@ from holdfast.base.wait import wait_for_end
 from holdfast.processes.rank_info import RankInfo
 from holdfast.run.attempt import closed, is_closed, read_launch_spec
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import EXIT_ELSEWHERE
+from holdfast.run.outcomes import kind_by_code
 
 _LOOK_S = 0.2
 _FIRST_S = 1800.0  # for the first rank to look at machine, model and rows
@@ -45,10 +45,11 @@ class Follower:
             code = self._train(number)
             if code in (DONE, INTERRUPTED):
                 return code
-            self.after = number if code != EXIT_ELSEWHERE else self.after
+            elsewhere = kind_by_code(code) == "elsewhere"
+            self.after = number if not elsewhere else self.after
             if self.stop():
                 return INTERRUPTED
-            if code != EXIT_ELSEWHERE and not self._goes_on(number):
+            if not elsewhere and not self._goes_on(number):
                 return self._over()
 
     def _next(self) -> int | None:
@@ -91,7 +92,7 @@ class Follower:
             if asked is not None and time.monotonic() - asked > _KILL_S:
                 child.kill()
             wait_for_end([child.pid], _LOOK_S)
-        if code not in (DONE, INTERRUPTED, EXIT_ELSEWHERE):
+        if kind_by_code(code) not in ("finished", "interrupted", "elsewhere"):
             write_json(folder / f"ended{self.rank_info.number}.json", {"rank": self.rank_info.number, "code": code}, durable=False)
         return code
 

@@ -1,0 +1,133 @@
+"""The disk of a run folder that fills up while a command is watched over: real file systems; skipped where none can be mounted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import events, fill, holdfast, lines, start, wait_until
+from holdfast.base.files import append_line, write_json
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.full_disk import BufferedRunFolder
+
+STEPS = """
+import pathlib, sys, time
+place, last = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+for step in range(1, last + 1):
+    (place / "steps").write_text(f"{step}\\n")
+    time.sleep(0.02)
+    while step == last and not (place / "may_end").exists():
+        time.sleep(0.02)
+"""
+
+
+def command(tmp_path: Path, run: Path) -> list[object]:
+    """A command of 150 steps, told by a file on a disk that has room; it ends when it may."""
+    (tmp_path / "steps.py").write_text(STEPS)
+    return ["run", "--run", run, "--progress", tmp_path / "steps", "--", sys.executable, tmp_path / "steps.py", tmp_path, "150"]
+
+
+def told(place: Path) -> int:
+    try:
+        return int((place / "steps").read_text() or 0)
+    except FileNotFoundError:
+        return 0
+
+
+def fill_under(child: subprocess.Popen[str], disk: Path) -> Path:
+    """Fill the disk, what is left of the last page of progress.jsonl included, while its supervisor stands still."""
+    os.kill(child.pid, signal.SIGSTOP)
+    filler, journal = fill(disk), disk / "run" / "progress.jsonl"
+    row = json.dumps({"time": 0, "attempt": 1, "step": 0, "total": None, "source": "test", "more": ""})
+    with journal.open("a") as handle:
+        handle.write(row[:-2] + "x" * (-(journal.stat().st_size + len(row) + 1) % 4096) + row[-2:] + "\n")
+    os.kill(child.pid, signal.SIGCONT)
+    return filler
+
+
+def test_a_disk_that_fills_up_leaves_the_command_supervised_and_loses_no_row(small_disk: Path, tmp_path: Path) -> None:
+    run = small_disk / "run"
+    child = start(*command(tmp_path, run))
+    wait_until(lambda: (run / "progress.jsonl").exists())
+    filler = fill_under(child, small_disk)
+    wait_until(lambda: told(tmp_path) == 150 or child.poll() is not None)
+    filler.unlink()
+    (tmp_path / "may_end").touch()
+    output, _ = child.communicate()
+    assert child.returncode == 0, output
+    assert (
+        f"the disk of {run} is full: what is written down of the run is kept in memory until there is room; supervision goes on" in output
+    )
+    assert "ended well: 150 steps" in output
+    steps = [row["step"] for row in lines(run / "progress.jsonl") if row["source"] != "test"]
+    assert steps == sorted(set(steps)) and steps[-1] == 150 and len(steps) > 4
+    begun, over = events(run, "journals_kept"), events(run, "journals_written")
+    assert len(begun) == len(over) == 1 and over[0]["lines"] >= 3
+    assert any("is full" in row["text"] for row in lines(run / "told.jsonl"))
+    assert len(events(run, "attempt_started")) == 1
+
+
+def test_an_end_that_cannot_be_written_is_told_with_its_disk_and_taken_up_later(small_disk: Path, tmp_path: Path) -> None:
+    run = small_disk / "run"
+    words = command(tmp_path, run)
+    child = start(*words)
+    wait_until(lambda: (run / "progress.jsonl").exists())
+    filler = fill(small_disk)
+    wait_until(lambda: told(tmp_path) == 150 or child.poll() is not None)
+    (tmp_path / "may_end").touch()
+    output, _ = child.communicate()
+    assert child.returncode == 3, output
+    assert f"the disk of {run} is full: the command has ended with exit code 0, and that cannot be written down" in output
+    assert "make room, then rerun the same command" in output
+    assert not (run / "summary.json").exists()
+    filler.unlink()
+    done = holdfast(*words[:1], "--json", *words[1:])
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["status"], summary["steps"], summary["attempts"]) == ("finished", 150, 1)
+
+
+def test_a_command_that_was_ended_on_a_full_disk_is_told_by_its_ending(small_disk: Path, tmp_path: Path) -> None:
+    run = small_disk / "run"
+    child = start(*command(tmp_path, run))
+    wait_until(lambda: (run / "progress.jsonl").exists())
+    fill(small_disk)
+    os.kill(json.loads((run / "attempts/001/rank0.json").read_text())["identity"]["pid"], signal.SIGKILL)
+    output, _ = child.communicate()
+    assert child.returncode == 3, output
+    assert f"the disk of {run} is full" in output and "SIGKILL" in output
+
+
+def test_a_supervisor_keeps_the_lines_that_its_disk_does_not_take_in_their_order(small_disk: Path) -> None:
+    heard: list[str] = []
+    run = BufferedRunFolder(small_disk, heard.append)
+    run.event("first")
+    fill(small_disk)
+    while not run.waiting:
+        run.event("many", text="x" * 500)
+    run.event("last")
+    assert [event["event"] for event in run.events()][-1] == "last", "what waits is known all the same"
+    assert [event["event"] for event in RunFolder(small_disk).events()][-1] == "many"
+    (small_disk / "filler").unlink()
+    assert run.flush()
+    kinds = [event["event"] for event in RunFolder(small_disk).events()]
+    assert kinds[0] == "first" and kinds[-3:] == ["journals_kept", "last", "journals_written"]
+    assert len(heard) == 2 and f"the disk of {small_disk} is full" in heard[0] and "has room again" in heard[1]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_error_of_a_full_disk_names_the_file(small_disk: Path, durable: bool) -> None:
+    journal = small_disk / "journal.jsonl"
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left") as whole:
+        write_json(small_disk / "whole.json", {"text": "x" * 5000}, durable)
+    assert whole.value.filename == str(small_disk / "whole.json")
+    with pytest.raises(OSError, match="No space left") as line:
+        append_line(journal, {"text": "x"}, durable)
+    assert line.value.filename == str(journal)
