@@ -23,7 +23,7 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import exit_code
 from holdfast.run.types import Ending
-from holdfast.supervision.command_run import CommandRun
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.policy.moves import GiveUp

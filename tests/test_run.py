@@ -20,8 +20,8 @@ from holdfast.processes.attempt import Attempt
 from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
 from holdfast.supervision.command.attempts import end
+from holdfast.supervision.command.command_run import row_due
 from holdfast.supervision.command.signs import Signs
-from holdfast.supervision.command_run import row_due
 from holdfast.terminal.echo import Echo
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"

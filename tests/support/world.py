@@ -18,7 +18,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_of_process
 from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport, Launch, Verdict
 from holdfast.supervision.supervise import Outcome, View, supervise
-from holdfast.supervision.trainer_run import TrainerRun
+from holdfast.supervision.training.trainer_run import TrainerRun
 
 Point = Literal["before the start", "in the pause", "while it trains", "at its wreck", "in the lab"]
 SETTINGS = {"steps": 400, "samples": 8, "micro_batch_tokens": 400, "threads": 1, "attention": "sdpa", "device": "cuda"}

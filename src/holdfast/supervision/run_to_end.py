@@ -25,13 +25,13 @@ from holdfast.run.snapshots.memory_places import memory_places, sweep
 from holdfast.supervision.diagnose_run import diagnose_run
 from holdfast.supervision.finish import finish, keep_newest, summary_of, write_summary
 from holdfast.supervision.full_disk import supervised
-from holdfast.supervision.hands import RealWorld
 from holdfast.supervision.launch import advised, trainer_launch
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.supervise import Outcome, View, supervise
 from holdfast.supervision.trackers import tracked
-from holdfast.supervision.trainer_run import TrainerRun
+from holdfast.supervision.training.hands import RealWorld
+from holdfast.supervision.training.trainer_run import TrainerRun
 from holdfast.terminal.run_view import Terminal
 
 _REMEDIES = 2  # of the diagnosis

@@ -1,6 +1,6 @@
 """The loop above a run: start or adopt, watch, collect the end, decide, record, apply; until the run is over. Touches no torch.
 
-Its two users are our own trainer (trainer_run.py) and somebody else's command (command_run.py).
+Its two users are our own trainer (training/trainer_run.py) and somebody else's command (command/command_run.py).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import shown
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.signs import Seen
-from holdfast.supervision.command_run import CommandRun
 from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
 from holdfast.supervision.full_disk import supervised
 from holdfast.supervision.records import journals_of

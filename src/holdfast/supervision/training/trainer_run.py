@@ -18,13 +18,13 @@ from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.run.types import Diagnosis, Ending, Launch, Verdict
-from holdfast.supervision.hands import World
 from holdfast.supervision.policy.ledgers import barren_rollbacks, deaths_in_step
 from holdfast.supervision.policy.moves import Accept, Change, Done, GiveUp, LeaveGpu, Move, RollBack, Stop, Wait
 from holdfast.supervision.policy.next_move import NO_TRIALS, Known, wants_trials
 from holdfast.supervision.records import failures_so_far, past, read_history
-from holdfast.supervision.rollback import roll_back, rollbacks, take_up
 from holdfast.supervision.supervise import View
+from holdfast.supervision.training.hands import World
+from holdfast.supervision.training.rollback import roll_back, rollbacks, take_up
 
 Relaunch = Callable[[RunFolder], Launch]
 
