@@ -1,4 +1,4 @@
-"""The book: cards by kind, one folder each. A folder is a shelf when its package names the KIND of its cards (kinds/ has them)."""
+"""The book: cards by kind, one folder each. A folder is a shelf when its package names the KIND of its cards. Imports core alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 
 def shelves() -> list[str]:
     """The kinds of cards there are, as folder names."""
-    return sorted(folder.parent.name for folder in _HERE.glob("*/__init__.py") if folder.parent.name != "kinds")
+    return sorted(file.parent.name for file in _HERE.glob("*/__init__.py") if file.parent.name != "kinds")
 
 
 def cards_of(shelf: str, own: Path | None = None) -> dict[str, Any]:
