@@ -19,9 +19,13 @@ from holdfast.cli.commands.run import known
 from holdfast.processes.attempt import Attempt
 from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import Ending
 from holdfast.supervision.command.attempts import end
-from holdfast.supervision.command.command_run import row_due
+from holdfast.supervision.command.command_run import CommandRun, row_due
 from holdfast.supervision.command.signs import Signs
+from holdfast.supervision.policy.next_move import next_move
+from holdfast.supervision.supervise import View
 from holdfast.terminal.echo import Echo
 
 TRAINER = Path(__file__).parent / "support" / "fake_trainer.py"
@@ -439,6 +443,21 @@ def test_output_is_shown_as_it_comes_and_progress_is_told_by_an_expression_or_a_
     holdfast("run", "--run", tmp_path / "b", "--progress", "at.txt", "--", *words, cwd=tmp_path)
     summary = json.loads((tmp_path / "b/summary.json").read_text())
     assert (summary["steps"], summary["progress_from"]) == (3, "file")
+
+
+def test_a_start_without_an_option_that_was_refused_waits_for_nothing(tmp_path: Path) -> None:
+    run, command = RunFolder(tmp_path / "run"), Command(("python", "train.py"), str(tmp_path))
+    attempt = Attempt(1, run.attempt(1), None)
+    attempt.folder.mkdir(parents=True)
+    seconds = {}
+    for option in ("", "--resume_from_checkpoint"):
+        write_json(attempt.folder / "launch.json", {"argv": ["python"], "env": {}, "settings": {}, "added_option": option})
+        (attempt.folder / "output.log").write_text("train.py: error: unrecognized arguments: --resume_from_checkpoint out\n")
+        user = CommandRun(run, command, View(print, print, lambda: 0))
+        known = user.collect(attempt, Ending("error", 2, 1.0), earlier=False)
+        user.apply(known, user.choose(known, next_move(known, None, stop=False)))
+        seconds[option] = user.pauses.seconds
+    assert seconds == {"": 0.5, "--resume_from_checkpoint": 0.0}
 
 
 def test_a_terminal_is_given_where_there_is_one(tmp_path: Path) -> None:
