@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from holdfast.config.config import Config
 from holdfast.trainer.__main__ import JOBS
+from support.each import assert_each
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
 ROOMS = {"core", "inside", "mind", "world", "lab", "rows", "book", "trainer", "supervisor", "ship", "ui", "verbs"}
@@ -50,6 +52,11 @@ STANDARD_LIBRARY_ONLY = (
 )
 REPORTED_LINES, FAILING_LINES = 300, 500
 FILES = sorted(SOURCE.rglob("*.py"))
+EACH = {str(file.relative_to(SOURCE)): file for file in FILES}
+
+
+def under(folder: str) -> dict[str, Path]:
+    return {name: file for name, file in EACH.items() if name.startswith(f"{folder}/")}
 
 
 def room_of(file: Path) -> str:
@@ -57,7 +64,8 @@ def room_of(file: Path) -> str:
     return parts[0] if len(parts) > 1 else file.stem
 
 
-def imported(file: Path) -> set[str]:
+@functools.cache
+def imported(file: Path) -> frozenset[str]:
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -65,15 +73,16 @@ def imported(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{file}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_a_file_imports_only_from_the_rooms_below_it(file: Path) -> None:
-    room = room_of(file)
-    allowed = MAY_IMPORT[room] | {room}
-    ours = {name.split(".")[1] for name in imported(file) if name.startswith("holdfast.")} - {"__version__"}
-    assert ours <= allowed, f"{room} must not import {sorted(ours - allowed)}"
+def test_a_file_imports_only_from_the_rooms_below_it() -> None:
+    def check(file: Path) -> None:
+        room = room_of(file)
+        ours = {name.split(".")[1] for name in imported(file) if name.startswith("holdfast.")} - {"__version__", room}
+        assert ours <= MAY_IMPORT[room], f"{room} must not import {sorted(ours - MAY_IMPORT[room])}"
+
+    assert_each(EACH, check)
 
 
 @pytest.mark.parametrize("room", ["core", "rows", "trainer", "ship"])
@@ -97,16 +106,20 @@ OWN_PARTS = {
 }
 
 
-@pytest.mark.parametrize("file", sorted((SOURCE / "verbs").glob("*.py")), ids=lambda file: file.stem)
-def test_a_verb_imports_no_other_verb(file: Path) -> None:
-    others = {name.split(".")[2] for name in imported(file) if name.startswith("holdfast.cli.commands.")}
-    assert others <= OWN_PARTS.get(file.stem, set())
+def test_a_verb_imports_no_other_verb() -> None:
+    def check(file: Path) -> None:
+        others = {name.split(".")[2] for name in imported(file) if name.startswith("holdfast.cli.commands.")}
+        assert others <= OWN_PARTS.get(file.stem, set()), sorted(others)
+
+    assert_each(under("verbs"), check)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_torch_stays_on_its_island(file: Path) -> None:
-    heavy = {name.split(".")[0] for name in imported(file)} & HEAVY
-    assert not heavy or room_of(file) in HEAVY_ROOMS, f"{file} imports {heavy}"
+def test_torch_stays_on_its_island() -> None:
+    def check(file: Path) -> None:
+        heavy = {name.split(".")[0] for name in imported(file)} & HEAVY
+        assert not heavy or room_of(file) in HEAVY_ROOMS, f"imports {heavy}"
+
+    assert_each(EACH, check)
 
 
 def test_ray_appears_in_two_files() -> None:
@@ -133,13 +146,16 @@ def test_each_task_has_what_is_done_before_training_and_what_trains() -> None:
 OF_ONE_TASK = {"trainer/tasks/__init__.py": set(TASKS), "trainer/traced/step.py": {"sft"}, "trainer/jobs/chat.py": {"sft"}}
 
 
-@pytest.mark.parametrize("file", sorted((SOURCE / "trainer").rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
-def test_the_loop_serves_any_task(file: Path) -> None:
+def test_the_loop_serves_any_task() -> None:
     """Loop, step, training state and snapshots serve what `trainer/task.py` says of a task; which one it is, one place chooses."""
-    name = str(file.relative_to(SOURCE))
-    tasks = {module.split(".")[3] for module in imported(file) if module.startswith("holdfast.trainer.tasks.")} & set(TASKS)
-    own = {Path(name).parts[2]} if name.startswith("trainer/tasks/") else set()
-    assert tasks <= own | OF_ONE_TASK.get(name, set())
+
+    def check(file: Path) -> None:
+        name = str(file.relative_to(SOURCE))
+        tasks = {module.split(".")[3] for module in imported(file) if module.startswith("holdfast.trainer.tasks.")} & set(TASKS)
+        own = {Path(name).parts[2]} if name.startswith("trainer/tasks/") else set()
+        assert tasks <= own | OF_ONE_TASK.get(name, set()), sorted(tasks)
+
+    assert_each(under("trainer"), check)
 
 
 def test_every_job_of_the_trainer_is_a_function_with_as_many_arguments() -> None:
