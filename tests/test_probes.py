@@ -30,6 +30,7 @@ def ending_of(body: str) -> dict[str, Any]:
     return dict(answer(f"import os, signal, time\ndef probe():\n    {body}\n" + RUN.format("run_probes({'x': probe}, 1)"))["x"])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("body", "outcome", "detail"),
     [
