@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 import warnings
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
+from holdfast.base.tasks import TaskKind, look_up, task_kinds
+from holdfast.cli.commands.row_check import RowCheck
 from holdfast.config.config import Config
+from holdfast.run.artifact import KINDS
+from holdfast.supervision.preparation.types import Preparation
 from holdfast.trainer.__main__ import JOBS
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
-ROOMS = {"core", "inside", "mind", "world", "lab", "rows", "book", "trainer", "supervisor", "ship", "ui", "verbs"}
+ROOMS = {"core", "inside", "mind", "world", "lab", "rows", "book", "trainer", "supervisor", "ship", "ui", "verbs", "api"}
 MAY_IMPORT = {
     "core": set(),
     "inside": set(),  # in other people's processes, where holdfast's own packages need not be
@@ -33,7 +38,8 @@ MAY_IMPORT = {
     "verbs": {"core", "mind", "world", "lab", "rows", "book", "ui", "supervisor", "ship"},
     "cli": {"core", "verbs"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "api": {"core", "world", "ui", "supervisor"},
+    "__init__": {"api", "core"},  # for type checkers; at run time nothing is imported before it is asked for
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
 HEAVY_ROOMS = {"trainer", "inside", "hf", "guard"}
@@ -91,8 +97,9 @@ def test_the_rooms_of_a_room_form_no_circle(room: str) -> None:
 
 
 OWN_PARTS = {
-    "data_check": {"second_look", "data_pass", "data_tables"},
-    "data_clean": {"data_pass", "data_tables"},
+    "data_check": {"second_look", "data_pass", "row_check"},
+    "data_clean": {"data_pass", "row_check"},
+    "data_tables": {"row_check"},
     "data_make": {"data_write"},
 }
 
@@ -124,13 +131,42 @@ def test_the_nurse_needs_the_standard_library_only(name: str) -> None:
 TASKS = sorted(entry.name for entry in (SOURCE / "trainer/tasks").iterdir() if (entry / "__init__.py").exists())
 
 
-def test_each_task_has_what_is_done_before_training_and_what_trains() -> None:
-    """By its name in the config alone: nothing else chooses."""
-    prepared = sorted(file.stem for file in (SOURCE / "supervisor/tasks").glob("[!_]*.py"))
-    assert prepared == TASKS == sorted(get_args(Config.model_fields["task"].annotation))
+PATHS = ("own_sections", "rules", "preparation", "traced", "row_check", "trainer", "words", "usage", "measured")  # of a record
 
 
-OF_ONE_TASK = {"trainer/tasks/__init__.py": set(TASKS), "trainer/traced/step.py": {"sft"}, "trainer/jobs/chat.py": {"sft"}}
+@pytest.mark.parametrize("kind", task_kinds(), ids=lambda kind: kind.name)
+def test_the_record_of_a_kind_names_what_is_there(kind: TaskKind) -> None:
+    for field in PATHS:
+        path = getattr(kind, field)
+        assert path is None or callable(look_up(path)) or field in ("own_sections", "preparation", "row_check"), path
+    assert isinstance(look_up(kind.preparation), Preparation)
+    assert kind.row_check is None or isinstance(look_up(kind.row_check), RowCheck)
+    assert set(kind.artifacts) <= set(KINDS) and set(kind.sections) <= set(Config.model_fields)
+    for module in kind.verbs.values():
+        assert {"EXAMPLE", "add_arguments", "run"} <= set(vars(importlib.import_module(module)))
+
+
+def test_a_record_has_no_default_and_names_are_taken_once() -> None:
+    """A new kind answers every question itself: none falls to what another kind does."""
+    assert all(field.default is MISSING and field.default_factory is MISSING for field in fields(TaskKind))
+    names = [name for kind in task_kinds() for name in (kind.name, *kind.aliases)]
+    assert len(names) == len(set(names))
+
+
+NAMES = {name for kind in task_kinds() for name in (kind.name, *kind.aliases)}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_nobody_compares_a_task_with_a_name(file: Path) -> None:
+    """Which kind of task a run has is asked of its record (core/tasks/): a comparison gives each new kind some other kind's answer."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Compare):
+            asks = any(isinstance(side, ast.Attribute) and side.attr == "task" for side in (node.left, *node.comparators))
+            said = {side.value for side in (node.left, *node.comparators) if isinstance(side, ast.Constant)}
+            assert not (asks and said & NAMES), f"{file}:{node.lineno}"
+
+
+OF_ONE_TASK = {"trainer/jobs/chat.py": {"sft"}}
 
 
 @pytest.mark.parametrize("file", sorted((SOURCE / "trainer").rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.config.module_pattern import refused
-from holdfast.config.table import Section
+from holdfast.config.section import Section
 
 LORA_KINDS = ("lora", "rslora", "dora")
 OWN_WEIGHTS = ("full", "layers")  # no adapter: a model is what such a run leaves

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from holdfast.base.units import parse_bytes
+from holdfast.config.section import Section
 from holdfast.config.settings import Attention, Frozen
-from holdfast.config.table import Section
 
 WITH_MOMENTS = ("adamw", "lion", "sgd")  # in fp32, each weight's its own, so that they can come and go in stretches
 ROUNDED_AT_RANDOM = (*WITH_MOMENTS, "adamw8bit", "paged")

@@ -1,16 +1,13 @@
-"""What is done for a run before its first start, by its task: a module per task, named as in the config. Nowhere else is it chosen.
-
-Its twin, for what happens from the first start on, is `trainer/tasks/`.
-"""
+"""What is done for a run before its first start, by its kind of task; what happens from then on is trainer/task.py's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib import import_module
 
 from holdfast.base.files import Json
+from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan, RunPlan
@@ -43,15 +40,17 @@ class Preparation:
     plan_run: check the rows, put them into the run folder, plan. It is given the machine while that is still being read.
     check_rows: make the run folder's copy of the rows again; its SHA-256.
     foresee: what can be said before anything is prepared; writes nothing.
-    All raise Stop.
+    rows_asked: how many rows its last evaluation asks for, of all models together, given how many are held out.
+    The first three raise Stop.
     """
 
     plan_run: Callable[[RunFolder, Config, Future[Json], Terminal], Planned]
     check_rows: Callable[[RunFolder, Config, Terminal], str]
     foresee: Callable[[Config, Json], Foreseen]
+    rows_asked: Callable[[Config, int], int]
 
 
 def preparation_of(config: Config) -> Preparation:
-    """How the task that a config asks for is prepared."""
-    found: Preparation = import_module(f"holdfast.supervision.preparation.tasks.{config.task}").TASK
+    """Return how the task that a config asks for is prepared."""
+    found: Preparation = look_up(kind_of(config).preparation)
     return found
