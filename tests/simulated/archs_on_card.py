@@ -25,8 +25,8 @@ import test_varlen
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.trainer.model import load as model
-from holdfast.trainer.tasks.sft import proof
-from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.tasks.text import proof
+from holdfast.trainer.tasks.text.task import Sft
 from support.architectures import ARCHITECTURES, LENGTHS, tokens_of
 
 SETTINGS = Settings(steps=1, samples=1, micro_batch_tokens=64, threads=1, dtype="bf16")

@@ -1,6 +1,6 @@
 """The objectives of training, one record each: rows, what they compare, keys, words. Reads no file, needs no torch.
 
-The loss itself is a class in trainer/tasks/sft/objective.py, in the table LOSSES under the same name.
+The loss itself is a class in trainer/tasks/text/objective.py, in the table LOSSES under the same name.
 """
 
 from __future__ import annotations

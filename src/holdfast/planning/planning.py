@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
+from holdfast.base.tasks import kind_of
 from holdfast.base.units import gib
 from holdfast.base_model.folder import ModelFacts, read_description
 from holdfast.base_model.packed import widened_from
@@ -87,10 +88,10 @@ def planner(config: Config, machine: Json, rows: Rows | None = None, known: Mode
 
     Raises Stop where its model is none.
     """
-    if config.task != "sft" or not config.model:
-        raise Stop(
-            BLOCKED, f"a plan is of a language model; task {config.task} has none", "its memory is measured when it begins: holdfast train"
-        )
+    kind = kind_of(config)
+    if kind.traced is None or not config.model:
+        text = f"there is no plan of {kind.what} before it begins (task: {config.task})"
+        raise Stop(BLOCKED, text, "its memory is measured when it begins: holdfast train")
     model = known or read_description(config.model)
     config = as_it_comes(config, model)
     refuse_nonsense(model)

@@ -26,7 +26,7 @@ from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Scrubber
 from holdfast.report.plan.paths import paths
 from holdfast.run.types import Finding
-from holdfast.supervision.preparation.tasks import preparation_of
+from holdfast.supervision.preparation.types import preparation_of
 
 EXAMPLE = "holdfast doctor my-run.yaml train.max_tokens=2048 --save-env machine.env"
 

@@ -30,13 +30,13 @@ from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.task import Asked
-from holdfast.trainer.tasks.sft.answer import answers, ignore
-from holdfast.trainer.tasks.sft.compared import sums
-from holdfast.trainer.tasks.sft.divergence import kl_to_reference
-from holdfast.trainer.tasks.sft.objective import Objective, Scored, objective_of
-from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches
-from holdfast.trainer.tasks.sft.rewarded import rewarded
-from holdfast.trainer.tasks.sft.text_model import LabelLoss
+from holdfast.trainer.tasks.text.answer import answers, ignore
+from holdfast.trainer.tasks.text.compared import sums
+from holdfast.trainer.tasks.text.divergence import kl_to_reference
+from holdfast.trainer.tasks.text.objective import Objective, Scored, objective_of
+from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
+from holdfast.trainer.tasks.text.rewarded import rewarded
+from holdfast.trainer.tasks.text.text_model import LabelLoss
 
 _SAMPLES_KEPT = 12
 _ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together

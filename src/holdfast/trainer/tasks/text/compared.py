@@ -14,10 +14,10 @@ from torch import Tensor
 from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import sequences
-from holdfast.trainer.tasks.sft.forward import Forward
-from holdfast.trainer.tasks.sft.objective import Objective, Scored
-from holdfast.trainer.tasks.sft.packing import Row, TextBatch, assemble
-from holdfast.trainer.tasks.sft.reference import Kept
+from holdfast.trainer.tasks.text.forward import Forward
+from holdfast.trainer.tasks.text.objective import Objective, Scored
+from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble
+from holdfast.trainer.tasks.text.reference import Kept
 
 
 class Group:

@@ -21,8 +21,8 @@ from holdfast.config.settings import PartialSettings
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
-from holdfast.trainer.tasks.sft.packing import TextBatch, assemble
-from holdfast.trainer.tasks.sft.text_model import TextModel, inputs
+from holdfast.trainer.tasks.text.packing import TextBatch, assemble
+from holdfast.trainer.tasks.text.text_model import TextModel, inputs
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from holdfast.data.tokens.token_set import TokenSet
-from holdfast.trainer.tasks.sft.packing import TextBatch
+from holdfast.trainer.tasks.text.packing import TextBatch
 
 
 class Forward(Protocol):

@@ -19,12 +19,12 @@ from holdfast.trainer.device import prepare_torch
 from holdfast.trainer.model.load import checkpoint_layers
 from holdfast.trainer.refuse import SHOWN, Refusal
 from holdfast.trainer.task import Asked, DataSet, Task
-from holdfast.trainer.tasks.sft.evaluation import compared
-from holdfast.trainer.tasks.sft.packing import TextBatch
-from holdfast.trainer.tasks.sft.proof import batch_of, differences, slower_in_halves
-from holdfast.trainer.tasks.sft.rows import parted
-from holdfast.trainer.tasks.sft.text_model import TextModel
-from holdfast.trainer.tasks.sft.tokenizer_check import disagreement
+from holdfast.trainer.tasks.text.evaluation import compared
+from holdfast.trainer.tasks.text.packing import TextBatch
+from holdfast.trainer.tasks.text.proof import batch_of, differences, slower_in_halves
+from holdfast.trainer.tasks.text.rows import parted
+from holdfast.trainer.tasks.text.text_model import TextModel
+from holdfast.trainer.tasks.text.tokenizer_check import disagreement
 
 _SMALL = 32  # tokens
 

@@ -11,9 +11,9 @@ from holdfast.run.types import LOGITS_AT_ONCE
 from holdfast.trainer.memory.oom import tag_out_of_memory
 from holdfast.trainer.memory.portions import in_portions
 from holdfast.trainer.task import Asked
-from holdfast.trainer.tasks.sft.compared import switched_off
-from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches
-from holdfast.trainer.tasks.sft.text_model import LabelLoss
+from holdfast.trainer.tasks.text.compared import switched_off
+from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
+from holdfast.trainer.tasks.text.text_model import LabelLoss
 
 _ROWS = 64
 

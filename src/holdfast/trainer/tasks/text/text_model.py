@@ -32,9 +32,9 @@ from holdfast.trainer.model.on_card import on_card
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
 from holdfast.trainer.model.trained.pieces import Pieces
-from holdfast.trainer.tasks.sft.compared import ComparedLoss, Group
-from holdfast.trainer.tasks.sft.objective import objective_of
-from holdfast.trainer.tasks.sft.packing import TextBatch, grouped_batches, packed_batches
+from holdfast.trainer.tasks.text.compared import ComparedLoss, Group
+from holdfast.trainer.tasks.text.objective import objective_of
+from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches, packed_batches
 
 
 class TextModel:

@@ -35,7 +35,7 @@ from holdfast.supervision.preparation.foresee import foresee
 from holdfast.supervision.preparation.needs import refuse_no_held_out, refuse_what_is_missing
 from holdfast.supervision.preparation.run_plan import plan_rows
 from holdfast.supervision.preparation.start import take_start
-from holdfast.supervision.preparation.tasks import Planned, Preparation
+from holdfast.supervision.preparation.types import Planned, Preparation
 from holdfast.terminal.run_view import Terminal
 
 
@@ -166,4 +166,9 @@ def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
     return digest
 
 
-TASK = Preparation(plan_text, _check_again, foresee)
+def _rows_asked(config: Config, held_out: int) -> int:
+    """Base and tuned model are asked for losses and answers; a scalar head has no base to ask."""
+    return held_out if config.train.objective == "reward" else 2 * (held_out + min(held_out, config.evaluate.generate))
+
+
+PREPARATION = Preparation(plan_text, _check_again, foresee, _rows_asked)

@@ -1,0 +1,35 @@
+"""What of holdfast is public for Python: these names and no others, documented, and cheap to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+
+PUBLIC = {"Checkup", "Finding", "Run", "Stop", "doctor", "train"}
+OF_A_RUN = {
+    *("open", "path", "name", "status", "steps", "losses", "evaluations", "events", "summary"),
+    *("adapter_path", "artifact_path", "report"),
+}
+PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding="utf-8")
+
+
+def test_exactly_these_names_are_public_and_documented() -> None:
+    assert set(holdfast.__all__) == PUBLIC == set(holdfast._PLACES)
+    for name in PUBLIC:
+        assert getattr(holdfast, name).__doc__, name
+        assert name in PAGE, f"docs/python.md does not name {name}"
+
+
+def test_exactly_these_names_of_a_run_are_public_and_documented() -> None:
+    names = {name for name in vars(holdfast.Run) if not name.startswith("_")}
+    assert names == OF_A_RUN
+    assert all(f"`{name}" in PAGE or f".{name}" in PAGE for name in names - {"path", "name"})
+
+
+def test_importing_holdfast_imports_nothing_else() -> None:
+    code = "import sys; before = set(sys.modules); import holdfast; dir(holdfast); print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names} == {"holdfast"}
