@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # of two cores; a quarter of the time of a test is waiting
 JOBS ?= 3
 
-.PHONY: demo test test-long lint clean
+.PHONY: demo test test-long lint docs clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -27,6 +27,11 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check src tests examples benchmarks scripts
 	$(BIN)/ruff format --check src tests examples benchmarks scripts
 	$(BIN)/mypy
+
+docs: $(VENV)/.ready ## the site, in build/site; a dead link is an error
+	$(BIN)/python -m pip install --quiet -e '.[docs]' -c constraints.txt
+	$(BIN)/python scripts/site_source.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file build/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) build dist runs

@@ -20,7 +20,9 @@ def limits(config: Config) -> list[str]:
     """A sentence for each limit."""
     adapter = config.adapter
     if config.train.objective == "reward":
-        return ["vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT load it (docs/adapters.md)"]
+        return [
+            "vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT load it (docs/how-to/preferences.md)"
+        ]
     if adapter.type in OWN_WEIGHTS:
         return []
     if adapter.type in _NAMES:
