@@ -8,7 +8,7 @@ JOBS ?= 3
 # those that kill, stop, adopt and restart processes
 PROCESSES := $(addprefix tests/test_,$(addsuffix .py,kills recovery detach interrupt held_out ranks cut services status run callback))
 
-.PHONY: setup demo test test-long test-exec lint clean
+.PHONY: setup demo test test-long test-exec lint docs clean
 .DEFAULT_GOAL := demo
 
 # holds what it was set up from: a new checkout of the same two files installs nothing
@@ -36,6 +36,11 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check src tests examples benchmarks scripts
 	$(BIN)/ruff format --check src tests examples benchmarks scripts
 	$(BIN)/mypy
+
+docs: $(VENV)/.ready ## the site, in build/site; a dead link is an error
+	$(BIN)/python -m pip install --quiet -e '.[docs]' -c constraints.txt
+	$(BIN)/python scripts/site_source.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file build/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) build dist runs

@@ -27,7 +27,7 @@ FLOORS = (  # a room imports those of the floors above it in this list, never on
     {"config"},
     {"run"},
     {"book", "processes", "ray"},  # ray: in Ray's processes, where torch need not be
-    {"data", "diagnosis", "doctor"},
+    {"data", "checkup", "diagnosis"},
     {"experiments", "planning", "export"},
     {"report", "tables", "verify"},
     {"terminal", "serve", "trainer"},  # trainer is launched; only itself imports it

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import holdfast
-from holdfast.doctor.examine import examine, verdict
+from holdfast.checkup.examine import examine, verdict
 
 RUN = (
     "import orjson\nfrom pathlib import Path\nfrom holdfast.trainer.jobs.probes.host import run_probes, standard_probes\n"

@@ -17,7 +17,7 @@ import yaml
 import holdfast
 from conftest import make_rows, wait_until, write_rows
 
-PAGE = Path(__file__).parent.parent / "docs" / "python.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 CONFIG: dict[str, Any] = {
     "model": "tiny",
     "data": {"files": "rows.jsonl", "held_out": 0.1},

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from conftest import events, holdfast, lines, write_table
 from holdfast.base.files import Json
+from holdfast.checkup.examine import examine
 from holdfast.cli.main import main
 from holdfast.config.load import load_config
 from holdfast.config.table import columns_of
-from holdfast.doctor.examine import examine
 from holdfast.tables.table.build import build_table
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.layers.dropout import StepContext

@@ -31,7 +31,7 @@ class Matrix:
 class AdapterKind:
     """What holdfast knows of one kind.
 
-    words: for a title, with {fields} of the config's `adapter`. title: its name in a sentence. about: for the table in docs/adapters.md.
+    words: for a title, with {fields} of the config's `adapter`. title: its name in a sentence. about: for the docs.
     keys: of `adapter` that it reads; those that not all kinds share are refused with others.
 
     peft, flag: peft_type in adapter_config.json and what is true there beside it; no peft: weights of the model's own. stored: what keys

@@ -69,7 +69,7 @@ def load_faults(file: Path) -> list[Fault]:
         return FaultFile.model_validate(tree).faults
     except ValidationError as error:
         problems = _problems(error, tree, FaultFile)
-        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/faults.md shows the language") from error
+        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/reference/faults.md shows the language") from error
 
 
 def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:

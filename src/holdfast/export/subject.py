@@ -89,7 +89,7 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     config = {} if model else _adapter_config(folder, run)
     if config.get("task_type") == "SEQ_CLS":
         text = f"{folder} scores answers (train.objective reward) and gives none: there is nothing to serve, export or compare"
-        raise Stop(BLOCKED, text, "load it with AutoModelForSequenceClassification and PEFT; docs/adapters.md shows how")
+        raise Stop(BLOCKED, text, "load it with AutoModelForSequenceClassification and PEFT; docs/how-to/preferences.md shows how")
     given = run.config().model if run else config.get("base_model_name_or_path")
     named = base or given
     if not isinstance(named, str) or not named:

@@ -14,11 +14,11 @@ from holdfast.base.files import is_full, read_json, sha256, write_json
 from holdfast.base.inert import inert
 from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
+from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.data.tokens.token_set import epoch_rows
-from holdfast.doctor.examine import examine
 from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
 from holdfast.planning.plan import settings_of
