@@ -139,10 +139,6 @@ class Run(Section):
     )
 
 
-CUT_FROZEN = tuple(kind.name for kind in KINDS.values() if kind.fsdp == "frozen")  # adapters that train.fsdp cuts the frozen layers beside
-QUANTISED = tuple(form.name for form in FORMATS.values() if form.width)  # of train.frozen, by bitsandbytes
-
-
 _NAMES = [kind.name for kind in task_kinds()]
 
 

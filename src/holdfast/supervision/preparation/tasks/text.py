@@ -168,7 +168,7 @@ def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
 
 def _rows_asked(config: Config, held_out: int) -> int:
     """Base and tuned model are asked for losses and answers; a scalar head has no base to ask."""
-    return held_out if config.train.objective == "reward" else 2 * (held_out + min(held_out, config.evaluate.generate))
+    return held_out if config.train.objective_kind.scores else 2 * (held_out + min(held_out, config.evaluate.generate))
 
 
 PREPARATION = Preparation(plan_text, _check_again, foresee, _rows_asked)
