@@ -26,7 +26,7 @@ class Journals:
 
 
 def summarise(status: str, reason: str | None, told: Journals, known: Json) -> Json:
-    """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown.
+    """The content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown.
 
     known: what `of_steps` or `of_progress` makes of the rows; `useful_s` in it are the seconds in steps that count, None: unknown.
     """
