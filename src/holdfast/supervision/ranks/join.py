@@ -54,14 +54,14 @@ class Follower:
 
     def _next(self) -> int | None:
         """The attempt to join, once there is one; None where the first rank has left, or never comes."""
-        patience_s = _AWAY_S if self.after or self._finished() else _FIRST_S
+        limit_s = _AWAY_S if self.after or self._finished() else _FIRST_S
         seen = time.monotonic()
-        while not self.stop() and time.monotonic() - seen < patience_s:
+        while not self.stop() and time.monotonic() - seen < limit_s:
             number = max(self.run.attempts(), default=0)
             if number > self.after and self._is_open(number):
                 return number
             if taken(self.run.supervisor_lock):
-                seen, patience_s = time.monotonic(), _AWAY_S
+                seen, limit_s = time.monotonic(), _AWAY_S
             time.sleep(_LOOK_S)
         return None
 
