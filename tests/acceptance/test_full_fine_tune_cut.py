@@ -42,7 +42,7 @@ from support.architectures import small_llama
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
-TRAIN = {"steps": 6, "effective_batch": 12, "shards": 4, "micro_batch_tokens": 80, "fsdp": True, "precision": "fp32"}
+TRAIN = {"steps": 6, "effective_batch": 12, "reduction_parts": 4, "micro_batch_tokens": 80, "fsdp": True, "precision": "fp32"}
 
 
 @pytest.fixture(scope="module")
@@ -398,7 +398,7 @@ REFUSED = [
     ({"optimizer": "muon"}, "train.optimizer muon needs whole matrices or blocks of its own; take adamw, lion, sgd"),
     ({"weights": "bf16"}, "train.weights bf16 is rounded by where a weight lies"),
     ({"offload": "optimizer"}, "train.offload optimizer keeps whole moments in main memory"),
-    ({"shards": "off"}, "train.shards is off, by whose parts it is cut"),
+    ({"reduction_parts": "off"}, "train.reduction_parts is off, by whose parts it is cut"),
     ({"precision": "fp16"}, "train.precision is fp16; it goes with fp32 and bf16"),
 ]
 

@@ -24,7 +24,7 @@ from holdfast.supervision.remote.state import fetch, states_at
 from holdfast.supervision.remote.targets import target_of
 
 LAG_S, LATE_S = 0.02, 3
-TRAIN = {"steps": 10, "effective_batch": 8, "shards": 2, "threads": 1, "max_tokens": 96}
+TRAIN = {"steps": 10, "effective_batch": 8, "reduction_parts": 2, "threads": 1, "max_tokens": 96}
 pytestmark = [
     pytest.mark.long,
     pytest.mark.usefixtures("no_leftovers"),

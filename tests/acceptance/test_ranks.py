@@ -25,7 +25,7 @@ from conftest import events, holdfast, kill, lines, make_rows, settings_with, st
 from holdfast.base.errors import Stop
 from holdfast.config.load import load_config
 from holdfast.config.train import Train
-from holdfast.planning.ranks import devices_for, shards_of
+from holdfast.planning.ranks import devices_for, parts_per_step
 from holdfast.processes.rank_environment import SEAT_OF
 from holdfast.processes.rank_info import RankInfo, first_host, rank_info_of
 from holdfast.processes.trainers import Trainers
@@ -42,7 +42,7 @@ from holdfast.trainer.refuse import Refusal
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
-TRAIN = {"steps": 6, "effective_batch": 12, "shards": 4, "micro_batch_tokens": 80}
+TRAIN = {"steps": 6, "effective_batch": 12, "reduction_parts": 4, "micro_batch_tokens": 80}
 RX7900 = {"vendor": "amd", "arch": "gfx1100", "memory_bytes": 20 << 30, "name": "RX 7900 XT"}
 IGPU = {"vendor": "amd", "arch": "gfx1036", "memory_bytes": 1 << 30, "name": "iGPU", "integrated": True}
 
@@ -168,7 +168,7 @@ def test_the_rank_that_hangs_is_named_and_not_those_that_wait_for_it(alone: Simp
 
 
 def test_without_shards_two_ranks_come_close(alone: SimpleNamespace) -> None:
-    summary = trained(alone.write("off", ranks=2, shards="off"))
+    summary = trained(alone.write("off", ranks=2, reduction_parts="off"))
     assert summary["loss"]["last"] == pytest.approx(alone.summary["loss"]["last"], abs=1e-4)
     assert summary["artifact_sha256"] != alone.summary["artifact_sha256"]
 
@@ -341,9 +341,9 @@ def test_ranks_hear_who_they_are_and_the_port_is_taken_before_they_start() -> No
 
 
 REFUSED = [
-    ({"shards": 6}, "shards is 6, which is no power of two: 4 or 8"),
-    ({"ranks": 3}, "ranks is 3, which is no power of two: 2 or 4 with shards, any number with shards: off"),
-    ({"ranks": 8, "shards": 4}, "ranks is 8 and shards 4"),
+    ({"reduction_parts": 6}, "reduction_parts is 6, which is no power of two: 4 or 8"),
+    ({"ranks": 3}, "ranks is 3, which is no power of two: 2 or 4 with reduction_parts, any number with reduction_parts: off"),
+    ({"ranks": 8, "reduction_parts": 4}, "ranks is 8 and reduction_parts 4"),
     ({"ranks": 2, "ranks_min": 4}, "ranks_min is 4, ranks 2"),
     ({"ranks": 0}, "greater than or equal to 1"),
     ({"ranks": "all"}, "ranks"),
@@ -366,9 +366,9 @@ def test_what_cannot_be_is_refused_with_a_sentence(config_of: Callable[..., Path
         ({"ranks": "auto"}, [], None, (0,)),
         ({"ranks": 4}, [], None, (0, 1, 2, 3)),
         ({"ranks": "auto"}, [RX7900] * 3, None, (0, 1)),
-        ({"ranks": "auto", "shards": "off"}, [RX7900] * 3, None, (0, 1, 2)),
+        ({"ranks": "auto", "reduction_parts": "off"}, [RX7900] * 3, None, (0, 1, 2)),
         ({"ranks": 4}, [RX7900] * 4, [0, 2, 3], (0, 2)),
-        ({"ranks": 4, "shards": "off"}, [RX7900] * 4, [0, 2, 3], (0, 2, 3)),
+        ({"ranks": 4, "reduction_parts": "off"}, [RX7900] * 4, [0, 2, 3], (0, 2, 3)),
         ({"ranks": 4, "ranks_min": 4}, [RX7900] * 4, [0, 2, 3], (0, 1, 2, 3)),
         ({"ranks": 2}, [RX7900] * 2, [1], (1,)),
         ({"ranks": 4}, [RX7900, RX7900], None, "train.ranks is 4, and this machine has 2 GPUs of one kind"),
@@ -386,11 +386,18 @@ def test_ranks_are_those_of_like_devices_that_are_there(
 
 
 @pytest.mark.parametrize(
-    ("train", "ranks", "shards"),
-    [({}, 1, 1), ({}, 2, 8), ({}, 16, 16), ({"shards": "off"}, 4, 1), ({"shards": False}, 4, 1), ({"shards": 4}, 1, 4)],
+    ("train", "ranks", "parts"),
+    [
+        ({}, 1, 1),
+        ({}, 2, 8),
+        ({}, 16, 16),
+        ({"reduction_parts": "off"}, 4, 1),
+        ({"reduction_parts": False}, 4, 1),
+        ({"reduction_parts": 4}, 1, 4),
+    ],
 )
-def test_steps_are_cut_where_there_are_several_ranks(train: dict[str, Any], ranks: int, shards: int) -> None:
-    assert shards_of(Train(**train), ranks) == shards
+def test_steps_are_cut_where_there_are_several_ranks(train: dict[str, Any], ranks: int, parts: int) -> None:
+    assert parts_per_step(Train(**train), ranks) == parts
 
 
 # -- started by others
@@ -474,7 +481,7 @@ def test_the_first_host_is_where_ranks_meet(nodes: str, first: str) -> None:
     [
         ({"ranks": 4}, 2, "train.ranks is 4, and torchrun started 2 processes"),
         ({}, 3, "torchrun started 3 processes: ranks is 3, which is no power of two"),
-        ({"shards": 2}, 4, "a rank without a part has nothing to do"),
+        ({"reduction_parts": 2}, 4, "a rank without a part has nothing to do"),
         ({"ranks_min": 2, "ranks": "auto"}, 1, "train.ranks_min is 2"),
     ],
 )

@@ -122,7 +122,7 @@ def test_other_tasks_and_objectives_have_the_same_bits_on_ranks_of_which_one_is_
     make, more = KINDS[kind]
     tree: dict[str, Any] = {
         "data": {"files": str(make(tmp_path / "rows.jsonl")), "held_out": 0.1},
-        "train": {"steps": 6, "effective_batch": 8, "shards": 4, "lr": 1e-3, "threads": 1} | more.get("train", {}),
+        "train": {"steps": 6, "effective_batch": 8, "reduction_parts": 4, "lr": 1e-3, "threads": 1} | more.get("train", {}),
         "evaluate": {"every": 3, "generate": 0},
         "run": {"standby": False},
     }

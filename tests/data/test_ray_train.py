@@ -18,7 +18,7 @@ from test_cluster import MARK, PREFIX, RAY, no_token, nodes, processes, read  # 
 from conftest import holdfast, lines, wait_until
 
 pytestmark = [pytest.mark.skipif(not RAY.exists(), reason="Ray is not installed"), pytest.mark.long]
-TRAIN = {"steps": 12, "effective_batch": 8, "shards": 2, "lr": 1e-3, "max_tokens": 96, "threads": 1}
+TRAIN = {"steps": 12, "effective_batch": 8, "reduction_parts": 2, "lr": 1e-3, "max_tokens": 96, "threads": 1}
 DRIVER = """
     import json, sys
     import ray, ray.train

@@ -79,10 +79,10 @@ def of(model: Path, objective: str, tokens: TokenSet, **settings: Any) -> Stand:
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("sft", {}),
     ("sft", {"packing": False}),
-    ("sft", {"shards": 4}),
+    ("sft", {"reduction_parts": 4}),
     ("dpo", {}),
     ("orpo", {"packing": False}),
-    ("simpo", {"shards": 2}),
+    ("simpo", {"reduction_parts": 2}),
 ]
 
 

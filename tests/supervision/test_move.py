@@ -246,8 +246,8 @@ def test_a_run_that_is_moved_and_moved_back_ends_with_the_bits_of_one_that_staye
     assert stayed.returncode == 0, stayed.stderr
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps({"faults": [{"effect": "raise", "when": {"step": 5}}]}))
-    config = config_of(name="moved", save={"to": str(tmp_path / "shared")}, train={"shards": 4, "threads": 1})
-    alone = holdfast("train", config_of(name="alone", train={"shards": 4, "threads": 1}), "--json", "--run", tmp_path / "alone")
+    config = config_of(name="moved", save={"to": str(tmp_path / "shared")}, train={"reduction_parts": 4, "threads": 1})
+    alone = holdfast("train", config_of(name="alone", train={"reduction_parts": 4, "threads": 1}), "--json", "--run", tmp_path / "alone")
     ended = holdfast("train", config, "run.trials=0", "--faults", faults, "--run", tmp_path / "one")
     assert ended.returncode == 3
     assert [event["step"] for event in events(tmp_path / "one", "state_sent")][-1] == 4

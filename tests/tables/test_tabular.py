@@ -279,7 +279,9 @@ def test_altering_everything_after_a_time_changes_no_input_up_to_it(
 
 @pytest.mark.long
 def test_ranks_end_with_the_bits_of_one(tmp_path: Path) -> None:
-    config = write_config(tmp_path, write_table(tmp_path / "table.csv", 200), train={"steps": 12, "shards": 8}, run={"standby": False})
+    config = write_config(
+        tmp_path, write_table(tmp_path / "table.csv", 200), train={"steps": 12, "reduction_parts": 8}, run={"standby": False}
+    )
     found = []
     for ranks in (1, 2, 4, 8):
         done = holdfast("train", config, "--run", tmp_path / f"run{ranks}", f"train.ranks={ranks}", "--json")

@@ -179,7 +179,7 @@ def test_a_rank_without_others_holds_what_it_always_held() -> None:
 def test_memory_that_runs_out_on_one_rank_costs_an_attempt_and_no_step(config_of: Callable[..., Path], tmp_path: Path) -> None:
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps({"faults": [{"effect": "oom", "when": {"rank": 1, "tokens": [61, 10_000], "attempt": 1, "step": 2}}]}))
-    config = config_of(train={"fsdp": True, "ranks": 2, "shards": 2, "micro_batch_tokens": 120}, run={"standby": False})
+    config = config_of(train={"fsdp": True, "ranks": 2, "reduction_parts": 2, "micro_batch_tokens": 120}, run={"standby": False})
     done = holdfast("train", config, "--json", "--run", tmp_path / "run", "--faults", faults)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
