@@ -104,7 +104,7 @@ def _work(facts: dict[str, Any]) -> None:
     """What each worker does: be one rank's `holdfast train`, and report what the first one commits."""
     context = ray_train.get_context()
     meeting = broadcast_from_rank_zero(_meeting())
-    rank_info = {
+    variables = {
         "RANK": context.get_world_rank(),
         "WORLD_SIZE": context.get_world_size(),
         "LOCAL_RANK": context.get_local_rank(),
@@ -112,7 +112,7 @@ def _work(facts: dict[str, Any]) -> None:
         "MASTER_PORT": meeting["port"],
         "HOLDFAST_RAY": 1,
     }
-    own = os.environ | {name: str(value) for name, value in rank_info.items()}
+    own = os.environ | {name: str(value) for name, value in variables.items()}
     with _config_file(facts["config"]) as config, tempfile.TemporaryFile("w+") as errors:
         command = module_command("holdfast", "train", config, *facts["overrides"], "--run", facts["run"], "--json")
         child = subprocess.Popen(

@@ -66,7 +66,8 @@ def test_a_disk_that_fills_up_leaves_the_command_supervised_and_loses_no_row(sma
     )
     assert "ended well: 150 steps" in output
     steps = [row["step"] for row in lines(run / "progress.jsonl") if row["source"] != "test"]
-    assert steps == sorted(set(steps)) and steps[-1] == 150 and len(steps) > 4
+    again = steps[-2:] == [150, 150]  # the last step is noted at the end, whether a look had seen it or not
+    assert steps[: -1 if again else None] == sorted(set(steps)) and steps[-1] == 150 and len(steps) > 4
     begun, over = events(run, "journals_kept"), events(run, "journals_written")
     assert len(begun) == len(over) == 1 and over[0]["lines"] >= 3
     assert any("is full" in row["text"] for row in lines(run / "told.jsonl"))

@@ -26,7 +26,7 @@ from holdfast.base.errors import Stop
 from holdfast.config.load import load_config
 from holdfast.config.train import Train
 from holdfast.planning.ranks import devices_for, parts_per_step
-from holdfast.processes.rank_environment import SEAT_OF
+from holdfast.processes.rank_environment import STARTED_BY
 from holdfast.processes.rank_info import RankInfo, first_host, rank_info_of
 from holdfast.processes.trainers import Trainers
 from holdfast.run.folder import RunFolder
@@ -291,7 +291,7 @@ def group_of(*scripts: str) -> Trainers:
     return Trainers(["sh", "-c", script], range(len(scripts)), {"PATH": "/bin:/usr/bin"}, ())
 
 
-def code_of(trainers: Trainers, within_s: float = 10.0) -> tuple[int, int]:
+def exit_code(trainers: Trainers, within_s: float = 10.0) -> tuple[int, int]:
     """(exit code of the attempt, the rank it is of)."""
     deadline = time.monotonic() + within_s
     try:
@@ -318,14 +318,14 @@ ENDS = [
 
 @pytest.mark.parametrize(("scripts", "wanted", "why"), ENDS, ids=[why for *_, why in ENDS])
 def test_ranks_end_together_and_the_cause_is_named(scripts: tuple[str, ...], wanted: tuple[int, int], why: str) -> None:
-    ended = code_of(group_of(*scripts))
+    ended = exit_code(group_of(*scripts))
     assert ended == wanted or (wanted == (72, 0) and ended[0] == 72), why
 
 
 def test_the_death_of_a_rank_ends_the_others_at_once() -> None:
     trainers = group_of("exec sleep 60", "sleep 0.3; kill -9 $$")
     began = time.monotonic()
-    code_of(trainers)
+    exit_code(trainers)
     assert time.monotonic() - began < 5.0
     assert trainers.processes[0].returncode == -signal.SIGKILL and trainers.killed == {0}
 
@@ -403,7 +403,7 @@ def test_steps_are_cut_where_there_are_several_ranks(train: dict[str, Any], rank
 # -- started by others
 
 
-SEATS = [
+LAUNCHED = [
     ({}, None),
     ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, None),
     ({"RANK": "0"}, None),
@@ -458,7 +458,7 @@ SEATS = [
 ]
 
 
-@pytest.mark.parametrize(("environment", "rank_info"), SEATS)
+@pytest.mark.parametrize(("environment", "rank_info"), LAUNCHED)
 def test_a_rank_is_known_by_its_variables(environment: dict[str, str], rank_info: RankInfo | str | None) -> None:
     if isinstance(rank_info, str):
         with pytest.raises(Stop, match=rank_info) as stop:
@@ -493,25 +493,25 @@ def test_what_a_launcher_started_must_fit_the_config(
     assert stop.value.code == 2
 
 
-def seated(config: Path, run: Path, rank: int, size: int, port: int, *more: object) -> subprocess.Popen[str]:
+def as_rank(config: Path, run: Path, rank: int, size: int, port: int, *more: object) -> subprocess.Popen[str]:
     environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return start("train", config, "--run", run, *more, env={name: str(value) for name, value in environment.items()})
 
 
 def test_ranks_of_another_launcher_start_again_in_place(alone: SimpleNamespace) -> None:
     """As torchrun, srun or a pod starts them: one command a rank, all the same. One rank's trainer dies on the way."""
-    config, run = alone.write("seats"), alone.run.with_name("seats")
+    config, run = alone.write("launched"), alone.run.with_name("launched")
     faults = config.with_suffix(".faults")
     faults.write_text(fault("kill", rank=1, step=4, phase="backward", attempt=1))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    commands = [seated(config, run, rank, 2, port, "--faults", faults) for rank in (1, 0)]
+    commands = [as_rank(config, run, rank, 2, port, "--faults", faults) for rank in (1, 0)]
     said = [command.communicate(timeout=300)[0] for command in commands]
     assert [command.returncode for command in commands] == [0, 0], said
-    same("seats", alone)
+    same("launched", alone)
     failure_report = json.loads((run / "attempts/001/wreck.json").read_text())
     assert failure_report["words"] == "rank 1 killed by SIGKILL"
-    late = seated(config, run, 1, 2, port)
+    late = as_rank(config, run, 1, 2, port)
     assert late.communicate(timeout=120) and late.returncode == 0, "a run that is finished needs nobody"
 
 
@@ -520,7 +520,7 @@ def test_a_port_that_another_program_has_is_named_and_waited_for(monkeypatch: py
         port = taken.getsockname()[1]
         for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
             monkeypatch.setenv(name, str(value))
-        monkeypatch.delenv(SEAT_OF, raising=False)
+        monkeypatch.delenv(STARTED_BY, raising=False)
         monkeypatch.setattr(meeting, "_TAKEN_S", 0.3)
         with pytest.raises(Refusal, match=rf"port {port}, where the launcher has the ranks meet .* is taken on this machine") as refused:
             meeting.store_of(0, 3)
@@ -659,7 +659,7 @@ def test_a_rank_that_stands_still_with_its_supervisor_is_waited_for(alone: Simpl
     wanted = trained(alone.write("forty-moving", steps=40))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    commands = [seated(config, run, rank, 2, port, "run.hang_s=3") for rank in (1, 0)]
+    commands = [as_rank(config, run, rank, 2, port, "run.hang_s=3") for rank in (1, 0)]
     wait_until(lambda: has_steps(run, 5))
     still = all_of_rank(run, 1)
     assert len(still) == 2, "its command and its trainer"

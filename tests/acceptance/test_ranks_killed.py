@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_ranks import alone, fault, same, seated, trained  # noqa: F401  (alone is a fixture)
+from test_ranks import alone, as_rank, fault, same, trained  # noqa: F401  (alone is a fixture)
 
 from conftest import events, holdfast, kill, lines, make_rows, start, write_rows, write_table
 
@@ -89,7 +89,7 @@ def test_clocks_of_ranks_may_be_hours_apart(alone: SimpleNamespace, tmp_path: Pa
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
             patch.setenv("CLOCK_APART_S", str(rank * hours * 3600))
-            commands.append(seated(config, run, rank, 2, port, "--faults", faults))
+            commands.append(as_rank(config, run, rank, 2, port, "--faults", faults))
     said = [command.communicate(timeout=500)[0] for command in commands]
     assert [command.returncode for command in commands] == [0, 0], said
     same(name, alone)

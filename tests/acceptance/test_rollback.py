@@ -26,7 +26,7 @@ from holdfast.run.types import Verdict
 from holdfast.supervision.policy.ledgers import barren_rollbacks
 from holdfast.supervision.policy.moves import Accept
 from holdfast.supervision.policy.next_move import ROLLBACKS, course_settings, of_course
-from holdfast.supervision.rollback import roll_back, take_up
+from holdfast.supervision.training.rollback import roll_back, take_up
 from support.known import a_failure_report, known
 
 Write = Callable[..., Path]

@@ -17,11 +17,15 @@ from holdfast.base.files import write_json
 from holdfast.base.identity import identify
 from holdfast.cli.commands.run import known
 from holdfast.processes.attempt import Attempt
-from holdfast.report.command_summary import summarise_command
+from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import Ending
 from holdfast.supervision.command.attempts import end
+from holdfast.supervision.command.command_run import CommandRun, row_due
 from holdfast.supervision.command.signs import Signs
-from holdfast.supervision.command.supervise import row_due
+from holdfast.supervision.policy.next_move import next_move
+from holdfast.supervision.supervise import View
 from holdfast.terminal.echo import Echo
 
 TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
@@ -213,8 +217,8 @@ def test_a_failing_step_names_its_rows(tmp_path: Path) -> None:
 def test_what_a_callback_tells_is_a_sign_of_life_without_a_step(tmp_path: Path) -> None:
     """An evaluation of an hour prints nothing; the callback beats at each of its batches."""
     signs, seen = Signs(Command(("true",), str(tmp_path)), tmp_path, 0.0), []
-    for time in (1.0, 1.0, 2.0):
-        write_json(tmp_path / "pulse.json", {"step": 4, "time": time})
+    for beat in (1.0, 1.0, 2.0):
+        write_json(tmp_path / "pulse.json", {"step": 4, "time": beat})
         look = signs.look(None)
         seen.append((look.stepped, look.printed))
     assert seen == [(True, True), (False, False), (False, True)]
@@ -294,7 +298,8 @@ def test_a_clock_that_was_put_back_makes_no_negative_goodput() -> None:
     rows = [{"attempt": 1, "step": step, "time": 5000.0 - step, "total": 3, "source": "output", "loss": None} for step in (1, 3)]
     facts = {"launches": {1: {"started": 5000.0, "session": "a"}}, "endings": {1: {"ended": 1400.0}}}
     command = {"argv": ["x"], "launcher": None}
-    told = summarise_command(status="finished", reason="", command=command, code=0, progress=rows, events=[], failure_reports=[], **facts)
+    journals = Journals(rows, [], [], **facts)
+    told = summarise("finished", "", journals, of_progress(journals, command, 0))
     assert (told["wall_seconds"], told["goodput"], told["steps"]) == (None, None, 3)
 
 
@@ -438,6 +443,21 @@ def test_output_is_shown_as_it_comes_and_progress_is_told_by_an_expression_or_a_
     holdfast("run", "--run", tmp_path / "b", "--progress", "at.txt", "--", *words, cwd=tmp_path)
     summary = json.loads((tmp_path / "b/summary.json").read_text())
     assert (summary["steps"], summary["progress_from"]) == (3, "file")
+
+
+def test_a_start_without_an_option_that_was_refused_waits_for_nothing(tmp_path: Path) -> None:
+    run, command = RunFolder(tmp_path / "run"), Command(("python", "train.py"), str(tmp_path))
+    attempt = Attempt(1, run.attempt(1), None)
+    attempt.folder.mkdir(parents=True)
+    seconds = {}
+    for option in ("", "--resume_from_checkpoint"):
+        write_json(attempt.folder / "launch.json", {"argv": ["python"], "env": {}, "settings": {}, "added_option": option})
+        (attempt.folder / "output.log").write_text("train.py: error: unrecognized arguments: --resume_from_checkpoint out\n")
+        user = CommandRun(run, command, View(print, print, lambda: 0))
+        known = user.collect(attempt, Ending("error", 2, 1.0), earlier=False)
+        user.apply(known, user.choose(known, next_move(known, None, stop=False)))
+        seconds[option] = user.pauses.seconds
+    assert seconds == {"": 0.5, "--resume_from_checkpoint": 0.0}
 
 
 def test_a_terminal_is_given_where_there_is_one(tmp_path: Path) -> None:

@@ -21,11 +21,14 @@ from holdfast.callback.account import ATTEMPT, Account
 from holdfast.processes.attempt import Attempt
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
-from holdfast.run.outcomes import CALLBACK_EXITS, OUTCOMES
+from holdfast.run.outcomes import exit_code
 from holdfast.run.types import Ending
-from holdfast.supervision.command.supervise import CommandSupervisor, CommandView
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint
 from holdfast.supervision.foreign_checkpoints.proof import prove
+from holdfast.supervision.policy.moves import GiveUp
+from holdfast.supervision.policy.next_move import next_move
+from holdfast.supervision.supervise import View
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,11 +36,15 @@ SCRIPT = ROOT / "tests/support/small_trainer.py"
 STEPS = 10
 
 
-def test_the_callbacks_exit_codes_are_those_of_the_table_and_no_trainers() -> None:
+def test_the_callbacks_exit_codes_are_those_of_the_table() -> None:
     from holdfast.callback import hf
 
-    assert {name: code for name, code in vars(hf).items() if name.startswith("EXIT_")} == CALLBACK_EXITS
-    assert hf.EXIT_WRONG_RESUME not in {outcome.code for outcome in OUTCOMES.values()}
+    told = {name: code for name, code in vars(hf).items() if name.startswith("EXIT_")}
+    assert told == {
+        "EXIT_NONFINITE": exit_code("nonfinite"),
+        "EXIT_WRONG_RESUME": exit_code("wrong_resume"),
+        "EXIT_STOPPED": exit_code("interrupted"),
+    }
 
 
 @pytest.mark.parametrize("code", [69, 74])
@@ -47,10 +54,10 @@ def test_a_wrong_resume_is_read_from_its_account_whichever_its_code(code: int, t
     attempt.folder.mkdir(parents=True)
     cause = {"cause": "checkpoint_model_mismatch", "reason": "2 of 9 tensors do not hold what was saved", "final": True}
     write_json(attempt.folder / "account.json", cause)
-    supervisor = CommandSupervisor(run, command, CommandView(print, lambda: 0, lambda *_: None, lambda _: None))
-    report, found = supervisor.collect(attempt, Ending("error", code, 3.0))
-    move = supervisor.decide(attempt, report, found)
-    assert (found.cause, move.kind) == ("checkpoint_model_mismatch", "give_up") and "do not hold what was saved" in move.reason
+    known = CommandRun(run, command, View(print, print, lambda: 0)).collect(attempt, Ending("error", code, 3.0), earlier=False)
+    move = next_move(known, None, stop=False)
+    assert known.diagnosis.cause == "checkpoint_model_mismatch"
+    assert isinstance(move, GiveUp) and "do not hold what was saved" in move.reason
 
 
 @pytest.fixture

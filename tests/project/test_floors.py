@@ -41,8 +41,8 @@ HEAVY_ROOMS = {"trainer", "callback", "hf", "guard"}
 RAY_FILES = ["data/workers/cluster.py", "ray.py"]
 STANDARD_LIBRARY_ONLY = (
     "processes/shim.py",
+    "processes/command_session.py",
     "processes/trainers.py",
-    "processes/command_shim.py",
     "processes/tree.py",
     "processes/rank_environment.py",
     "base/identity.py",

@@ -16,8 +16,7 @@ from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
-from holdfast.report import report
-from holdfast.report.command_report import render_command
+from holdfast.report import report_training
 from holdfast.report.report import render
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.words import words_of
@@ -173,7 +172,7 @@ ENDED = {"steps": 3, "samples_seen": 12, "wall_seconds": None, "tokens_per_secon
 def _tiles(evaluation: Json, **config: Json) -> dict[str, str]:
     words = words_of(Config.model_validate({"data": {"files": ["f"]}} | config))
     loss = {"first": 0.7, "last": 0.5, "eval_base": 1.1775, "eval_tuned": 0.68486}
-    return {label: value for value, label in report._tiles(ENDED | {"loss": loss}, [{}], words, evaluation)}
+    return {label: value for value, label in report_training._tiles(ENDED | {"loss": loss}, [{}], words, evaluation)}
 
 
 def test_what_was_held_out_is_told_in_one_unit_on_so_many_rows() -> None:
@@ -203,7 +202,7 @@ def test_preferences_are_told_as_such(objective: str, unit: str, label: str) -> 
     assert words_of(Config.model_validate({"data": {"files": ["f"]}} | config)).unit == unit
     tiles = _tiles(found, **config)
     assert tiles[label] == "100.0%" and "0.323" in tiles.values()
-    assert "not one to be met" in report._proof(found)
+    assert "not one to be met" in report_training._proof(found)
 
 
 def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tmp_path: Path) -> None:
@@ -224,7 +223,7 @@ def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tm
     known = {"status": "finished", "steps": 8, "total_steps": 8, "progress_from": "callback", "loss": {"first": 3.0, "last": 3.0}}
     known |= {"wall_seconds": 9.0, "goodput": 0.5, "attempts": 2, "steps_computed_twice": 0, "steps_dropped": None, "doubt": None}
     folder.summary_file.write_text(json.dumps(known | {"incidents": [incident], "checkpoints_set_aside": [], "reason": ""}))
-    text = render_command(folder)
+    text = render(folder)
     page = Page()
     page.feed(text)
     assert token not in text and "script" not in page.tags and page.links == ["data:,"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,8 +17,12 @@ from holdfast.diagnosis.logs.text import Evidence, clean_lines
 from holdfast.machine.kernel_log import kernel_messages, oom_kills, records
 from holdfast.machine.place import Place
 from holdfast.processes import shim
-from holdfast.run.outcomes import EXIT_ELSEWHERE, EXIT_WRONG_RESUME, OUTCOMES
+from holdfast.processes.standby import Standby
+from holdfast.run.folder import RunFolder
+from holdfast.run.outcomes import OUTCOMES, EndingKind, exit_code, kind_by_code
 from holdfast.run.types import Ending, FailureReport
+from holdfast.supervision.full_disk import BufferedRunFolder
+from support.world import commit, new_run, relaunch
 
 KILLED = "Out of memory: Killed process 4711 (python) total-vm:9123456kB, anon-rss:6234567kB"
 
@@ -110,10 +114,16 @@ def test_a_run_of_our_own_is_not_steered_by_a_guess() -> None:
 
 def test_a_trainers_own_exit_codes_are_told_apart() -> None:
     ours = [outcome.code for outcome in OUTCOMES.values() if outcome.code not in (None, errors.DONE, errors.INTERRUPTED)]
-    ours += [EXIT_ELSEWHERE, EXIT_WRONG_RESUME]
     others = [errors.DONE, errors.BLOCKED, errors.USAGE, errors.GAVE_UP, errors.OUR_BUG, errors.INTERRUPTED, errors.AGAIN]
     assert len(ours) == 10 and len({*ours, *others}) == len(ours) + len(others)
-    assert all(code and code < 128 for code in ours), "above are a shell's words for signals"
+    assert all(code < 126 for code in ours if code), "above are a shell's own words"
+    assert all(kind_by_code(exit_code(kind)) == kind for kind, outcome in OUTCOMES.items() if outcome.code is not None)
+    assert set(OUTCOMES) | {"killed", "error"} == set(get_args(EndingKind)), "those two have a number in their words"
+
+
+@pytest.mark.parametrize(("code", "kind"), [(64, "nonfinite"), (66, "disk_full"), (69, "damaged"), (71, "device_gone"), (72, "peer_lost")])
+def test_exit_codes_of_older_run_folders_mean_what_they_meant(code: int, kind: str) -> None:
+    assert kind_by_code(code) == kind
 
 
 def test_a_disk_that_fills_up_does_not_hide_how_an_attempt_ended(small_disk: Path) -> None:
@@ -129,3 +139,24 @@ def test_a_disk_that_fills_up_does_not_hide_how_an_attempt_ended(small_disk: Pat
     shim.reserve(other)
     shim.write_ending(other, {"code": 0})
     assert [file.name for file in other.iterdir()] == ["ending.json"], "nothing is left where there was room"
+
+
+def test_a_full_disk_costs_a_supervisor_its_standby_alone(small_disk: Path) -> None:
+    """What it would note waits in memory, in its order, and nothing that it watches is left to itself."""
+    said: list[str] = []
+    run = BufferedRunFolder(new_run(small_disk / "run").path, said.append)
+    commit(run, attempt=1)
+    run.event("first")
+    filler = fill(small_disk)
+    standby = Standby(run, "imports", always=True)
+    standby.consider(relaunch(run))
+    assert not standby.waits()
+    for number in range(100):  # more than the page that the file has
+        run.event("second", number=number)
+    assert len(said) == 1 and f"the disk of {run.path} is full" in said[0]
+    assert [event["number"] for event in run.events() if event["event"] == "second"] == [*range(100)], "those that wait are read, too"
+    filler.unlink()
+    run.event("third")
+    assert "has room again" in said[1]
+    on_disk = [event["event"] for event in RunFolder(run.path).events() if not event["event"].startswith("journals_")]
+    assert on_disk == ["first", *["second"] * 100, "third"]

@@ -19,13 +19,13 @@ from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.planning.plan import make_plan, settings_of
-from holdfast.report.summarise import summarise, wall_seconds
+from holdfast.report.summarise import Journals, of_steps, summarise, wall_seconds
 from holdfast.run.plan import Params
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import Diagnosis, Ending, FailureReport
-from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.ledgers import OF_TRAINER, Past
 from holdfast.supervision.policy.moves import GiveUp
-from holdfast.supervision.policy.next_move import NO_PROGRESS, REPEATS, REPEATS_FROM_OUTSIDE, of_death, wants_experiments
+from holdfast.supervision.policy.next_move import of_death, wants_experiments
 from support.known import known
 from support.plans import MODEL, a_plan
 
@@ -48,14 +48,14 @@ def test_a_hundred_deaths_with_progress_do_not_stop_a_run() -> None:
 
 def test_the_same_error_without_progress_ends_after_its_limit() -> None:
     past = Past(5, "unknown", "error", None, False)
-    assert outcome_of([past] * (REPEATS - 1))
-    assert not outcome_of([past] * REPEATS)
+    assert outcome_of([past] * (OF_TRAINER.same - 1))
+    assert not outcome_of([past] * OF_TRAINER.same)
 
 
 def test_kills_from_outside_are_met_with_more_patience() -> None:
     past = Past(5, "unknown", "killed", None, False, from_outside=True)
-    assert outcome_of([past] * (REPEATS_FROM_OUTSIDE - 1))
-    assert not outcome_of([past] * REPEATS_FROM_OUTSIDE)
+    assert outcome_of([past] * (OF_TRAINER.from_outside - 1))
+    assert not outcome_of([past] * OF_TRAINER.from_outside)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outsi
     ending = Ending(kind, code)  # type: ignore[arg-type]
     assert ending.from_outside == outside
     died = Past(5, "unknown", kind, None, False, from_outside=ending.from_outside)
-    goes_on = of_death(known(failure_report(kind, code), [died] * REPEATS, "unknown")).goes_on
+    goes_on = of_death(known(failure_report(kind, code), [died] * OF_TRAINER.same, "unknown")).goes_on
     assert goes_on == outside, "the program's own deaths are tried three times, others eight times"
     if kind != "never_started":
         assert [wants_experiments(failure_report(kind, code), [died] * deaths) for deaths in (1, 2, 3)] == [False, not outside, True]
 
 
-@given(st.lists(st.booleans(), min_size=3, max_size=NO_PROGRESS))
+@given(st.lists(st.booleans(), min_size=3, max_size=OF_TRAINER.barren))
 def test_deaths_reach_the_lab_in_whatever_order_they_come(from_outside: list[bool]) -> None:
     """At the third death in a step at the latest, and after each look at every second one."""
     history: list[Past] = []
@@ -126,7 +126,7 @@ def test_what_the_trainer_refuses_is_not_tried_again() -> None:
 
 
 def test_alternating_causes_without_progress_end_too() -> None:
-    pasts = [Past(5, "a" if at % 2 else "b", "killed", None, False) for at in range(NO_PROGRESS)]
+    pasts = [Past(5, "a" if at % 2 else "b", "killed", None, False) for at in range(OF_TRAINER.barren)]
     assert outcome_of(pasts[:-1])
     assert not outcome_of(pasts)
 
@@ -134,7 +134,7 @@ def test_alternating_causes_without_progress_end_too() -> None:
 @given(
     st.lists(
         st.builds(Past, st.just(5), st.sampled_from("abc"), st.sampled_from(["killed", "error", "nonfinite"]), st.just(()), st.just(False)),
-        min_size=NO_PROGRESS,
+        min_size=OF_TRAINER.barren,
     )
 )
 def test_no_history_without_progress_goes_on_for_ever(pasts: list[Past]) -> None:
@@ -311,14 +311,15 @@ def test_a_summary_counts_what_the_journals_say() -> None:
     }
     restored: list[dict[str, Any]] = [{"event": "restored", "attempt": 2, "step": 1, "state": "the checkpoint of step 1"}]
     restored += [{"event": "run_created", "seconds": 3.0}, {"event": "final_evaluation_ended", "seconds": 2.0}]
-    summary = summarise(
-        status="finished",
-        reason=None,
-        steps=steps,
-        events=restored,
+    told = Journals(
+        steps,
+        restored,
         failure_reports=[ended],
         launches={1: {"started": 0.0, "session": "a"}, 2: {"started": 22.0, "session": "a"}},
         endings={1: {"ended": 21.0}, 2: {"ended": 40.0}},
+    )
+    known_beside = of_steps(
+        told,
         health=[],
         evaluation={},
         evaluations=[{"step": 2, "loss": 1.5, "seconds": 0.5}, {"step": 3, "loss": None, "seconds": 0.25}],
@@ -327,6 +328,7 @@ def test_a_summary_counts_what_the_journals_say() -> None:
         artifact_step=2,
         artifact_sha256="x",
     )
+    summary = summarise("finished", None, told, known_beside)
     assert (summary["steps"], summary["samples_seen"], summary["attempts"]) == (3, 6, 2)
     assert summary["loss"] == {"first": 3.0, "last": 1.0, "eval_base": None, "eval_tuned": None}
     assert summary["evaluations"] == {"count": 2, "last_loss": None, "best_step": 2, "best_loss": 1.5, "seconds": 0.75}

@@ -28,8 +28,8 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry
 from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.launch import trainer_launch
-from holdfast.supervision.policy.ledgers import Past
-from holdfast.supervision.policy.next_move import REPEATS, of_death, of_gpu
+from holdfast.supervision.policy.ledgers import OF_TRAINER, Past
+from holdfast.supervision.policy.next_move import of_death, of_gpu
 from holdfast.trainer import device
 from holdfast.trainer.jobs import torch_facts
 from holdfast.trainer.model.load import checkpoint_layers
@@ -182,7 +182,7 @@ def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
     history = [failed, *[away] * 40, failed]
     error = FailureReport(3, Ending("error", 1), 5, "step", (1,), (), 4, 4, 0.0, None, None)
     assert of_death(known(error, history, "gpu_kernel_fault")).goes_on
-    last = of_death(known(error, [failed] * (REPEATS - 1) + history[1:], "gpu_kernel_fault"))
+    last = of_death(known(error, [failed] * (OF_TRAINER.same - 1) + history[1:], "gpu_kernel_fault"))
     assert not last.goes_on, "nor does it hide that one failure repeats"
 
 

@@ -9,6 +9,7 @@ import pickle
 import shlex
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from safetensors.numpy import save_file
 
 from holdfast.book import cards_of
 from holdfast.diagnosis.logs.counters import Counter
-from holdfast.processes.hang_timeout import CommandHangTimeout
+from holdfast.processes.awake import Awake
+from holdfast.processes.hang_timeout import HangTimeout
+from holdfast.run.types import Diagnosis, Ending, FailureReport
 from holdfast.supervision.command.event_files import EventFile
 from holdfast.supervision.foreign_checkpoints.newest import newest_whole
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
-from holdfast.supervision.policy.next_try import Try, next_try
+from holdfast.supervision.policy.ledgers import OF_COMMAND, Past
+from holdfast.supervision.policy.moves import Done, Move
+from holdfast.supervision.policy.next_move import Known, next_move
 from holdfast.supervision.policy.resuming import changed, checkpoints_of, known_by, resumed, says_unknown
 
 
@@ -265,11 +270,14 @@ def test_steps_are_read_from_event_files_as_they_grow(tmp_path: Path) -> None:
     assert reader.look() == 300
 
 
-def pace_of(moments: list[tuple[float, str]], **options: Any) -> CommandHangTimeout:
-    pace = CommandHangTimeout(0.0, **options)
-    for now, what in moments:
-        pace.look(now, what == "step", what == "print", what == "work")
-    return pace
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 STEPS = [(10.0 + second, "step") for second in range(20)]
@@ -280,31 +288,44 @@ STEPS = [(10.0 + second, "step") for second in range(20)]
     [
         ([], {"floor_s": 5.0}, 800, False),
         ([], {"floor_s": 5.0}, 901, True),
-        ([], {"floor_s": 5.0, "told": True}, 6, True),
-        ([(second * 5.0, "work") for second in range(100)], {"floor_s": 6.0, "told": True}, 500, False),
+        ([], {"floor_s": 5.0, "first_s": 0.0}, 6, True),
+        ([(second * 5.0, "work") for second in range(100)], {"floor_s": 6.0, "first_s": 0.0}, 500, False),
         (STEPS, {"floor_s": 5.0}, 45, False),
         (STEPS, {"floor_s": 5.0}, 50, True),
         (STEPS, {"floor_s": 60.0}, 60, False),
         ([*STEPS, (45, "print")], {"floor_s": 5.0}, 60, False),
         ([*STEPS, *[(29 + second * 5.0, "work") for second in range(1, 25)]], {"floor_s": 5.0}, 125, False),
         ([*STEPS, *[(29 + second * 5.0, "work") for second in range(1, 25)]], {"floor_s": 5.0}, 131, True),
-        (STEPS, {"floor_s": 5.0, "patient": 2.0}, 60, False),
-        ([*STEPS, (5000, "nothing")], {"floor_s": 5.0}, 5001, False),
+        (STEPS, {"floor_s": 5.0, "longer": 2.0}, 60, False),
     ],
     ids=[
         *("a start", "a long start", "the user's word", "computing", "a pause", "a hang", "the floor", "an evaluation that prints"),
-        *("one that computes", "computing too long", "after a hang", "the machine slept"),
+        *("one that computes", "computing too long", "after a hang"),
     ],
 )
 def test_silence_is_a_hang_by_the_pace_that_was_shown(
     moments: list[tuple[float, str]], options: dict[str, Any], at: float, hangs: bool
 ) -> None:
-    assert (pace_of(moments, **options).overdue(at) is not None) == hangs
+    clock = Clock()
+    timeout = HangTimeout(longest_times=3, clock=clock, **options)
+    for clock.seconds, what in moments:
+        timeout.look(what == "step", what == "print", what == "work")
+    clock.seconds = at
+    assert (timeout.overdue() is not None) == hangs
 
 
-def tries(*words: str) -> list[Try]:
+def test_what_the_machine_slept_is_no_silence() -> None:
+    clock = Clock()
+    timeout = HangTimeout(5.0, longest_times=3, clock=Awake(2.0, clock).now)
+    for clock.seconds in range(20):
+        timeout.look()
+    clock.seconds = 5000.0
+    assert timeout.overdue() is None
+
+
+def pasts(*words: str) -> list[Past]:
     """came: it came further; kill: somebody else ended it; a cause otherwise."""
-    return [Try(one.partition("+")[0], one, one.endswith("+came"), one.startswith("kill")) for one in words]
+    return [Past(None, one.partition("+")[0], one, "", one.endswith("+came"), from_outside=one.startswith("kill")) for one in words]
 
 
 @pytest.mark.parametrize(
@@ -318,20 +339,26 @@ def tries(*words: str) -> list[Try]:
         (["kill"] * 8, {}, "give_up", "8 attempts"),
         (["oom", "nan"] * 10, {}, "give_up", "for changing reasons"),
         (["kill+came"] * 100, {}, "again", "kill"),
-        (["oom"], {"retries": 0}, "give_up", "--retries 0"),
-        (["oom"], {"stop": True}, "stopped", "on request"),
-        (["oom"], {"disk_full": "the disk of /d"}, "give_up", "the disk of /d is full"),
+        (["oom"], {"rules": replace(OF_COMMAND, retries=0)}, "give_up", "--retries 0"),
+        (["oom"], {"stop": True}, "stopped", ""),
+        (["oom"], {"final": "the disk of /d is full"}, "give_up", "the disk of /d is full"),
         (["oom"], {"final": "it could not be started"}, "give_up", "could not be started"),
-        (["oom", "oom"], {"may_try": True}, "again", "trying what is known to help"),
-        (["kill", "kill"], {"may_try": True}, "again", "kill"),
-        (["end"], {"code": 0}, "done", "exit code 0"),
-        (["end"], {"code": 0, "cut_short": "ended in the middle"}, "again", "ended in the middle"),
+        (["oom", "oom"], {"remedy_left": True}, "again", "trying what is known to help"),
+        (["kill", "kill"], {"remedy_left": True}, "again", "kill"),
+        (["end"], {"over": True}, "done", ""),
+        (["end"], {"told": "ended in the middle"}, "again", "ended in the middle"),
     ],
 )
 def test_what_is_done_after_an_end_follows_from_what_is_known(history: list[str], known: dict[str, Any], kind: str, says: str) -> None:
-    code = known.pop("code", 1)
-    move = next_try(tries(*history), code, **{"stop": False, "retries": None} | known)
-    assert move.kind == kind and says in move.reason
+    failure_report = FailureReport(1, Ending("error", 1), None, None, (), (), 0, 0, 0.0, None, None)
+    stop, known = known.get("stop", False), {name: value for name, value in known.items() if name != "stop"}
+    move = next_move(
+        Known(failure_report, Diagnosis("x", 0.5), pasts(*history), **{"rules": OF_COMMAND, "told": history[-1]} | known), None, stop
+    )
+    if isinstance(move, Move):
+        assert kind == ("again" if move.goes_on else "give_up") and says in move.reason
+    else:
+        assert kind == ("done" if isinstance(move, Done) else "stopped")
 
 
 def test_a_reader_of_pickles_executes_nothing() -> None:

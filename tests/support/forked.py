@@ -62,7 +62,7 @@ _READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", _CARD)
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
 # the second is set by an import; the last two, like all that a card's own libraries read, are read when a card is first asked for
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
-_CHILDLESS = ("holdfast.trainer", "holdfast.processes.writer", "holdfast.processes.command_shim")
+_CHILDLESS = ("holdfast.trainer", "holdfast.processes.writer")  # and what starts somebody else's command
 
 _libc = ctypes.CDLL(None)
 _exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; where it has another name, all is an exec
@@ -220,7 +220,7 @@ def _serve(channel: socket.socket, born_with: dict[str, str], library: str) -> N
 def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_with: dict[str, str], library: str) -> None:
     """Be the process that is ordered, to its end."""
     module, *arguments = _module(order["args"])
-    stem = None if module in _CHILDLESS else _another(channel, files, born_with, library)
+    stem = None if module in _CHILDLESS or "--command" in arguments[:1] else _another(channel, files, born_with, library)
     if order["new_session"]:
         os.setsid()
     _name(order["args"])
@@ -345,7 +345,7 @@ def _load(library: str) -> None:
 
         for found in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
             last = found.name.rpartition(".")[2]
-            if last not in ("__main__", "shim", "command_shim", "writer", "cluster", "ray") and ".kernels." not in found.name:
+            if last not in ("__main__", "shim", "writer", "cluster", "ray") and ".kernels." not in found.name:
                 importlib.import_module(found.name)
         for name in ("auto", "qwen2"):
             importlib.import_module(f"transformers.models.{name}.modeling_{name}")

@@ -17,8 +17,8 @@ from holdfast.processes.attempt import Attempt
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_of_process
 from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport, Launch, Verdict
-from holdfast.supervision.hands import View
-from holdfast.supervision.supervise import Outcome, supervise
+from holdfast.supervision.supervise import Outcome, View, supervise
+from holdfast.supervision.training.trainer_run import TrainerRun
 
 Point = Literal["before the start", "in the pause", "while it trains", "at its wreck", "in the lab"]
 SETTINGS = {"steps": 400, "samples": 8, "micro_batch_tokens": 400, "threads": 1, "attention": "sdpa", "device": "cuda"}
@@ -108,11 +108,11 @@ class FakeWorld:
         return FailureReport(attempt.number, ending, step, committed_before=before, committed_after=committed, **facts)
 
     def investigate(
-        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: View
+        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: View[Attempt]
     ) -> Verdict:
         return self._answer(f"step {failure_report.step}")
 
-    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
+    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View[Attempt]) -> Verdict:
         return self._answer(f"the course since step {trouble.onset}, from step {to}")
 
     def _answer(self, asked: str) -> Verdict:
@@ -183,9 +183,9 @@ def relaunch(run: RunFolder) -> Launch:
 def play(run: RunFolder, world: FakeWorld) -> Told:
     """Supervise the run in this world to its end."""
     said: list[str] = []
-    view = View(lambda _: None, said.append, lambda: world.asked)
+    view: View[Attempt] = View(lambda _: None, said.append, lambda: world.asked)
     orders = {"session": "s", "memory_places": [str(run.path / "memory")], "faults": None}
-    return Told(run, supervise(relaunch, run, orders, view, world), world, said)
+    return Told(run, supervise(TrainerRun(relaunch, run, orders, view, world)), world, said)
 
 
 def verdict(kind: str, **facts: Any) -> Verdict:

@@ -45,9 +45,9 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
                 os.fsync(handle.fileno())
         temporary.replace(path)
     except BaseException as error:
+        if isinstance(error, OSError):
+            _named(error, path)
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and is_full(error):
-            error.filename = error.filename or str(path)  # which a write to a descriptor does not know
         raise
     if durable:
         fsync_folder(path.parent)
@@ -117,10 +117,16 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
         if durable:
             os.fsync(descriptor)
     except OSError as error:
-        error.filename = error.filename or str(path)  # which a descriptor does not know
+        _named(error, path)
         raise
     finally:
         os.close(descriptor)
+
+
+def _named(error: OSError, path: Path) -> None:
+    """Let an error of a descriptor say which file's it is: it names none."""
+    if error.filename is None:
+        error.filename = str(path)
 
 
 def read_lines(path: Path) -> Iterator[Json]:

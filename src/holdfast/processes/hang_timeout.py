@@ -1,11 +1,14 @@
-"""How long a child may be silent: a trainer of ours, somebody else's command, any other child. Learned from it; ends nothing."""
+"""How long a child may be silent before that is a hang, learned from what it has shown. Ends nothing.
+
+A trainer of ours tells what it is at, so each section has its time (TrainerHangTimeout); any other child has its pauses (HangTimeout).
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from holdfast.base.files import Json, last_line
 from holdfast.processes.awake import Awake
@@ -13,12 +16,11 @@ from holdfast.run.attempt import read_launch_spec
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
 
-_FIRST_S = 900.0  # what a section may take before the run has shown what it takes
-_TIMES, _LONGEST_TIMES = 20, 3  # of what it took before, and of a command's longest pause
+FIRST_S = 900.0  # before it has shown what it takes
+_TIMES = 20  # of a usual pause
 _REMEMBERED = 50
+_BUSY_TIMES = 5  # where it computes all the while: perhaps an evaluation that prints nothing
 _LOOK_MOST_S = 2.0  # between two looks: more is time that the watcher itself did not have
-_BUSY_TIMES = 5  # where a command computes all the while: perhaps an evaluation that prints nothing
-_SLEPT_S = 30.0  # between two looks at a command: it was not the program that stood still
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,57 @@ class Overdue:
     limit_s: float
 
 
+def allowed_s(seen: Sequence[float], floor_s: float, longest_times: int = _TIMES, first_s: float = FIRST_S) -> float:
+    """Seconds of silence that are no hang: 20 usual pauses, some longest ones, `first_s` before any was seen, `floor_s` at least."""
+    learned = max(_TIMES * statistics.median(seen), longest_times * max(seen)) if seen else first_s
+    return max(floor_s, learned)
+
+
 class HangTimeout:
-    """Watches one attempt of a trainer. `floor_s`: no section is called overdue earlier, however quick it was before.
+    """Watches a child by its signs of life, in seconds that the watcher was awake for.
+
+    first_s: what is allowed before it has shown a pace. longest_times: of its longest pause. longer: how many times longer than
+    usual to wait, because a hang that was ended before was perhaps none.
+    """
+
+    def __init__(
+        self,
+        floor_s: float,
+        first_s: float = FIRST_S,
+        longest_times: int = _TIMES,
+        longer: float = 1.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.floor_s, self.first_s, self.longest_times, self.longer = floor_s, first_s, longest_times, longer
+        self.gaps: deque[float] = deque(maxlen=_REMEMBERED)
+        self._clock = clock or Awake(_LOOK_MOST_S).now
+        self._sign = self._work = self._clock()
+        self._stepped: float | None = None
+
+    def look(self, stepped: bool = True, printed: bool = False, worked: bool = False) -> None:
+        """What was seen since the last look: another step, output, or a good part of the time spent computing."""
+        now = self._clock()
+        if stepped:
+            if self._stepped is not None:
+                self.gaps.append(now - self._stepped)
+            self._stepped = now
+        if stepped or printed:
+            self._sign = now
+        if stepped or printed or worked:
+            self._work = now
+
+    def overdue(self) -> Overdue | None:
+        """The silence that is too long by now; None where there is none."""
+        now, limit = self._clock(), allowed_s(self.gaps, self.floor_s, self.longest_times, self.first_s) * self.longer
+        if now - self._work > limit:
+            return Overdue("silence", now - self._work, limit)
+        if self.gaps and now - self._sign > limit * _BUSY_TIMES:
+            return Overdue("computing", now - self._sign, limit * _BUSY_TIMES)
+        return None
+
+
+class TrainerHangTimeout:
+    """Watches one attempt of our own trainer. `floor_s`: no section is called overdue earlier, however quick it was before.
 
     Silence is counted from the look at which the newest pulse was first seen, in seconds that the watcher was awake for.
     """
@@ -65,17 +116,17 @@ class HangTimeout:
         return self._judge("step", silent, self.steps)
 
     def limit_s(self) -> float:
-        """Seconds a step may be silent."""
-        return max(self.floor_s, _TIMES * statistics.median(self.steps)) if self.steps else _FIRST_S
+        """Seconds a step may be silent that is like the others."""
+        return allowed_s(self.steps, self.floor_s, longest_times=0)
 
     def _judge(self, section: str, seconds: float, seen: list[float]) -> Overdue | None:
-        first = max(self.floor_s, _FIRST_S)
-        limit = max(self.floor_s, _TIMES * min(max(seen), first)) if seen else first  # clocks that were set make any number of seconds
+        most = max(self.floor_s, FIRST_S)  # clocks that were set make any number of seconds
+        limit = allowed_s([min(took, most) for took in seen], self.floor_s)
         return Overdue(section, seconds, limit) if seconds > limit else None
 
     def _evaluations(self) -> list[float]:
         """What whole evaluations took: no less than any of their parts, so that nothing longer than at first is allowed."""
-        return [min(row["seconds"], _FIRST_S / _TIMES) for row in read_evaluations(self.run)]
+        return [min(row["seconds"], FIRST_S / _TIMES) for row in read_evaluations(self.run)]
 
     def _has_committed(self) -> bool:
         """Whether this attempt has committed a step; the time of its newest one is remembered, once."""
@@ -85,83 +136,6 @@ class HangTimeout:
         if row["step"] > self.seen:
             self.seen, self.steps = row["step"], [*self.steps[1 - _REMEMBERED :], row["seconds"]]
         return True
-
-
-@dataclass
-class CommandHangTimeout:
-    """Watches one attempt of a program of which little is known, by the pace it shows. Times are of one monotonic clock, in seconds.
-
-    floor_s: silence is never called a hang earlier. patient: how many times longer than usual to wait, because a hang that was
-    ended before was perhaps none. told: the floor is its user's own word, so that it counts from the start.
-    """
-
-    began: float
-    floor_s: float
-    told: bool = False
-    patient: float = 1.0
-    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    _stepped: float | None = None
-    _sign: float = 0.0
-    _work: float = 0.0
-    _looked: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._sign = self._work = self._looked = self.began
-
-    def look(self, now: float, stepped: bool, printed: bool, worked: bool) -> None:
-        """What was seen since the last look: another step, output, or a good part of the time spent computing."""
-        if now - self._looked > _SLEPT_S:
-            asleep = now - self._looked
-            self._sign, self._work = self._sign + asleep, self._work + asleep
-            self._stepped = None
-        self._looked = now
-        if stepped:
-            if self._stepped is not None:
-                self.gaps.append(now - self._stepped)
-            self._stepped = now
-        if stepped or printed:
-            self._sign = now
-        if stepped or printed or worked:
-            self._work = now
-
-    def overdue(self, now: float) -> tuple[float, float] | None:
-        """(seconds of silence, seconds allowed) where it is too long."""
-        limit = self.limit_s()
-        if now - self._work > limit:
-            return now - self._work, limit
-        if self.gaps and now - self._sign > limit * _BUSY_TIMES:
-            return now - self._sign, limit * _BUSY_TIMES
-        return None
-
-    def limit_s(self) -> float:
-        """Seconds it may neither step nor print nor compute."""
-        if self.gaps:
-            learned = max(_TIMES * statistics.median(self.gaps), _LONGEST_TIMES * max(self.gaps))
-        else:
-            learned = 0.0 if self.told else _FIRST_S
-        return max(self.floor_s, learned) * self.patient
-
-
-class Silence:
-    """How long a child is silent that gives signs of life, and when that is too long: by the longest pause it made so far."""
-
-    def __init__(self, floor_s: float) -> None:
-        self.floor_s, self.longest = floor_s, 0.0
-        self._clock = Awake(_LOOK_MOST_S).now
-        self._last, self._signs = self._clock(), 0
-
-    def broken(self) -> None:
-        """The child gave a sign of life."""
-        now = self._clock()
-        if self._signs:
-            self.longest = max(self.longest, now - self._last)
-        self._last, self._signs = now, self._signs + 1
-
-    def too_long(self) -> float | None:
-        """Seconds since the last sign of life, or since the start, where these are too many."""
-        limit = _TIMES * self.longest if self._signs > 1 else _FIRST_S
-        silent = self._clock() - self._last
-        return silent if silent > max(self.floor_s, limit) else None
 
 
 def _start_s(run: RunFolder, number: int) -> float | None:

@@ -32,7 +32,8 @@ def end_hanging(attempt: Attempt, trainers: Mapping[int, Identity], lock: Path, 
         return None
     text = f"no sign of life for {overdue.seconds:.0f} s in the section {overdue.section!r} (limit {overdue.limit_s:.0f} s)"
     hang = _hanging(attempt, text) | {"section": overdue.section}
-    write_json(attempt.folder / "hang.json", hang)
+    with contextlib.suppress(OSError):  # a full disk
+        write_json(attempt.folder / "hang.json", hang)
     ours = _asked_for_stacks(attempt, living, lock, hang.get("ranks"))
     if not ours and any(map(alive, living.values())):
         return f"process {next(iter(living.values()))['pid']}, which rank0.json names, does not hold trainer.lock; it is sent no signal"

@@ -21,16 +21,21 @@ class Clock(Protocol):
 
 
 class Pauses:
-    """Wait longer between starts that come to nothing: 0.1 s, 0.2 s, ... 5 s, for a GPU 1 s, 2 s, ... 30 s; not at all after progress."""
+    """Wait longer between starts that come to nothing: 0.1 s, 0.2 s, ... 5 s, for a GPU 1 s, 2 s, ... 30 s; not at all after progress.
 
-    def __init__(self, run: RunFolder, tell: Callable[[str], None], clock: Clock = time) -> None:
-        self.run, self.tell, self.clock = run, tell, clock
+    between: the first pause between two starts and the longest one, where they are others.
+    """
+
+    def __init__(
+        self, run: RunFolder, tell: Callable[[str], None], clock: Clock = time, between: tuple[float, float] = (_FIRST_S, _MOST_S)
+    ) -> None:
+        self.run, self.tell, self.clock, self.between = run, tell, clock, between
         self.seconds = 0.0
         self._gone: float | None = None
 
     def after(self, progressed: bool) -> None:
         """An attempt has ended."""
-        first, most = (_FIRST_S, _MOST_S) if self._gone is None else (_FIRST_AWAY_S, _MOST_AWAY_S)
+        first, most = self.between if self._gone is None else (_FIRST_AWAY_S, _MOST_AWAY_S)
         self.seconds = 0.0 if progressed else min(most, max(first, self.seconds * 2))
 
     def wait(self, stop: Callable[[], bool]) -> None:

@@ -18,7 +18,7 @@ from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S
-from holdfast.processes.hang_timeout import HangTimeout
+from holdfast.processes.hang_timeout import TrainerHangTimeout
 from holdfast.processes.hanging import end_hanging
 from holdfast.processes.standby import Standby
 from holdfast.run.attempt import is_closed, write_launch_spec
@@ -49,14 +49,14 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
         **orders,
     )
     waiting = standby.take_over(folder, launch)
-    return Attempt(number, folder, waiting or start_shim("holdfast.processes.shim", folder), stood_by=waiting is not None)
+    return Attempt(number, folder, waiting or start_shim(folder), stood_by=waiting is not None)
 
 
-def start_shim(module: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the shim of the attempt in `folder`; module: which kind of shim."""
+def start_shim(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """Start the parent of the attempt in `folder`."""
     with open_log(folder / "output.log") as output:
         return subprocess.Popen(
-            module_command(module, folder),
+            module_command("holdfast.processes.shim", *options, folder),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -75,14 +75,14 @@ def adopt(run: RunFolder) -> Attempt | None:
 def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
     """Wait until the attempt has ended. `tick` is called all the while; when it returns True the trainer is asked to stop."""
     asked = False
-    patience = HangTimeout(run, attempt.number, run.config().run.hang_s)
+    timeout = TrainerHangTimeout(run, attempt.number, run.config().run.hang_s)
     while True:
         ending = _ending(attempt, run)
         if ending is not None:
             return ending
         if tick(attempt) and not asked:
             asked = _ask_to_stop(attempt, run)
-        overdue = patience.overdue(attempt.pulse())
+        overdue = timeout.overdue(attempt.pulse())
         if overdue is not None and (why := end_hanging(attempt, _trainers(attempt), run.trainer_lock, overdue)):
             return Ending("stuck", facts={"reason": why})
         wait_for_end(watched(attempt), LOOK_EVERY_S)
@@ -124,6 +124,15 @@ def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
         return called_off
 
 
+def plain_ending(seen: Json, facts: Json) -> Ending:
+    """How an attempt ended, by what was seen of its end alone; facts: of one that ran."""
+    if seen and seen.get("code") is None:
+        return Ending("never_started")
+    if not seen:
+        return Ending("vanished")
+    return Ending("killed" if seen["code"] < 0 else "error", seen["code"], lived_s(seen), facts)
+
+
 def lived_s(seen: Json) -> float | None:
     """Seconds between start and end; None where they are not known."""
     return float(seen["ended"] - seen["began"]) if "began" in seen else None
@@ -142,21 +151,16 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     if hang is not None and not result:
         return Ending("hang", code, seconds, hang)
     kind: EndingKind | None = result.get("kind")
-    by_code = kind_by_code(code)
-    if by_code == "disk_full":
-        kind = kind or by_code  # which takes no account either
+    if kind_by_code(code) == "disk_full":
+        kind = kind or "disk_full"  # which takes no account either
     if kind == "finished" or code == 0:
         kind = "finished" if is_over(run) else None  # any library can end a process with code 0
     if kind is not None:
         return Ending(kind, code, seconds, result)
-    if not seen:
-        return Ending("vanished")
-    if code is None:
-        return Ending("never_started")
     facts = {"rank": seen["rank"], "codes": seen["codes"]} if "rank" in seen else {}
-    if by_code == "peer_lost":
+    if kind_by_code(code) == "peer_lost":
         return _of_another_rank(attempt, seen, seconds) or Ending("peer_lost", code, seconds, facts)
-    return Ending("killed" if code < 0 else "error", code, seconds, facts)
+    return plain_ending(seen, facts)
 
 
 def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> Ending | None:

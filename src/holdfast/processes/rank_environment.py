@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 STORE_DESCRIPTOR = "HOLDFAST_STORE_FD"  # the inherited socket on which the first rank is to listen
-SEAT_OF = "HOLDFAST_SEAT_OF"  # the process that started these ranks; without it another launcher did
+STARTED_BY = "HOLDFAST_STARTED_BY"  # the process that started these ranks; without it another launcher did
 
 
 def listen() -> socket.socket:
@@ -16,7 +16,7 @@ def listen() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0), backlog=2048)
 
 
-def rank_info(number: int, device: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
+def rank_variables(number: int, device: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of rank `number` of `size` in one box, whose device is the `device`-th.
 
     The user's own choice of network interfaces wins.
@@ -30,7 +30,7 @@ def rank_info(number: int, device: int, size: int, meeting: socket.socket, envir
         "GROUP_RANK": 0,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": meeting.getsockname()[1],
-        SEAT_OF: os.getpid(),
+        STARTED_BY: os.getpid(),
     }
     if number == 0:
         found[STORE_DESCRIPTOR] = meeting.fileno()

@@ -1,9 +1,10 @@
-"""The trainer's parent: starts one attempt, keeps its exit code, keeps the writer alive. Standard library only; decides nothing.
+"""The parent of an attempt: starts it, keeps its exit code, looks after what goes on beside it. Standard library only; decides nothing.
 
-    python -m holdfast.processes.shim ATTEMPT_FOLDER
-    python -m holdfast.processes.shim --standby ORDERS     waits, with a trainer that is ready, for an attempt's folder on standard input
+    python -m holdfast.processes.shim ATTEMPT_FOLDER               a trainer, with a writer beside it
+    python -m holdfast.processes.shim --command ATTEMPT_FOLDER     somebody else's command, in a session of its own
+    python -m holdfast.processes.shim --standby ORDERS             waits, with a trainer that is ready, for an attempt on standard input
 
-It outlives the supervisor. The run's trainer lock is taken here and inherited by the trainer, so the kernel holds it exactly as
+It outlives the supervisor. The run's trainer lock is taken here and inherited by what it starts, so the kernel holds it exactly as
 long as one of the two lives, and no second trainer can start.
 """
 
@@ -18,11 +19,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.base.identity import identify, myself
 from holdfast.base.safe_open import lock_descriptor, open_log
 from holdfast.base.wait import wait_for_end
+from holdfast.processes.command_session import CommandSession
 from holdfast.processes.trainers import Trainers
 
 LOOK_EVERY_S = 0.5
@@ -30,13 +32,21 @@ WRITER_PAUSE_S = (0.1, 5.0)
 _RESERVED, _ENDING_BYTES = ".ending.reserved", 512
 
 
+class Beside(Protocol):
+    """What is done beside the processes of an attempt."""
+
+    def started(self, pid: int) -> None: ...
+    def look(self, living: list[int]) -> None: ...
+    def end(self) -> dict[str, Any]: ...
+
+
 def main(argv: list[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+        signal.signal(ignored, (lambda *_: None) if argv[0] == "--command" else signal.SIG_IGN)  # a command would inherit SIG_IGN
     if argv[0] != "--standby":
-        return _attend(Path(argv[0]), None, None)
+        return _attend(Path(argv[-1]), None, None, foreign=argv[0] == "--command")
     orders = json.loads(Path(argv[1]).read_text())
-    lock = _open_lock(orders)
+    lock = lock_descriptor(orders["trainer_lock"])
     trainers = Trainers(orders["argv"], orders.get("devices", [0]), _environment(orders), (lock,), stdin=subprocess.PIPE)
     names = Path(argv[1]).with_name("standby_pids.json")
     with contextlib.suppress(OSError):
@@ -48,26 +58,38 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def _attend(attempt: Path, lock: int | None, standby: Trainers | None) -> int:
+def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: bool = False) -> int:
     """See an attempt through to its end, with the trainers that stood by where there are some."""
     launch = json.loads((attempt / "launch.json").read_text())
-    lock = _open_lock(launch) if lock is None else lock
+    lock = lock_descriptor(launch["trainer_lock"]) if lock is None else lock
     if not take_lock(lock) or (attempt / "ending.json").exists():
         return 1  # another trainer lives, or a new supervisor has called this attempt off
     write_whole(attempt / "nurse.json", dict(myself()))
     reserve(attempt)
     environment = _environment(launch)
-    began = time.time()
+    times, trainers = {"began": time.time()}, standby
+    signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM) if trainers else None)
     with open_log(attempt / "output.log") as output:
-        if standby and standby.tell(f"{int(attempt.name)}\n"):
-            trainers = standby
-        else:
-            devices, streams = launch.get("devices", [0]), {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-            trainers = Trainers(launch["argv"], devices, environment, (lock,), **streams)
-        signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM))
-        code = _watch(trainers, launch["writer_argv"], environment, output, attempt / "writer.json")
+        session = CommandSession(launch, attempt, output) if foreign else None
+        if standby is None or not standby.tell(f"{int(attempt.name)}\n"):
+            streams = session.streams() if session else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            try:
+                trainers = Trainers(launch["argv"], launch.get("devices", [0]), environment, (lock,), **streams)
+            except OSError as error:
+                if not foreign:
+                    raise
+                told = f"{launch['argv'][0]}: {error.strerror}"
+                write_ending(attempt, {"code": None, "could_not_start": told, **times, "ended": time.time()})
+                return 0
+        assert trainers is not None
+        beside: Beside = session or Writer(launch["writer_argv"], environment, output, attempt / "writer.json")
+        beside.started(trainers.processes[0].pid)
+        while (code := trainers.poll()) is None:
+            beside.look(trainers.living)
+        times["ended"] = time.time()
+        facts = beside.end()
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
-    write_ending(attempt, {"code": code, "began": began, "ended": time.time(), **ranks})
+    write_ending(attempt, {"code": code, **times, **ranks, **facts})
     return 0
 
 
@@ -93,10 +115,6 @@ def _environment(orders: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in (os.environ | orders["env"]).items() if value is not None}
 
 
-def _open_lock(orders: dict[str, Any]) -> int:
-    return lock_descriptor(orders["trainer_lock"])
-
-
 def take_lock(descriptor: int) -> bool:
     """Take the trainer lock; for a second, because others hold it for an instant when they ask whether it is free."""
     for _ in range(50):
@@ -108,38 +126,38 @@ def take_lock(descriptor: int) -> bool:
     return False
 
 
-def _watch(trainers: Trainers, writer_argv: list[str], environment: dict[str, str], output: Any, name: Path) -> int:
-    """Wait for the trainers; start the writer, and start it again when it dies, more slowly each time it dies at once.
+class Writer:
+    """The checkpoint writer beside trainers: started again when it dies, more slowly each time it dies at once. Its name is in a file."""
 
-    Who the writer is stands in the file `name`.
-    """
-    pause, writer_died = WRITER_PAUSE_S[0], 0.0
-    writer = _start(writer_argv, environment, output)
-    _name(name, writer)
-    started = time.monotonic()
-    while (code := trainers.poll()) is None:
-        if writer.poll() is None:
-            wait_for_end((*trainers.living, writer.pid), LOOK_EVERY_S)
-            continue
-        wait_for_end(trainers.living, pause / 2)
-        if not writer_died:
-            writer_died = time.monotonic()
-            pause = WRITER_PAUSE_S[0] if writer_died - started > WRITER_PAUSE_S[1] else min(pause * 2, WRITER_PAUSE_S[1])
-        if time.monotonic() - writer_died >= pause:
-            writer = _start(writer_argv, environment, output)
-            _name(name, writer)
-            started, writer_died = time.monotonic(), 0.0
-    return code
+    def __init__(self, argv: list[str], environment: dict[str, str], output: Any, name: Path) -> None:
+        self.argv, self.environment, self.output, self.name = argv, environment, output, name
+        self.pause, self.died = WRITER_PAUSE_S[0], 0.0
+        self._start()
 
+    def _start(self) -> None:
+        nothing, output = subprocess.DEVNULL, self.output
+        self.process = subprocess.Popen(self.argv, stdin=nothing, stdout=output, stderr=output, env=self.environment)
+        with contextlib.suppress(OSError):  # on a full disk `holdfast status` does not know it
+            write_whole(self.name, {"identity": identify(self.process.pid)})
+        self.began, self.died = time.monotonic(), 0.0
 
-def _name(file: Path, writer: subprocess.Popen[bytes]) -> None:
-    """Write down who the writer is, for `holdfast status`; on a full disk that is left out."""
-    with contextlib.suppress(OSError):
-        write_whole(file, {"identity": identify(writer.pid)})
+    def started(self, pid: int) -> None: ...
 
+    def look(self, living: list[int]) -> None:
+        """Wait for an end, a moment at most, and see that the writer lives."""
+        if self.process.poll() is None:
+            wait_for_end((*living, self.process.pid), LOOK_EVERY_S)
+            return
+        wait_for_end(living, self.pause / 2)
+        if not self.died:
+            self.died = time.monotonic()
+            self.pause = WRITER_PAUSE_S[0] if self.died - self.began > WRITER_PAUSE_S[1] else min(self.pause * 2, WRITER_PAUSE_S[1])
+        if time.monotonic() - self.died >= self.pause:
+            self._start()
 
-def _start(argv: list[str], environment: dict[str, str], output: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+    def end(self) -> dict[str, Any]:
+        """It ends by itself, after what it has to write."""
+        return {}
 
 
 def write_whole(path: Path, value: dict[str, Any]) -> None:

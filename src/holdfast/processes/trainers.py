@@ -1,20 +1,19 @@
-"""The trainers of one attempt, one a rank: started together, ended together. Standard library only; decides no restart."""
+"""The processes of one attempt, one a rank: started together, ended together. Standard library only; decides no restart."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.base.errors import DONE, INTERRUPTED
-from holdfast.processes.rank_environment import listen, rank_info
-from holdfast.run.outcomes import exit_code
+from holdfast.processes.rank_environment import listen, rank_variables
+from holdfast.run.outcomes import kind_by_code
 
-PEER_LOST = exit_code("peer_lost")
-_DECIDED = range(64, 71)  # exit codes of a trainer that ends by its own decision
-_GRACE_S = {"decided": 30.0, "peer": 5.0, "died": 0.0}  # for the others to end by themselves
+_GRACE_S = {"peer_lost": 5.0, "device_gone": 0.0, "elsewhere": 0.0, None: 0.0}  # for the others to end by themselves; None: it died
+_GRACE_DECIDED_S = 30.0
 
 
 class Trainers:
@@ -26,6 +25,7 @@ class Trainers:
         self.codes: dict[int, int] = {}  # by rank, in the order in which the ends were seen
         self.killed: set[int] = set()
         self.deadline: float | None = None
+        self.sessions = bool(streams.get("start_new_session"))  # each leads one of its own
         size = len(devices)
         if size == 1:
             own = {"LOCAL_RANK": str(devices[0])} if devices[0] else {}
@@ -35,7 +35,7 @@ class Trainers:
             self.processes = [
                 subprocess.Popen(
                     argv,
-                    env=environment | rank_info(number, device, size, meeting, environment),
+                    env=environment | rank_variables(number, device, size, meeting, environment),
                     pass_fds=inherited if number else (*inherited, meeting.fileno()),
                     **streams,
                 )
@@ -64,13 +64,14 @@ class Trainers:
     def guilty(self) -> int:
         """The rank whose end was the attempt's: the first that did not merely lose another, and that we did not kill."""
         own = [rank for rank in self.codes if rank not in self.killed]
-        died = [rank for rank in own if self.codes[rank] not in (PEER_LOST, DONE, INTERRUPTED)]
+        died = [rank for rank in own if kind_by_code(self.codes[rank]) not in ("peer_lost", "finished", "interrupted")]
         return (died or own)[0]
 
     def send_signal(self, number: int) -> None:
         for rank, process in enumerate(self.processes):
             if rank not in self.codes:
-                process.send_signal(number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number) if self.sessions else process.send_signal(number)
 
     def kill(self) -> None:
         """End those that live."""
@@ -91,6 +92,5 @@ class Trainers:
     @staticmethod
     def _grace_s(code: int) -> float | None:
         """Seconds until the others are ended; None: they will end by themselves, after what they have to do."""
-        if code in (DONE, INTERRUPTED):
-            return None
-        return _GRACE_S["decided" if code in _DECIDED else "peer" if code == PEER_LOST else "died"]
+        kind = kind_by_code(code)
+        return None if kind in ("finished", "interrupted") else _GRACE_S.get(kind, _GRACE_DECIDED_S)

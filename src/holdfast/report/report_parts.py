@@ -43,6 +43,18 @@ def notices(run: RunFolder) -> list[Json]:
     return [{"title": words[0].upper() + words[1:], "text": facts} for words, facts in told[:_NOTICES_SHOWN]]
 
 
+def shown_incident(incident: Json, then: str, rows: str = "") -> Json:
+    """An incident in words. then: what is said of the next step, with {seconds}; rows: of those in flight."""
+    back, cause = incident["seconds_to_recover"], incident["cause"]
+    return {
+        "at": f"step {incident['step']}" if incident["step"] is not None else f"attempt {incident['attempt']}",
+        "words": cause.replace("_", " ") if cause != "unknown" else incident["ending"],
+        "evidence": incident["evidence"],
+        "back": then.format(seconds=f"{back:.1f} s") if back is not None else "",
+        "rows": rows,
+    }
+
+
 def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
     """What is known of the machine, with a label each."""
     machine = read_json(run.machine_file) or {}

@@ -1,24 +1,58 @@
-"""Put a run's journals together into its summary. Pure."""
+"""Put a run's journals together into its summary: what every run has, and what only a trainer of ours or a command shows. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.run.evaluations import best_of
 
+_BESIDE_ATTEMPTS = ("run_created", "final_evaluation_ended")  # events of what takes time before and after the attempts
+# what only a trainer of ours knows
+_UNKNOWN = ("samples_seen", "tokens_per_second", "peak_bytes", "artifact_sha256", "adapter_sha256", "exit_code")
 
-def summarise(
+
+@dataclass(frozen=True)
+class Journals:
+    """What a run folder tells of its attempts. rows: of steps.jsonl, or of a command's progress.jsonl; launches, endings: by attempt."""
+
+    rows: list[Json]
+    events: list[Json]
+    failure_reports: list[Json]
+    launches: dict[int, Json]
+    endings: dict[int, Json]
+
+
+def summarise(status: str, reason: str | None, told: Journals, known: Json) -> Json:
+    """The content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown.
+
+    known: what `of_steps` or `of_progress` makes of the rows; `useful_s` in it are the seconds in steps that count, None: unknown.
+    """
+    losses = [row["loss"] for row in told.rows if row.get("loss") is not None]
+    wall = wall_seconds(told.launches, told.endings, {row["attempt"]: row["time"] for row in told.rows})
+    if wall:
+        wall += sum(event["seconds"] for event in told.events if event["event"] in _BESIDE_ATTEMPTS and "seconds" in event)
+    useful = known["useful_s"]
+    found = {
+        "status": status,
+        "reason": reason,
+        "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None, "eval_base": None, "eval_tuned": None},
+        "attempts": len(told.launches),
+        "incidents": incidents(told.rows, told.events, told.failure_reports),
+        "quarantined": [],
+        "goodput": round(min(1.0, useful / wall), 4) if wall and useful is not None else None,
+        "wall_seconds": round(wall, 3) if wall else None,
+    }
+    more = {name: value for name, value in known.items() if name not in ("useful_s", "loss")}
+    return found | more | {"loss": found["loss"] | known.get("loss", {})}
+
+
+def of_steps(
+    told: Journals,
     *,
-    status: str,
-    reason: str | None,
-    steps: list[Json],
-    events: list[Json],
     health: list[Json],
-    failure_reports: list[Json],
-    launches: dict[int, Json],
-    endings: dict[int, Json],
     evaluation: Json,
     evaluations: list[Json],
     stopped_early: Json | None,
@@ -27,36 +61,50 @@ def summarise(
     artifact_sha256: str | None,
     is_adapter: bool = True,
 ) -> Json:
-    """The content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown."""
-    wall, last = wall_seconds(launches, endings, _last_signs(steps)), steps[-1] if steps else {}
-    if wall:
-        wall += sum(event["seconds"] for event in events if event["event"] in _BESIDE_ATTEMPTS and "seconds" in event)
-    in_steps = sum(row["seconds"] for row in steps)
-    losses = [row["loss"] for row in steps if row["loss"] is not None]
+    """What a trainer of ours tells beside."""
+    rows, in_steps = told.rows, sum(row["seconds"] for row in told.rows)
     return {
-        "status": status,
-        "reason": reason,
-        "steps": last.get("step", 0),
-        "samples_seen": sum(len(row["samples"]) for row in steps),
-        "loss": {
-            "first": losses[0] if losses else None,
-            "last": losses[-1] if losses else None,
-            **{name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
-        },
+        "useful_s": in_steps,
+        "steps": rows[-1].get("step", 0) if rows else 0,
+        "samples_seen": sum(len(row["samples"]) for row in rows),
+        "loss": {name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
         "health": health,
-        "attempts": len(launches),
-        "incidents": incidents(steps, events, failure_reports),
         "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
-        "goodput": round(in_steps / wall, 4) if wall else None,
-        "wall_seconds": round(wall, 3) if wall else None,
-        "tokens_per_second": round(sum(row["tokens"] for row in steps) / in_steps, 1) if in_steps else None,
-        "peak_bytes": max((row["peak_bytes"] for row in steps), default=None),
+        "tokens_per_second": round(sum(row["tokens"] for row in rows) / in_steps, 1) if in_steps else None,
+        "peak_bytes": max((row["peak_bytes"] for row in rows), default=None),
         "artifact_step": artifact_step,
         "artifact_sha256": artifact_sha256,
         "adapter_sha256": artifact_sha256 if is_adapter else None,
         **{name: evaluation[name] for name in ("verdict", "says", "metrics") if name in evaluation},
+    }
+
+
+def of_progress(told: Journals, command: Json, code: int | None) -> Json:
+    """What was seen of somebody else's command. Rows are {time, attempt, step, total, source, loss}."""
+    rows, events = told.rows, told.events
+    went_on = {event["attempt"]: event["step"] for event in events if event["event"] == "loop_resumed"}
+    refused = {event["attempt"] for event in events if event["event"] == "option_unknown"}  # they ended before they began to train
+    trained = {
+        number: launch | ({"resumed_step": went_on[number]} if number in went_on else {})
+        for number, launch in told.launches.items()
+        if number not in refused
+    }
+    dropped = sum(event["count"] for event in events if event["event"] == "gradients_dropped")
+    return {
+        **dict.fromkeys(_UNKNOWN),
+        "useful_s": useful_seconds(rows, trained),
+        "command": command["argv"],
+        "launcher": command["launcher"],
+        "exit_code": code,
+        "steps": max((row["step"] for row in rows), default=None),
+        "total_steps": next((row["total"] for row in reversed(rows) if row.get("total")), None),
+        "progress_from": rows[-1]["source"] if rows else None,
+        "checkpoints_set_aside": [event["now"] for event in events if event["event"] == "checkpoint_set_aside"],
+        "steps_computed_twice": computed_twice(rows, trained),
+        "steps_dropped": dropped if any(event["event"] == "callback_seen" for event in events) else None,
+        "remedies": [{"remedy": event["remedy"], "change": event["change"]} for event in events if event["event"] == "remedy_helped"],
     }
 
 
@@ -119,14 +167,6 @@ def _story(failure_report: Json, next_state: Json | None, lost: int | None) -> s
     return f"{story}; went on from {next_state['state']}, {again}"
 
 
-_BESIDE_ATTEMPTS = ("run_created", "final_evaluation_ended")  # events of what takes time before and after the attempts
-
-
-def _last_signs(steps: list[Json]) -> dict[int, float]:
-    """When each attempt committed its last step."""
-    return {row["attempt"]: row["time"] for row in steps}
-
-
 def wall_seconds(launches: dict[int, Json], endings: dict[int, Json], signs: dict[int, float] | None = None) -> float | None:
     """Time somebody was in charge of the run: its attempts, and the gaps between two attempts of one session.
 
@@ -145,3 +185,50 @@ def wall_seconds(launches: dict[int, Json], endings: dict[int, Json], signs: dic
             ended = (signs or {}).get(number)
         total += max(0.0, ended - began) if ended is not None else 0.0  # below 0: the clock was put back meanwhile
     return total or None
+
+
+def _by_attempt(progress: list[Json]) -> dict[int, list[Json]]:
+    found: dict[int, list[Json]] = {}
+    for row in progress:
+        found.setdefault(row["attempt"], []).append(row)
+    return found
+
+
+def began_at(rows: list[Json], launch: Json) -> int:
+    """The step an attempt went on from: that of its checkpoint, or 0 where the steps it showed say that it began anew.
+
+    A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
+    """
+    resumed = int(launch.get("resumed_step") or 0)
+    return 0 if any(0 < row["step"] < resumed for row in rows) else resumed
+
+
+def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | None:
+    """Steps that a later attempt computed again; None where an attempt that was followed by another told no step at all."""
+    seen, total = _by_attempt(progress), 0
+    for earlier, later in pairwise(sorted(launches)):
+        rows = seen.get(earlier, [])
+        if not rows and not progress:
+            return None
+        if rows:
+            begin = began_at(seen.get(later, []), launches[later])
+            total += max(0, rows[-1]["step"] - begin)
+    return total
+
+
+def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | None:
+    """Seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do."""
+    seen, seconds, told = _by_attempt(progress), 0.0, False
+    numbers = sorted(launches)
+    for at, number in enumerate(numbers):
+        rows = seen.get(number, [])
+        if len(rows) < 2 or rows[-1]["step"] <= rows[0]["step"]:
+            continue
+        told = True
+        kept = rows[-1]["step"]
+        if at + 1 < len(numbers):
+            following = numbers[at + 1]
+            kept = min(kept, began_at(seen.get(following, []), launches[following]))
+        share = (kept - rows[0]["step"]) / (rows[-1]["step"] - rows[0]["step"])
+        seconds += max(0.0, share) * max(0.0, rows[-1]["time"] - rows[0]["time"])
+    return seconds if told else None

@@ -220,8 +220,16 @@ class RunFolder:
         """Append one line to a journal of the run. Raises OSError when the disk takes no more."""
         append_line(file, row)
 
+    def rows(self, file: Path) -> Iterator[Json]:
+        """The lines of a journal of the run."""
+        return read_lines(file)
+
     def events(self) -> Iterator[Json]:
-        return read_lines(self.events_file)
+        return self.rows(self.events_file)
+
+    def progress(self) -> Iterator[Json]:
+        """What was seen of somebody else's command: {time, attempt, step, total, source, loss}."""
+        return self.rows(self.progress_file)
 
     def steps(self) -> Iterator[Json]:
         return read_lines(self.steps_file)

@@ -78,7 +78,7 @@ class Ending:
         if self.kind == "error":
             name = f" ({signal.Signals(self.by_signal).name}, in a shell's words)" if self.by_signal is not None else ""
             return f"ended with exit code {self.code}{name}" + (", before the end of the run" if self.code == 0 else "")
-        return OUTCOMES.get(self.kind, OUTCOMES["vanished"]).words
+        return OUTCOMES[self.kind if self.kind in OUTCOMES else "vanished"].words
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,14 @@ from holdfast.config.config import Config
 from holdfast.diagnosis.health_signs import at_the_end
 from holdfast.planning.past_runs import remember
 from holdfast.processes.ending import Stuck, end
-from holdfast.processes.hang_timeout import Silence
+from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.writer import persist_newest
 from holdfast.report.report import write_report
-from holdfast.report.summarise import summarise
+from holdfast.report.summarise import of_steps, summarise
 from holdfast.report.words import words_of
 from holdfast.run.artifact import Artifact, artifact_of
-from holdfast.run.attempt import close, closed_attempts, read_launch_spec
+from holdfast.run.attempt import close
 from holdfast.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import exit_code
@@ -41,6 +41,7 @@ from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.supervision.launch import child_environment, trainer_launch
 from holdfast.supervision.preparation.types import preparation_of
 from holdfast.supervision.publish import publish_artifact
+from holdfast.supervision.records import journals_of
 from holdfast.terminal.run_view import Terminal
 
 _POLL_S = 0.05
@@ -159,7 +160,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
 def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Callable[[], bool]) -> int | str:
     """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
     asked = rows_asked(config, run.plan().rows.held_out)
-    silence = Silence(config.run.hang_s)
+    timeout = HangTimeout(config.run.hang_s)
     with open_log(log, anew=True) as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
         child = _start_evaluation(run, output, tell)
         try:
@@ -168,10 +169,10 @@ def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Ca
                     raise _interrupted(run)
                 with contextlib.suppress(BlockingIOError):
                     signs = os.read(listen, 1 << 16)
-                    silence.broken()
+                    timeout.look()
                     show(signs.count(b"."))
-                if silent := silence.too_long():
-                    return f"no sign of life for {silent:.0f} s"
+                if silent := timeout.overdue():
+                    return f"no sign of life for {silent.seconds:.0f} s"
                 time.sleep(_POLL_S)
         finally:
             _end(run, child)
@@ -227,21 +228,11 @@ def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Che
 
 def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
     """The content of summary.json, for when it cannot be written, too."""
-    failure_reports = [end.facts for _, end in closed_attempts(run)]
-    starts = {number: read_launch_spec(run.attempt(number)) for number in run.attempts()}
-    launches = {number: orders.facts if orders else {} for number, orders in starts.items()}
-    endings = {number: read_json(run.attempt(number) / "ending.json") or {} for number in run.attempts()}
-    steps, events = list(run.steps()), list(run.events())
-    signs = [event for event in events if event["event"] == "sign"]
-    return summarise(
-        status=status,
-        reason=reason,
-        steps=steps,
-        events=events,
-        health=at_the_end(steps, signs, cards_of("signs").values()),
-        failure_reports=failure_reports,
-        launches=launches,
-        endings=endings,
+    told = journals_of(run, list(run.steps()))
+    signs = [event for event in told.events if event["event"] == "sign"]
+    known = of_steps(
+        told,
+        health=at_the_end(told.rows, signs, cards_of("signs").values()),
         evaluation=read_json(run.evaluation_file) or {},
         evaluations=read_evaluations(run),
         quarantined=list(read_lines(run.quarantine_file)),
@@ -250,6 +241,7 @@ def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkp
         artifact_sha256=artifact.artifact_sha256 if artifact else None,
         is_adapter=artifact is None or artifact.kind == "adapter",
     )
+    return summarise(status, reason, told, known)
 
 
 def _stopped_early(run: RunFolder) -> Json | None:

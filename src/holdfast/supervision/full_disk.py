@@ -1,4 +1,4 @@
-"""The run folder as both supervising loops hold it: what its full disk does not take waits in memory, and what ends the watch is told."""
+"""The run folder as the supervising loop holds it: what its full disk does not take waits in memory, and what ends the watch is told."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class BufferedRunFolder(RunFolder):
         if not self.flush():
             raise OSError(errno.ENOSPC, "the disk takes no more", str(self.waiting[0][0]))
 
-    def events(self) -> Iterator[Json]:
-        yield from super().events()
-        yield from [row for file, row in list(self.waiting) if file == self.events_file]
+    def rows(self, file: Path) -> Iterator[Json]:
+        yield from super().rows(file)
+        yield from [row for journal, row in list(self.waiting) if journal == file]
 
 
 def _written(file: Path, row: Json) -> bool:

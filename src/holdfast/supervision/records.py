@@ -7,16 +7,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.base.files import Json
+from holdfast.base.files import Json, read_json
 from holdfast.config.settings import Settings
+from holdfast.report.summarise import Journals
 from holdfast.run.attempt import close, closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis, FailureReport, Launch, Verdict
 from holdfast.supervision.policy.ledgers import Past
-from holdfast.supervision.policy.moves import Move, Stop
+from holdfast.supervision.policy.moves import Done, Move, Stop
 
 
-def record(run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, move: Move | Stop, verdict: Verdict | None) -> None:
+def record(run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, move: Move | Stop | Done, verdict: Verdict | None) -> None:
     """Write everything about an ended attempt down before anything acts on it; wreck.json last, as it closes the attempt."""
     entry: dict[str, Any] = {"diagnosis": {"cause": diagnosis.cause, "confidence": diagnosis.confidence, "clues": diagnosis.words()}}
     if isinstance(move, Move):
@@ -24,6 +25,18 @@ def record(run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, 
         entry |= {"verdict": asdict(verdict)} if verdict is not None else {}
     run.event("attempt_ended", attempt=failure_report.attempt, ending=failure_report.ending.words(), step=failure_report.step, **entry)
     close(run.attempt(failure_report.attempt), failure_report.as_json() | entry)
+
+
+def journals_of(run: RunFolder, rows: list[Json]) -> Journals:
+    """What the run folder tells of its attempts, for the summary. rows: of its steps."""
+    orders = {number: read_launch_spec(run.attempt(number)) for number in run.attempts()}
+    return Journals(
+        rows,
+        list(run.events()),
+        [end.facts for _, end in closed_attempts(run)],
+        launches={number: found.facts if found else {} for number, found in orders.items()},
+        endings={number: read_json(run.attempt(number) / "ending.json") or {} for number in orders},
+    )
 
 
 def read_history(run: RunFolder) -> list[Past]:

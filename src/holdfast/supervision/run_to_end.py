@@ -25,12 +25,13 @@ from holdfast.run.snapshots.memory_places import memory_places, sweep
 from holdfast.supervision.diagnose_run import diagnose_run
 from holdfast.supervision.finish import finish, keep_newest, summary_of, write_summary
 from holdfast.supervision.full_disk import supervised
-from holdfast.supervision.hands import RealWorld, View
 from holdfast.supervision.launch import advised, trainer_launch
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.supervise import Outcome, supervise
+from holdfast.supervision.supervise import Outcome, View, supervise
 from holdfast.supervision.trackers import tracked
+from holdfast.supervision.training.hands import RealWorld
+from holdfast.supervision.training.trainer_run import TrainerRun
 from holdfast.terminal.run_view import Terminal
 
 _REMEDIES = 2  # of the diagnosis
@@ -57,11 +58,12 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
                 folder.flush()
                 terminal.tick(attempt)
 
-            view = View(tick, terminal.tell, stop.asked_for)
+            view = View(tick, terminal.tell, stop.wish)
             run.summary_file.unlink(missing_ok=True)
             with tracked(folder, config), sending(folder, config, terminal.tell):
                 with _standby(folder, config) as standby:
-                    outcome = supervise(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
+                    user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
+                    outcome = supervise(user)
                 terminal.end()
                 return _conclude(folder, config, places, outcome, terminal, stop.asked_for)
     except KeyboardInterrupt:

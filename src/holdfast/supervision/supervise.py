@@ -1,207 +1,122 @@
-"""The loop above the trainer: watch an attempt, collect its end, decide, record, apply; until the run is over. Touches no torch."""
+"""The loop above a run: start or adopt, watch, collect the end, decide, record, apply; until the run is over. Touches no torch.
+
+Its two users are our own trainer (training/trainer_run.py) and somebody else's command (command/command_run.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.base.files import Json, append_line
-from holdfast.book import cards_of
-from holdfast.book.kinds.failure import Failure
-from holdfast.diagnosis.diagnose import diagnose_failure
-from holdfast.experiments.course import state_before
-from holdfast.experiments.health import HealthWatch
-from holdfast.experiments.trials import trials_left
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.pauses import Pauses
-from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
-from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
-from holdfast.run.types import Diagnosis, Ending, FailureReport, Launch, Verdict
-from holdfast.supervision.hands import View, World
-from holdfast.supervision.policy.ledgers import barren_rollbacks, deaths_in_step
-from holdfast.supervision.policy.moves import Accept, Change, GiveUp, LeaveGpu, Move, RollBack, Stop, Wait
-from holdfast.supervision.policy.next_move import NO_TRIALS, Known, next_move, wants_trials
-from holdfast.supervision.records import failures_so_far, past, read_history, record
-from holdfast.supervision.rollback import roll_back, rollbacks, take_up
+from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
+from holdfast.supervision.policy.moves import Accept, Done, GiveUp, Move, Stop
+from holdfast.supervision.policy.next_move import Known, next_move
+from holdfast.supervision.records import record
 
-Relaunch = Callable[[RunFolder], Launch]
+T = TypeVar("T", contravariant=True)
+
+
+@dataclass(frozen=True)
+class View(Generic[T]):
+    """What the supervisor tells its audience. `stop` is asked all the while: 0 go on, 1 (or True) the user wants to stop, 2 at once.
+
+    tick: is called while an attempt lives, with what is seen of it; follow: an attempt is watched from now on, perhaps an adopted one.
+    """
+
+    tick: Callable[[T], None]
+    tell: Callable[[str], None]
+    stop: Callable[[], int]
+    follow: Callable[[Attempt, bool], None] = lambda *_: None
+
+    def stopping(self) -> bool:
+        """Whether the user wants to stop."""
+        return self.stop() > 0
+
+
+class Supervised(Protocol):
+    """A run that is brought to its end: what differs between whose trainer it is."""
+
+    run: RunFolder
+    view: View[Any]
+    pauses: Pauses
+
+    def adopt(self) -> Attempt | None:
+        """The newest attempt whose end was not dealt with yet, dead or alive."""
+
+    def living(self, attempt: Attempt) -> dict[str, int]:
+        """Pids by role."""
+
+    def start(self) -> Attempt | None:
+        """A new attempt; None where its user wants to stop."""
+
+    def watch(self, attempt: Attempt) -> Ending:
+        """Wait until it has ended; it is asked to stop where that is wanted, and ended where it hangs."""
+
+    def is_over(self, ending: Ending) -> bool:
+        """Whether the run is at its end and nothing is left to be collected."""
+
+    def collect(self, attempt: Attempt, ending: Ending, earlier: bool) -> Known:
+        """All that is known of the attempt and the run, before anything is tried. earlier: it was dead when it was found."""
+
+    def try_out(self, known: Known) -> Verdict | None:
+        """What experiments find out, where they are worth it; None where nothing was tried."""
+
+    def choose(self, known: Known, move: Move | Stop | Done) -> Move | Stop | Done:
+        """The move with what only this user knows: which remedy it is."""
+
+    def apply(self, known: Known, move: Move | Stop | Done) -> None:
+        """Carry the move out, all but the start of the next attempt."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a supervised run ended: by itself, by the user's wish (no move), or given up, with the move that says why."""
+    """How a supervised run ended: done; stopped by the user (no move); or given up, with the move that says why."""
 
     ending: Ending
     move: Move | None = None
     failure_report: FailureReport | None = None
+    diagnosis: Diagnosis | None = None
+    done: bool = False
 
 
-def supervise(relaunch: Relaunch, run: RunFolder, orders: Json, view: View, hands: World) -> Outcome:
-    """Bring the run to an end. `relaunch`: how its trainer is started now; `orders`: what each launch.json also holds."""
-    supervisor = Supervisor(relaunch, run, orders, view, hands)
+def supervise(user: Supervised) -> Outcome:
+    """Bring the run to an end."""
     while True:
-        attempt, earlier = supervisor.begin()
+        attempt, earlier = _begin(user)
         if attempt is None:
             return Outcome(Ending("interrupted"))
-        ending = supervisor.watch(attempt)
-        if ending.kind == "finished" and supervisor.health.trouble is None:
-            return Outcome(ending)
-        known = supervisor.collect(attempt, ending, earlier)
-        verdict = supervisor.try_out(known)
-        move = next_move(known, verdict, view.stop())
-        supervisor.record(known, move, verdict)
-        supervisor.apply(known, move)
-        if isinstance(move, Stop) and not move.earlier:
-            return Outcome(ending, None, known.failure_report)
+        ending = user.watch(attempt)
+        if user.is_over(ending):
+            return Outcome(ending, done=True)
+        known = user.collect(attempt, ending, earlier)
+        verdict = user.try_out(known)
+        move = user.choose(known, next_move(known, verdict, user.view.stopping()))
+        found = verdict.cause if verdict and isinstance(move, Move) else None
+        record(user.run, known.failure_report, replace(known.diagnosis, cause=found or known.diagnosis.cause), move, verdict)
+        user.apply(known, move)
+        if isinstance(move, Done) or (isinstance(move, Stop) and not move.earlier):
+            return Outcome(ending, None, known.failure_report, known.diagnosis, done=isinstance(move, Done))
         if isinstance(move, GiveUp) or (isinstance(move, Accept) and ending.kind == "finished"):
-            return Outcome(ending, move, known.failure_report)
+            return Outcome(ending, move, known.failure_report, known.diagnosis)
 
 
-class Supervisor:
-    """What the loop does with one run; `launch` is how its trainer is started at present."""
-
-    def __init__(self, relaunch: Relaunch, run: RunFolder, orders: Json, view: View, hands: World) -> None:
-        self.relaunch, self.run, self.orders, self.view, self.hands = relaunch, run, orders, view, hands
-        self.places = [Path(place) for place in orders["memory_places"]]
-        take_up(run, self.places)
-        self.launch = relaunch(run)
-        self.pauses, self.health = Pauses(run, view.tell, hands.clock), HealthWatch(run, hands.clock)
-
-    def begin(self) -> tuple[Attempt | None, bool]:
-        """The attempt to watch: adopted or started, None where the user wants to stop; and whether it was dead when found."""
-        attempt = self.hands.adopt(self.run)
-        if attempt is None:
-            return self._start(), False
-        living = self.hands.living(attempt)
-        if living:
-            pids = ", ".join(f"{role} {pid}" for role, pid in living.items())
-            self.view.tell(f"adopted the living attempt {attempt.number} ({pids})")
-            self.run.event("attempt_adopted", attempt=attempt.number)
-        return attempt, not living
-
-    def _start(self) -> Attempt | None:
-        self.pauses.wait(self.view.stop)
-        if self.view.stop() and self.run.attempts():
-            return None
-        if self.launch.ranks > 1 or _was_reduced(self.run):
-            self.launch = self.relaunch(self.run)  # a device may be gone, or there again
-        orders = self.orders | {"committed_before": self.run.committed()} | failures_so_far(self.run)
-        attempt = self.hands.start(self.launch, self.run, orders)
-        self.run.event("attempt_started", attempt=attempt.number, stood_by=attempt.stood_by)
-        cards_of("failures")  # read while the trainer starts, so that nobody waits for it after a death
-        return attempt
-
-    def watch(self, attempt: Attempt) -> Ending:
-        """Wait until the attempt has ended; it is asked to stop where the user wants that, or its loss is in trouble."""
-        ending = self.hands.watch(attempt, self.run, self._tick)
-        self.health.look(at_once=True)  # a short run ends between two looks
-        if ending.kind != "device_gone":
-            self.pauses.found()
-        return ending
-
-    def _tick(self, attempt: Attempt) -> bool:
-        self.view.tick(attempt)
-        if attempt.pulse() is not None:
-            self.pauses.found()
-        self.health.look()
-        self.hands.stand_by(self.launch)
-        return self.view.stop() or self.health.trouble is not None
-
-    def collect(self, attempt: Attempt, ending: Ending, earlier: bool) -> Known:
-        """All that is known of the attempt and the run, before anything is tried."""
-        run = self.run
-        failure_report = self.hands.collect(attempt, run, ending)
-        stop = self.view.stop()
-        trouble = self.health.trouble if ending.kind in ("interrupted", "finished") and not stop else None
-        failures: dict[str, Failure] = cards_of("failures")
-        if trouble is None:
-            diagnosis, stood = diagnose_failure(failure_report, failures), run.committed()
-        else:
-            diagnosis, stood = Diagnosis.plain("divergence", 0.9, trouble.words()), trouble.step
-        gone = ending.kind == "device_gone" and not stop
-        others = self.relaunch(run) if gone and len(self.launch.devices) > 1 else self.launch
-        fewer = others.ranks if others.devices != self.launch.devices else None
-        return Known(
-            failure_report,
-            diagnosis,
-            history=[*read_history(run), past(failure_report, diagnosis, self.launch)],
-            timeline=read_timeline(run.timeline_file),
-            asked=run.config().run,
-            rolled=barren_rollbacks([*(facts for _, facts in rollbacks(run)), {"from": stood}]) - 1,
-            away_s=self.pauses.missing(str(ending.facts.get("reason"))) if gone and fewer is None else None,
-            trouble=trouble,
-            back_to=state_before(run, trouble) if trouble else None,
-            earlier=earlier,
-            fewer=fewer,
-        )
-
-    def try_out(self, known: Known) -> Verdict | None:
-        """What the lab finds out, where it is worth asking and may be asked; None where nothing was tried."""
-        failure_report, trouble = known.failure_report, known.trouble
-        if self.view.stop() or not wants_trials(known):
-            return NO_TRIALS if trouble else None
-        if trouble is not None and known.back_to is not None:
-            self.view.tell(f"{trouble.words()}; trying the steps around it with one change at a time")
-            return self.hands.investigate_course(self.launch, self.run, trouble, known.back_to, self.view)
-        if failure_report.step is None or not trials_left(self.run, failure_report.step):
-            return None
-        ended = f"{failure_report.ending.words()} at step {failure_report.step} again"
-        self.view.tell(f"attempt {failure_report.attempt}: {ended}; trying it with one change at a time")
-        deaths = deaths_in_step(known.history)
-        return self.hands.investigate(self.launch, self.run, failure_report, known.diagnosis, deaths, self.view)
-
-    def record(self, known: Known, move: Move | Stop, verdict: Verdict | None) -> None:
-        """Write down what happened and what follows, before anything acts on it."""
-        diagnosis = known.diagnosis
-        if verdict is not None and isinstance(move, Move):
-            diagnosis = replace(diagnosis, cause=verdict.cause or diagnosis.cause)
-        record(self.run, known.failure_report, diagnosis, move, verdict)
-        if known.trouble is None and isinstance(move, Move):
-            self.health.tell_refuted()
-
-    def apply(self, known: Known, move: Move | Stop) -> None:
-        """Carry the move out, all but the start of the next attempt."""
-        if isinstance(move, Stop):
-            return
-        match move:
-            case Change():
-                self._change(move)
-            case LeaveGpu():
-                self._leave_the_gpu(move)
-            case RollBack():
-                roll_back(self.run, self.places, move.to, move.settings, list(move.quarantined), move.reason)
-        if isinstance(move, Change | LeaveGpu | RollBack):
-            self.launch = self.relaunch(self.run)
-        failure_report = known.failure_report
-        at_the_end = isinstance(move, GiveUp) and failure_report.ending.kind != "finished"  # said by who concludes the run
-        if not at_the_end and not (isinstance(move, Wait) and move.again):
-            self.view.tell(f"attempt {failure_report.attempt}: {move.reason}")
-        if known.trouble is None:
-            self.pauses.after(progressed=failure_report.committed_after > failure_report.committed_before)
-        else:
-            self.health.settled(trouble_goes_on=isinstance(move, Accept))
-
-    def _change(self, move: Change) -> None:
-        """Put what was seen to help on the timeline, and the rows that were left out on record."""
-        for row in move.quarantined:
-            append_line(self.run.quarantine_file, row, durable=True)
-        add_entry(self.run.timeline_file, Entry(move.from_step, move.settings, move.reason))
-        self.run.event("remedy_applied", step=move.step, remedy=move.remedy, cause=move.cause, evidence=move.seen)
-        self.health.remedied = True
-
-    def _leave_the_gpu(self, move: LeaveGpu) -> None:
-        """Put the CPU on the timeline, from the next step on; the GPU is not looked for any more."""
-        card, step = cards_of("remedies")["cpu"], self.run.committed() + 1
-        env = settings_at(read_timeline(self.run.timeline_file), step).env | card.env
-        add_entry(self.run.timeline_file, Entry(step, card.settings | {"env": env}, move.reason))
-        self.run.event("setting_changed", what=f"device cuda -> cpu from step {step} on", reason=move.reason)
-        self.pauses = Pauses(self.run, self.view.tell, self.hands.clock)
-
-
-def _was_reduced(run: RunFolder) -> bool:
-    """Whether the newest attempt was one of several ranks, or what was left of them."""
-    number = max(run.attempts(), default=0)
-    orders = read_launch_spec(run.attempt(number)) if number else None
-    return orders is not None and orders.devices != [0]
+def _begin(user: Supervised) -> tuple[Attempt | None, bool]:
+    """The attempt to watch: adopted or started, None where the user wants to stop; and whether it was dead when found."""
+    attempt = user.adopt()
+    if attempt is None:
+        user.pauses.wait(user.view.stopping)
+        started = user.start()
+        if started is not None:
+            user.view.follow(started, False)
+        return started, False
+    living = user.living(attempt)
+    if living:
+        pids = ", ".join(f"{role} {pid}" for role, pid in living.items())
+        user.view.tell(f"adopted the living attempt {attempt.number} ({pids})")
+        user.run.event("attempt_adopted", attempt=attempt.number)
+    user.view.follow(attempt, bool(living))
+    return attempt, not living

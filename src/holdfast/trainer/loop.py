@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from holdfast.base.errors import DONE, INTERRUPTED, DeviceGone
-from holdfast.base.files import Json, is_full, read_json, write_json
+from holdfast.base.files import Json, read_json
 from holdfast.base.units import figure
 from holdfast.config.settings import PartialSettings
 from holdfast.machine.machine_file import training_devices
-from holdfast.processes.rank_environment import device_number
-from holdfast.run.outcomes import EndingKind, exit_code
 from holdfast.run.timeline import Entry, settings_of_process
 from holdfast.trainer.announce import Announcer
 from holdfast.trainer.device import prepare_torch, release
 from holdfast.trainer.distributed.group import Group
-from holdfast.trainer.distributed.rank import ALONE, PeerLost, Rank
+from holdfast.trainer.distributed.rank import ALONE, Rank
 from holdfast.trainer.distributed.rendezvous import store_of
 from holdfast.trainer.distributed.same_setup import refuse_unlike
 from holdfast.trainer.distributed.spot_check import spot_check
 from holdfast.trainer.distributed.stragglers import SlowRanks
 from holdfast.trainer.distributed.waiting import WAITING
+from holdfast.trainer.ends import end, end_of
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
-from holdfast.trainer.memory.oom import OutOfMemory, tag_out_of_memory
-from holdfast.trainer.memory.pressure import BeginAgain, MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.memory.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.restore import Found
 from holdfast.trainer.state.saving import Saving
 from holdfast.trainer.state.snapshot import Snapshots
-from holdfast.trainer.state.start import Damaged, NoState, restored, state_of
+from holdfast.trainer.state.start import restored, state_of
 from holdfast.trainer.step import Gradients
 from holdfast.trainer.tasks import task_of
 from holdfast.trainer.training_state import TrainingState, build
@@ -77,10 +72,10 @@ def train(job: Job, ready: TrainingState | None = None) -> int:
         WAITING.memory = snapshots.memory
         with tag_out_of_memory(None, "what is no micro-batch (an update, a snapshot)"):
             return _run(training, snapshots, found)
-    except tuple(_ENDS) as error:
-        if isinstance(error, OSError) and not is_full(error):
+    except Exception as error:
+        if (code := end_of(job, error)) is None:
             raise
-        return _ended_by(job, error)
+        return code
 
 
 def _join(job: Job) -> Rank:
@@ -179,7 +174,7 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
         over = held_out.over(step)
     snapshots.end()
     snapshots.pin_newest()
-    return _end(job, "finished" if over else "interrupted", step=step)
+    return end(job, "finished" if over else "interrupted", step=step)
 
 
 def _spot_checks(training: TrainingState) -> int | None:
@@ -233,53 +228,4 @@ def _nonfinite(training: TrainingState, snapshots: Snapshots | Following, step: 
     snapshots.end()
     snapshots.pin_newest()
     facts = {"loss": str(computed.loss), "grad_norm": str(computed.grad_norm), "samples": samples}
-    return _end(training.job, "nonfinite", step=step, **facts)
-
-
-def _of_memory(job: Job, full: OutOfMemory) -> Json:
-    """What does not fit although all was tried: a sample alone is named, because no setting left can help it."""
-    step, batch = job.run.committed() + 1, full.batch
-    if batch is None:
-        reason = f"{full.what} does not fit into memory: {full}"
-        return {"says": f"out of memory before or in step {step}: {reason}", "reason": reason, "device": full.device}
-    reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
-    where: Json = {"device": full.device, "step": step, "samples": list(batch.numbers)}
-    return {"says": f"out of memory at step {step}: {reason} ({full})", "reason": reason, **where}
-
-
-def _of_state(_: Job, state: Damaged) -> Json:
-    """The state to go on from is none that training makes: it, and each such one before it, named."""
-    assert state.found.snapshot is not None
-    return {"says": "\nholdfast: ".join(state.told), "step": state.found.snapshot.step, "sound": state.sound, "damaged": state.told}
-
-
-# Errors that end an attempt by its own decision: the kind, and what its account says. says: in the log, in place of the error's words.
-_ENDS: dict[type[Exception], tuple[EndingKind, Callable[[Job, Any], Json]]] = {
-    Refusal: ("refused", lambda _, error: {"cause": error.cause, "reason": str(error), "hint": error.hint}),
-    DeviceGone: ("device_gone", lambda job, error: {"reason": str(error), "rank": job.rank, "device": device_number()}),
-    PeerLost: ("peer_lost", lambda _, error: {"says": f"the ranks are not all there any more: {error}"}),
-    NoState: ("no_state", lambda job, error: {"step": job.run.committed(), "reason": str(error)}),
-    Damaged: ("damaged", _of_state),
-    FloatingPointError: ("nonfinite", lambda job, error: {"step": job.run.committed() + 1, "reason": str(error)}),
-    OutOfMemory: ("out_of_memory", _of_memory),
-    BeginAgain: ("out_of_memory", lambda _, error: {"reason": str(error), "again": True}),
-    OSError: ("disk_full", lambda _, error: {"says": f"the disk is full: {error}"}),
-}
-
-
-def _ended_by(job: Job, error: Exception) -> int:
-    """Say what ended the attempt, leave its account, and give its exit code."""
-    kind, account = next(found for known, found in _ENDS.items() if isinstance(error, known))
-    facts = account(job, error)
-    job.say(f"holdfast: {facts.pop('says', error)}")
-    return _end(job, kind, **facts) if facts else exit_code(kind)
-
-
-def _end(job: Job, kind: EndingKind, **facts: Any) -> int:
-    """Leave the attempt's own account and its exit code. Where ranks end alike, the first one's account stands."""
-    code = exit_code(kind)
-    if job.rank and ((job.folder / "result.json").exists() or code in (DONE, INTERRUPTED)):
-        return code
-    with contextlib.suppress(OSError):  # the exit code says the same, in one number
-        write_json(job.folder / "result.json", {"kind": kind, **facts})
-    return code
+    return end(training.job, "nonfinite", step=step, **facts)

@@ -8,7 +8,6 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, DONE, Stop, reading
 from holdfast.base.files import Json
 from holdfast.base.inert import say
-from holdfast.report.command_report import write_command_report
 from holdfast.report.report import write_report
 from holdfast.run.folder import RunFolder
 
@@ -23,13 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = RunFolder(arguments.run_folder.resolve())
-    of_command = folder.command_file.exists()
-    if not of_command:
+    if not folder.command_file.exists():
         folder.existing()
     out = arguments.out.resolve() if arguments.out else folder.path / "report.html"
     try:
         with reading(folder.path):
-            (write_command_report if of_command else write_report)(folder, out)
+            write_report(folder, out)
     except OSError as error:
         raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
     if not arguments.json:

@@ -26,7 +26,7 @@ from holdfast.supervision.policy.resuming import checkpoints_of, known_by, resum
 from holdfast.supervision.policy.shell_string import commands_in
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.runs import RUNS
-from holdfast.supervision.signals import CommandSignals, outlive_terminal
+from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
@@ -63,18 +63,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 the command ended well, 1 blocked, 2 usage, 3 given up, 130 stopped and resumable."""
     terminal = Terminal(to_stderr=True, quiet=False)
-    signals = CommandSignals(terminal)
+    stop = StopSignals(ends=True)
     command = _command(arguments)
     path = _path(arguments, command)
     with held(path) as (folder, _):
         terminal.fall_back_on(folder.supervisor_log)
-        outlive_terminal(signals.leave)
+        stop.outlive_terminal(terminal)
         command = _taken_up(folder, command)
         if summary := finished_before(folder):
             terminal.say(f"{path} is finished; to run the command again give another --run or --name")
             return DONE, summary
         terminal.say(f"run: {path}  ({known(command)})")
-        return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), signals)
+        return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), stop)
 
 
 def _command(arguments: argparse.Namespace) -> Command:
@@ -172,7 +172,8 @@ def _taken_up(folder: RunFolder, command: Command) -> Command:
             text = f"{folder.path} is the run of another command: {' '.join(begun.argv)[:200]} (in {begun.folder})"
             raise Stop(USAGE, text, "give that one, or another folder with --run DIR")
         command = replace(command, there=begun.there, unknown_option=begun.unknown_option)
-    write_command(folder, command)
+    if command != begun:  # a disk that is full keeps nobody from taking up a command that lives
+        write_command(folder, command)
     return command
 
 

@@ -20,7 +20,7 @@ from holdfast.supervision.command.run_to_end import run_command
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.run_to_end import run_to_end
 from holdfast.supervision.runs import chosen, entry
-from holdfast.supervision.signals import CommandSignals, StopSignals
+from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.standing import Standing, lives, look
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
@@ -101,9 +101,9 @@ def _take_over(folder: RunFolder, terminal: Terminal) -> None:
     """Adopt a trainer that nobody watches, only to stop it: its state is saved and its summary written as ever."""
     with held(folder.path):
         if command := read_command(folder):
-            run_command(folder, command, terminal, Echo(1), CommandSignals(terminal, asked=True))
+            run_command(folder, command, terminal, Echo(1), StopSignals(ends=True, asked=1))
             return
-        stop = StopSignals(asked=True)
+        stop = StopSignals(asked=1)
         run_to_end(folder, folder.config(), None, terminal, stop)
 
 

@@ -25,7 +25,7 @@ from holdfast.supervision.ranks.first import with_ranks
 from holdfast.supervision.ranks.join import Follower
 from holdfast.supervision.remote.elsewhere import fetched
 from holdfast.supervision.run_to_end import run_to_end
-from holdfast.supervision.signals import StopSignals, outlive_terminal
+from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.trackers import refuse_missing_trackers
 from holdfast.terminal.run_view import Terminal
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     fetched(path, config, terminal.tell)
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
-        outlive_terminal(terminal.leave)
+        stop.outlive_terminal(terminal)
         config = with_start(folder, config)
         open_run(folder, config, arguments.extend, terminal)
         config = config.model_copy(update={"model": folder.config().model})  # with the commit it began with

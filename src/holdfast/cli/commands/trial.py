@@ -14,7 +14,7 @@ from holdfast.config.settings import PartialSettings, Settings, checked
 from holdfast.config.yaml_tree import in_one_line, value_of
 from holdfast.experiments.replay import START_S, TrialChange, replay
 from holdfast.processes.ending import Stuck
-from holdfast.processes.hang_timeout import HangTimeout
+from holdfast.processes.hang_timeout import TrainerHangTimeout
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     change = TrialChange(samples, _settings(arguments.settings), _environment(arguments.env), deterministic=True)
     environment = child_environment(trainer_launch(folder).env)
     newest, floor_s = max(folder.attempts(), default=1), folder.config().run.hang_s
-    deadline_s = max(START_S, HangTimeout(folder, newest, floor_s).limit_s())
+    deadline_s = max(START_S, TrainerHangTimeout(folder, newest, floor_s).limit_s())
     try:
         outcome = replay(folder, arguments.step, change, environment, deadline_s)
     except Stuck as stuck:

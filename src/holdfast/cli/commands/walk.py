@@ -19,7 +19,7 @@ from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.run_to_end import run_to_end
-from holdfast.supervision.signals import StopSignals, outlive_terminal
+from holdfast.supervision.signals import StopSignals
 from holdfast.tables.walk_forward import together
 from holdfast.terminal.run_view import Terminal
 
@@ -61,7 +61,7 @@ def _fold(arguments: argparse.Namespace, path: Path, fold: int, stop: StopSignal
     path.parent.mkdir(parents=True, exist_ok=True)
     terminal.say(f"fold {fold} of {arguments.folds}")
     with held(path) as (folder, _):
-        outlive_terminal(terminal.leave)
+        stop.outlive_terminal(terminal)
         open_run(folder, config, False, terminal)
         summary = read_json(folder.summary_file) or {}
         if summary.get("status") != "finished":

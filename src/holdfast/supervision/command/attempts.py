@@ -1,4 +1,9 @@
-"""Start one attempt of somebody else's command, watch it, ask it to stop, end it with all it started. Judges nothing."""
+"""Start one attempt of somebody else's command, watch it, ask it to stop, end it with all it started. Judges nothing.
+
+Its watch and its reading of an end stay beside those of our own trainer (processes/process.py): they share the start of the shim, the
+waiting and `end_seen`, and differ in each line between. A command is signalled by its process group, is killed where it does not stop in
+time, and has neither ranks, a pulse in shared memory nor an account of its end.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +25,9 @@ from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S, stuck
-from holdfast.processes.hang_timeout import CommandHangTimeout
+from holdfast.processes.hang_timeout import HangTimeout, Overdue
 from holdfast.processes.hanging import STACKS_S
-from holdfast.processes.process import LOOK_EVERY_S, end_seen, lived_s, living_pids, start_shim, watched
+from holdfast.processes.process import LOOK_EVERY_S, end_seen, lived_s, living_pids, plain_ending, start_shim, watched
 from holdfast.processes.tree import bearing, below, waits_in
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
@@ -41,12 +46,10 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     env = env | {ATTEMPT: str(attempt)}
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
     write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
-    return Attempt(number, attempt, start_shim("holdfast.processes.command_shim", attempt))
+    return Attempt(number, attempt, start_shim(attempt, "--command"))
 
 
-def watch(
-    attempt: Attempt, run: RunFolder, command: Command, signs: Signs, pace: CommandHangTimeout, tick: Callable[[Seen], int]
-) -> Ending:
+def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, timeout: HangTimeout, tick: Callable[[Seen], int]) -> Ending:
     """Wait until the attempt has ended. `tick` tells what its user wants: 0 go on, 1 ask it to stop, 2 end it now."""
     asked: float | None = None
     hung: Json | None = None
@@ -65,7 +68,7 @@ def watch(
         pid = living.get("trainer")
         seen = signs.look(pid)
         now = time.monotonic()
-        pace.look(now, seen.stepped, seen.printed, seen.worked)
+        timeout.look(seen.stepped, seen.printed, seen.worked)
         wish = tick(seen)
         if wish and asked is None and pid is not None:
             asked = now
@@ -74,7 +77,7 @@ def watch(
         late = asked is not None and now - asked > command.stop_s
         if (wish == 2 or late) and pid is not None and (why := end(attempt, run.trainer_lock)):
             return Ending("stuck", facts={"reason": why})
-        if asked is None and hung is None and pid is not None and (overdue := pace.overdue(now)):
+        if asked is None and hung is None and pid is not None and (overdue := timeout.overdue()):
             hung = _hanging(pid, seen, overdue)
             if why := _end_hanging(attempt, run.trainer_lock, pid, hung):
                 return Ending("stuck", facts={"reason": why})
@@ -120,12 +123,11 @@ def end(attempt: Attempt, lock: Path) -> str:
     return "" if identify(pid) is None or "trainer" not in living_pids(attempt) else stuck("the command")
 
 
-def _hanging(pid: int, seen: Seen, overdue: tuple[float, float]) -> Json:
+def _hanging(pid: int, seen: Seen, overdue: Overdue) -> Json:
     """Where a silent command stands."""
-    seconds, limit = overdue
     where = [waits_in(one) | {"pid": one} for one in [pid, *below(pid)][:16]]
     at = f" after step {seen.step}" if seen.step is not None else ""
-    text = f"no step, no output and no sign of work for {seconds:.0f} s{at} (limit {limit:.0f} s)"
+    text = f"no step, no output and no sign of work for {overdue.seconds:.0f} s{at} (limit {overdue.limit_s:.0f} s)"
     return {"reason": text, "step": seen.step, "processes": where}
 
 
@@ -159,18 +161,11 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
     seen = end_seen(attempt, run)
     if seen is None:
         return None
-    if seen.get("called_off"):
-        return Ending("never_started")
-    code, seconds = seen.get("code"), lived_s(seen)
-    hung = hung or read_json(attempt.folder / "hang.json")
-    if hung is not None:
-        return Ending("hang", code, seconds, hung)
+    hung, left = hung or read_json(attempt.folder / "hang.json"), {"left": seen.get("left") or []}
+    if hung is not None and not seen.get("called_off"):
+        return Ending("hang", seen.get("code"), lived_s(seen), hung)
     if not seen:
         _kill(bearing(ATTEMPT, str(attempt.folder)))  # its shim has died before it
-        return Ending("vanished")
     if told := seen.get("could_not_start"):
-        return Ending("refused", None, seconds, {"reason": f"it could not be started: {told}"})
-    if code is None:
-        return Ending("never_started")
-    kind = "finished" if code == 0 else "killed" if code < 0 else "error"
-    return Ending(kind, code, seconds, {"left": seen.get("left") or []})  # type: ignore[arg-type]
+        return Ending("refused", None, lived_s(seen), {"reason": f"it could not be started: {told}"})
+    return Ending("finished", 0, lived_s(seen), left) if seen.get("code") == 0 else plain_ending(seen, left)

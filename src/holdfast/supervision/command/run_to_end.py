@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.base.files import Json, read_json, write_bytes, write_json
 from holdfast.base.signal_names import killed_by
 from holdfast.base.units import listed
 from holdfast.book import cards_of
@@ -20,25 +20,26 @@ from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
 from holdfast.processes.attempt import Attempt
-from holdfast.report.command_report import write_command_report
-from holdfast.report.command_summary import summarise_command
+from holdfast.report.report import write_report
+from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import shown
-from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.signs import Seen
-from holdfast.supervision.command.supervise import CommandView, Outcome, supervise_command
 from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
 from holdfast.supervision.full_disk import supervised
-from holdfast.supervision.signals import CommandSignals
+from holdfast.supervision.records import journals_of
+from holdfast.supervision.signals import StopSignals
+from holdfast.supervision.supervise import Outcome, View, supervise
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
 _LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
 
 
-def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, signals: CommandSignals) -> tuple[int, Json]:
-    """Bring the command to an end; exit code and summary. Raises Stop where it is given up."""
+def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, stop: StopSignals) -> tuple[int, Json]:
+    """Bring the command to an end; exit code and summary. Raises Stop where it is given up, or its end cannot be written."""
     if not run.machine_file.exists():
         place = Place()
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
@@ -47,7 +48,7 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
 
     def follow(attempt: Attempt, from_end: bool) -> None:
         echo.drain()
-        if signals.listening:
+        if stop.listening:
             echo.follow(attempt.folder / "output.log", from_end)
 
     def tick(_: Seen) -> None:
@@ -59,12 +60,13 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
         terminal.tell(text)
         folder.append(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
 
-    signals.running = True
+    stop.running = True
     removed = Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again")
     with supervised(run, tell, removed, partial(_full_disk, run)) as folder:
-        outcome = supervise_command(folder, command, CommandView(tell, signals.wish, follow, tick))
+        user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
+        outcome = supervise(user)
         echo.drain()
-        return _conclude(folder, command, outcome, terminal)
+        return _conclude(folder, command, outcome, user.states.doubt() if outcome.done else "", terminal)
 
 
 def _full_disk(run: RunFolder, place: str) -> tuple[str, None]:
@@ -75,27 +77,26 @@ def _full_disk(run: RunFolder, place: str) -> tuple[str, None]:
     return f"the disk of {place} is full: the command {ended}, and that cannot be written down", None
 
 
-def _conclude(run: RunFolder, command: Command, outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:
+def _conclude(run: RunFolder, command: Command, outcome: Outcome, doubt: str, terminal: Terminal) -> tuple[int, Json]:
     move = outcome.move
-    code = outcome.ending.code if outcome.ending else None
-    summary = _write_summary(
-        run, command, {"done": "finished", "stopped": "interrupted", "give_up": "gave_up"}[move.kind], move.reason, code, outcome.doubt
-    )
-    if move.kind == "done":
+    status = "gave_up" if move else "finished" if outcome.done else "interrupted"
+    reason = move.reason if move else "ended with exit code 0" if outcome.done else "stopped on request"
+    summary = _write_summary(run, command, status, reason, outcome.ending.code, doubt)
+    if outcome.done:
         run.event("finished", step=summary["steps"])
-        if outcome.doubt:
-            run.event("checkpoint_doubted", reason=outcome.doubt)
-        (terminal.tell if outcome.doubt else terminal.say)(_well(summary, outcome.doubt))
+        if doubt:
+            run.event("checkpoint_doubted", reason=doubt)
+        (terminal.tell if doubt else terminal.say)(_well(summary, doubt))
         _report(run, terminal)
         return DONE, summary
-    if move.kind == "stopped":
+    if move is None:
         run.event("interrupted", step=summary["steps"])
         at = f"after step {summary['steps']}" if summary["steps"] else "before any step was seen"
         terminal.tell(f"stopped {at}; rerun the same command to resume")
         _report(run, terminal)
         return INTERRUPTED, summary
     run.event("gave_up", step=summary["steps"], reason=move.reason)
-    if outcome.ending is not None and outcome.ending.kind == "refused":
+    if outcome.ending.kind == "refused":
         _report(run, terminal)
         raise Stop(BLOCKED, move.reason, "fix that, then rerun the same command", summary)
     post_mortem = _post_mortem(run, command, outcome, summary)
@@ -108,7 +109,7 @@ def _report(run: RunFolder, terminal: Terminal) -> None:
     """Write the page of the run and say where it is; a run is no worse for a disk that has no room for it."""
     page = run.path / "report.html"
     try:
-        write_command_report(run, page)
+        write_report(run, page)
     except OSError as error:
         terminal.tell(f"the report could not be written ({error.strerror}); holdfast report {shown(run.path)} makes it later")
     else:
@@ -133,18 +134,9 @@ def _well(summary: Json, doubt: str) -> str:
 
 
 def _write_summary(run: RunFolder, command: Command, status: str, reason: str, code: int | None, doubt: str) -> Json:
-    numbers = run.attempts()
-    summary = summarise_command(
-        status=status,
-        reason=reason,
-        command={"argv": list(command.argv), "launcher": command.launcher},
-        code=code,
-        progress=list(read_lines(run.progress_file)),
-        events=list(run.events()),
-        failure_reports=[end.facts for _, end in closed_attempts(run)],
-        launches={number: found.facts for number in numbers if (found := read_launch_spec(run.attempt(number)))},
-        endings={number: read_json(run.attempt(number) / "ending.json") or {} for number in numbers},
-    )
+    told = journals_of(run, list(run.progress()))
+    known = of_progress(told, {"argv": list(command.argv), "launcher": command.launcher}, code)
+    summary = summarise(status, reason, told, known)
     summary["doubt"] = doubt or None
     write_json(run.summary_file, summary)
     return summary

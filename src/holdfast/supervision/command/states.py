@@ -32,7 +32,7 @@ class States:
         self.run, self.command, self.tell = run, command, tell
         self.whole = card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
         self.snapshot = snapshot_of(run)
-        self._best = max((int(row.get("step") or 0) for row in read_lines(run.progress_file)), default=0)
+        self._best = max((int(row.get("step") or 0) for row in run.progress()), default=0)
 
     def reached(self, step: int) -> None:
         """A step was seen."""

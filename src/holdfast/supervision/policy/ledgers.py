@@ -6,23 +6,65 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.base.files import Json
-from holdfast.config.settings import Settings
 from holdfast.run.remedies import WATCHED
 
 
 @dataclass(frozen=True)
 class Past:
-    """One dead attempt in short: the step it died in (None: before its first), its cause and end, what it was started with."""
+    """One dead attempt in short: the step it died in (None: before its first, or unknown), its cause and end, what it was started with.
+
+    launch: a trainer's settings (None: they cannot be read any more), or the remedy a command was given; equal where nothing was changed.
+    """
 
     step: int | None
     cause: str
     kind: str
-    settings: Settings | None  # None: they cannot be read any more
-    progressed: bool  # it committed a step
+    launch: object
+    progressed: bool  # it committed a step, or came further than any before it
     remedied: bool = False  # something was changed after it
     by_chance: bool = False  # the lab saw its step go through as it is
     from_outside: bool = False  # somebody else ended it
     investigated: bool = False  # the lab has looked into its step after it
+
+
+@dataclass(frozen=True)
+class Rules:
+    """After how many attempts in a row without a new step a run is given up, and how that is said.
+
+    same: that ended alike, which is the program's own doing; from_outside: that somebody else ended, often; by_chance: where the lab
+    saw the step go through as it is: another start is another chance; barren: whatever their causes; retries: restarts at all.
+    The sentences may name {count}, and of the newest end {ended}, {where} and {told}.
+    """
+
+    same: int
+    alike: str
+    changing: str
+    again: str
+    retries: int | None = None
+    from_outside: int = 8
+    by_chance: int = 8
+    barren: int = 20
+
+    def most_alike(self, history: list[Past]) -> int:
+        """How many attempts like the newest may come to nothing."""
+        limit = self.from_outside if history[-1].from_outside else self.same
+        alike = repeats(history)
+        chance = alike and any(past.by_chance for past in history[-alike:])
+        return max(limit, self.by_chance) if chance else limit
+
+
+OF_TRAINER = Rules(
+    same=3,
+    alike="{count} attempts in a row {ended} {where} without a new step",
+    changing="{count} attempts in a row committed no new step, for changing reasons",
+    again="{ended} {where}; restarting from the newest state",
+)
+OF_COMMAND = Rules(
+    same=2,
+    alike="{told}: {count} attempts in a row ended so without progress",
+    changing="{told}; {count} attempts in a row made no progress, for changing reasons",
+    again="{told}",
+)
 
 
 def repeats(history: list[Past]) -> int:
@@ -59,7 +101,7 @@ def barren_rollbacks(rollbacks: list[Json]) -> int:
 
 
 def _key(past: Past) -> tuple[object, ...]:
-    return past.cause, past.kind, past.from_outside, past.settings
+    return past.cause, past.kind, past.from_outside, past.launch
 
 
 def _unchanged(history: list[Past], holds: Callable[[Past], bool]) -> int:

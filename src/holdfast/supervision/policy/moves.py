@@ -30,6 +30,11 @@ class Resume(Move):
 
 
 @dataclass(frozen=True)
+class TryRemedy(Resume):
+    """Start again with something changed that is known to help; what, the user of the policy says."""
+
+
+@dataclass(frozen=True)
 class Wait(Move):
     """Look for the GPU again. `again`: that it is looked for was told before."""
 
@@ -88,3 +93,8 @@ class Stop:
     """Asked for by the user; nothing is decided. `earlier`: by an earlier command, so that this one goes on."""
 
     earlier: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """It ended well; nothing is decided."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
 from holdfast.config.config import Run
@@ -11,13 +11,9 @@ from holdfast.config.settings import PartialSettings, Settings
 from holdfast.diagnosis.divergence import FROM_THE_START, SLOWER, Trouble
 from holdfast.run.timeline import Entry, settings_at, unlearned
 from holdfast.run.types import Diagnosis, FailureReport, Verdict
-from holdfast.supervision.policy.ledgers import Past, deaths_in_step, in_step, repeats, without_progress
-from holdfast.supervision.policy.moves import Accept, Change, GiveUp, LeaveGpu, Move, Resume, RollBack, Stop, Wait
+from holdfast.supervision.policy.ledgers import OF_TRAINER, Past, Rules, deaths_in_step, in_step, repeats, without_progress
+from holdfast.supervision.policy.moves import Accept, Change, Done, GiveUp, LeaveGpu, Move, Resume, RollBack, Stop, TryRemedy, Wait
 
-REPEATS = 3  # of what is the program's own doing
-REPEATS_FROM_OUTSIDE = 8  # of what is somebody else's, often
-REPEATS_BY_CHANCE = 8  # where the lab saw the step go through as it is: another start is another chance
-NO_PROGRESS = 20
 ROLLBACKS = 3  # in a row without getting beyond where the first of them began
 EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first restart is the first experiment
 FINAL_KINDS = ("refused", "stuck", "no_state")  # another attempt would meet the same
@@ -27,32 +23,42 @@ NO_TRIALS = Verdict("uncertain", 0, 0.0, "no trials")
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of an ended attempt and of its run.
+    """What is known of an ended attempt and of its run, whoever's program it was.
 
-    history: the attempts that ended since the run was last given up or stopped, this one last; timeline: its entries; asked: the
-    config's `run`. rolled: rollbacks in a row that came to nothing. away_s: seconds for which the GPU has been gone, None: it is
-    there. trouble: the loss left its level for good, which is what is dealt with then; back_to: the newest step before it whose
-    state is there. fewer: ranks to go on with, where the device of one is gone and others are left. earlier: the attempt was an
-    earlier command's, and dead when it was found.
+    history: the attempts that ended since the run was last given up or stopped, this one last; rules: when they are too many. over:
+    it ended well, and nothing speaks against that. final: why another attempt would meet the same, as found beside the failure report.
+    told: its end in words, where more is known than its ending says. remedy_left: something may be changed at the next start.
+
+    Of our own trainer: timeline: its entries; asked: the config's `run`. rolled: rollbacks in a row that came to nothing. away_s:
+    seconds for which the GPU has been gone, None: it is there. trouble: the loss left its level for good, which is what is dealt with
+    then; back_to: the newest step before it whose state is there. fewer: ranks to go on with, where the device of one is gone and others
+    are left. earlier: the attempt was an earlier command's, and dead when it was found.
     """
 
     failure_report: FailureReport
     diagnosis: Diagnosis
     history: list[Past]
-    timeline: Sequence[Entry]
-    asked: Run
+    timeline: Sequence[Entry] = ()
+    asked: Run = field(default_factory=Run)
     rolled: int = 0
     away_s: float | None = None
     trouble: Trouble | None = None
     back_to: int | None = None
     earlier: bool = False
     fewer: int | None = None
+    rules: Rules = OF_TRAINER
+    over: bool = False
+    final: str = ""
+    told: str = ""
+    remedy_left: bool = False
 
 
-def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop:
+def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop | Done:
     """The move after an attempt. verdict: of the lab, where it was asked; stop: the user wants to stop."""
     if stop or (known.trouble is None and known.failure_report.ending.kind == "interrupted"):
         return Stop(earlier=known.earlier and not stop)
+    if known.over:
+        return Done()
     if known.trouble is not None:
         return of_course(known, known.trouble, verdict or NO_TRIALS)
     if known.fewer is not None:
@@ -70,26 +76,30 @@ def wants_trials(known: Known) -> bool:
 
 
 def of_death(known: Known) -> Move:
-    """Resume as it is while the two ledgers allow it.
-
-    repeats: same cause, same launch, no new progress. barren: attempts in a row without a newly committed step, whatever the cause.
-    """
-    failure_report, diagnosis = known.failure_report, known.diagnosis
+    """Resume as it is while the rules allow it, or with a remedy that is left."""
+    failure_report = known.failure_report
     if failure_report.ending.kind == "damaged":
         return _of_damage(failure_report, known.rolled)
-    if is_final(failure_report):
-        return GiveUp(str(failure_report.ending.facts.get("reason") or "; ".join(clue.text for clue in diagnosis.clues)))
+    if known.final or is_final(failure_report):
+        return GiveUp(known.final or str(failure_report.ending.facts.get("reason") or "; ".join(known.diagnosis.words())))
     history = [past for past in known.history if past.kind != "device_gone"]  # a GPU that was away explains nothing else
-    alike = repeats(history)
-    limit = REPEATS_FROM_OUTSIDE if history[-1].from_outside else REPEATS
-    if alike and any(past.by_chance for past in history[-alike:]):
-        limit = max(limit, REPEATS_BY_CHANCE)
     where = f"at step {failure_report.step}" if failure_report.step is not None else "before its first step"
-    if alike >= limit:
-        return GiveUp(f"{alike} attempts in a row {failure_report.ending.words()} {where} without a new step")
-    if (fruitless := without_progress(history)) >= NO_PROGRESS:
-        return GiveUp(f"{fruitless} attempts in a row committed no new step, for changing reasons")
-    return Resume(f"{failure_report.ending.words()} {where}; restarting from the newest state")
+    words = {"ended": failure_report.ending.words(), "where": where, "told": known.told}
+    return of_rules(history, known.rules, words, known.remedy_left)
+
+
+def of_rules(history: list[Past], rules: Rules, words: dict[str, str], remedy_left: bool) -> Move:
+    """Two ledgers: repeats (same cause, same launch, no new progress), and barren attempts, whatever the cause."""
+    last, alike, barren = history[-1], repeats(history), without_progress(history)
+    if rules.retries is not None and len(history) > rules.retries:
+        return GiveUp(f"{words['ended']}; {len(history)} attempts, and --retries {rules.retries} allows no more")
+    if remedy_left and not last.from_outside and alike >= rules.same:
+        return TryRemedy(f"{words['told']} again without progress; trying what is known to help")
+    if alike >= rules.most_alike(history):
+        return GiveUp(rules.alike.format(count=alike, **words))
+    if barren >= rules.barren:
+        return GiveUp(rules.changing.format(count=barren, **words))
+    return Resume(rules.again.format(**words))
 
 
 def is_final(failure_report: FailureReport) -> bool:
@@ -124,7 +134,7 @@ def wants_experiments(failure_report: FailureReport, history: list[Past]) -> boo
         return False
     deaths = in_step(history)[-deaths_in_step(history) :]
     if any(past.by_chance for past in deaths):
-        return len(deaths) == REPEATS_BY_CHANCE  # once more, before the end
+        return len(deaths) == OF_TRAINER.by_chance  # once more, before the end
     looked = max((at for at, past in enumerate(deaths, 1) if past.investigated), default=0)
     enough = EXPERIMENTS_AFTER + (1 if deaths[-1].from_outside and not looked else 0)
     return len(deaths) - looked >= enough

@@ -20,7 +20,7 @@ from holdfast.base.wait import wait_for_end
 from holdfast.processes.rank_info import RankInfo
 from holdfast.run.attempt import closed, is_closed, read_launch_spec
 from holdfast.run.folder import RunFolder
-from holdfast.run.outcomes import EXIT_ELSEWHERE
+from holdfast.run.outcomes import kind_by_code
 
 _LOOK_S = 0.2
 _FIRST_S = 1800.0  # for the first rank to look at machine, model and rows
@@ -45,22 +45,23 @@ class Follower:
             code = self._train(number)
             if code in (DONE, INTERRUPTED):
                 return code
-            self.after = number if code != EXIT_ELSEWHERE else self.after
+            elsewhere = kind_by_code(code) == "elsewhere"
+            self.after = number if not elsewhere else self.after
             if self.stop():
                 return INTERRUPTED
-            if code != EXIT_ELSEWHERE and not self._goes_on(number):
+            if not elsewhere and not self._goes_on(number):
                 return self._over()
 
     def _next(self) -> int | None:
         """The attempt to join, once there is one; None where the first rank has left, or never comes."""
-        patience_s = _AWAY_S if self.after or self._finished() else _FIRST_S
+        limit_s = _AWAY_S if self.after or self._finished() else _FIRST_S
         seen = time.monotonic()
-        while not self.stop() and time.monotonic() - seen < patience_s:
+        while not self.stop() and time.monotonic() - seen < limit_s:
             number = max(self.run.attempts(), default=0)
             if number > self.after and self._is_open(number):
                 return number
             if taken(self.run.supervisor_lock):
-                seen, patience_s = time.monotonic(), _AWAY_S
+                seen, limit_s = time.monotonic(), _AWAY_S
             time.sleep(_LOOK_S)
         return None
 
@@ -91,7 +92,7 @@ class Follower:
             if asked is not None and time.monotonic() - asked > _KILL_S:
                 child.kill()
             wait_for_end([child.pid], _LOOK_S)
-        if code not in (DONE, INTERRUPTED, EXIT_ELSEWHERE):
+        if kind_by_code(code) not in ("finished", "interrupted", "elsewhere"):
             write_json(folder / f"ended{self.rank_info.number}.json", {"rank": self.rank_info.number, "code": code}, durable=False)
         return code
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from holdfast.base.errors import error_message
-from holdfast.processes.rank_environment import SEAT_OF, STORE_DESCRIPTOR
+from holdfast.processes.rank_environment import STARTED_BY, STORE_DESCRIPTOR
 from holdfast.trainer.distributed.rank import PeerLost
 from holdfast.trainer.refuse import Refusal
 
@@ -24,7 +24,7 @@ _ATTEMPT = "holdfast/attempt"
 def store_of(number: int, attempt: int) -> Any:
     """The store in which the ranks of `attempt` find each other. Raises PeerLost where they do not, Refusal where they cannot."""
     try:
-        if SEAT_OF in os.environ:
+        if STARTED_BY in os.environ:
             return _own_store(number)
         if number == 0:
             _listening().set(_ATTEMPT, str(attempt))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.base.child import with_env
@@ -18,7 +16,7 @@ from holdfast.experiments.investigate import in_order, investigate
 from holdfast.experiments.trials import Lab, concluded, trials_left
 from holdfast.processes import process
 from holdfast.processes.attempt import Attempt
-from holdfast.processes.hang_timeout import HangTimeout
+from holdfast.processes.hang_timeout import TrainerHangTimeout
 from holdfast.processes.pauses import Clock
 from holdfast.processes.standby import Standby
 from holdfast.run.folder import RunFolder
@@ -26,15 +24,9 @@ from holdfast.run.remedies import refuted
 from holdfast.run.timeline import read_timeline, settings_at
 from holdfast.run.types import Diagnosis, Ending, FailureReport, Launch, Verdict
 from holdfast.supervision import evidence
+from holdfast.supervision.supervise import View
 
-
-@dataclass(frozen=True)
-class View:
-    """What the supervisor tells its audience. `stop` is asked all the while: True means the user wants to stop."""
-
-    tick: Callable[[Attempt], None]
-    tell: Callable[[str], None]
-    stop: Callable[[], bool]
+Viewer = View[Attempt]
 
 
 class World(Protocol):
@@ -49,9 +41,9 @@ class World(Protocol):
     def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending: ...
     def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport: ...
     def investigate(
-        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: View
+        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: Viewer
     ) -> Verdict: ...
-    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict: ...
+    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: Viewer) -> Verdict: ...
 
 
 class RealWorld:
@@ -81,28 +73,28 @@ class RealWorld:
         return evidence.collect(attempt, run, ending)
 
     def investigate(
-        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: View
+        self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: Viewer
     ) -> Verdict:
         """Experiments with the step the failure report was in, on the device its trainer has left."""
         assert failure_report.step is not None
         settings = settings_at(read_timeline(run.timeline_file), failure_report.step)
-        limit_s = HangTimeout(run, failure_report.attempt, run.config().run.hang_s).limit_s()
+        limit_s = TrainerHangTimeout(run, failure_report.attempt, run.config().run.hang_s).limit_s()
         applied = list(run.events())
         out = {event["remedy"] for event in applied if event["event"] == "remedy_applied" and event["step"] == failure_report.step}
         machine = read_json(run.machine_file) or {}
         cards, allow_cpu = cards_of("remedies").values(), run.config().run.allow_cpu
         remedies = in_order(cards, diagnosis.cause, machine, out | set(refuted(applied)), allow_cpu)
         suspects = failure_report.samples if failure_report.phase == "rehearsal" else ()
-        hosts = Hosts(run, failure_report.step, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
+        hosts = Hosts(run, failure_report.step, with_env(os.environ, launch.env), limit_s, view.tell, view.stopping)
         left, goes_back = trials_left(run, failure_report.step), run.config().run.rollback
-        lab = Lab(run, failure_report.step, settings, hosts.replay, left, view.stop, goes_back)
+        lab = Lab(run, failure_report.step, settings, hosts.replay, left, view.stopping, goes_back)
         return concluded(lab, hosts, lambda: investigate(lab, suspects, deaths, remedies))
 
-    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: View) -> Verdict:
+    def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: Viewer) -> Verdict:
         """Experiments with the steps in which the loss left its level."""
         settings = settings_at(read_timeline(run.timeline_file), to + 1)
-        limit_s = HangTimeout(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
+        limit_s = TrainerHangTimeout(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
         steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}
-        hosts = Hosts(run, to + 1, with_env(os.environ, launch.env), limit_s, view.tell, view.stop)
-        lab = Lab(run, to + 1, settings, hosts.replay, trials_left(run, to + 1), view.stop)
+        hosts = Hosts(run, to + 1, with_env(os.environ, launch.env), limit_s, view.tell, view.stopping)
+        lab = Lab(run, to + 1, settings, hosts.replay, trials_left(run, to + 1), view.stopping)
         return concluded(lab, hosts, lambda: investigate_course(lab, trouble, steps))

@@ -1,19 +1,15 @@
-"""The report of a run of somebody else's command: one HTML file that needs nothing else. Reads the run folder, computes nothing new."""
+"""What a report shows of a run of somebody else's command: progress, incidents, its post-mortem. Computes nothing new."""
 
 from __future__ import annotations
 
-import os
 import shlex
-from pathlib import Path
 
 from markupsafe import Markup
 
-from holdfast import __version__
-from holdfast.base.files import Json, read_json, read_lines, write_bytes
+from holdfast.base.files import Json
 from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted, listed
-from holdfast.privacy.scrub import Person, Scrubber, secrets_of
-from holdfast.report.report_parts import drawable, duration, machine_rows, notices, rendered, without_secrets
+from holdfast.report.report_parts import drawable, duration, machine_rows, shown_incident
 from holdfast.report.svg import Marker, line_chart
 from holdfast.run.command import Command, read_command
 from holdfast.run.folder import RunFolder
@@ -28,38 +24,25 @@ _TOLD_BY = {
 }
 
 
-def write_command_report(run: RunFolder, out: Path) -> None:
-    """Write the report of a command's run, finished or not, whole or not at all. Raises OSError."""
-    write_bytes(out, render_command(run).encode("utf-8", errors="replace"), durable=False)
-
-
-def render_command(run: RunFolder) -> str:
-    """The report as text."""
+def of_command(run: RunFolder, summary: Json, status: str) -> Json:
+    """What the page of such a run shows."""
     command = read_command(run) or Command((), "")
-    scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))  # a report is shown to others
-    summary: Json = without_secrets(read_json(run.summary_file) or {}, scrubber)  # charts hold parts of it
-    rows = list(read_lines(run.progress_file))
+    rows = list(run.progress())
     incidents = summary.get("incidents", [])
-    status = str(summary.get("status", "running"))
-    shown: Json = {
-        "name": run.path.name,
-        "status": status,
+    return {
         "subtitle": _subtitle(command, summary),
         "verdict": _verdict(summary, status, rows),
         "good": status == "finished" and not summary.get("doubt"),
         "tiles": _tiles(summary),
+        "wide": True,
         "charts": _charts(rows, incidents),
         "incidents": [_incident(incident) for incident in incidents],
-        "notices": notices(run),
         "aside": summary.get("checkpoints_set_aside") or [],
         "post_mortem": _post_mortem(run) if status == "gave_up" else "",
         "command": shlex.join(command.argv),
         "settings": _settings(command),
         "machine": [(label, value) for label, value in machine_rows(run) if value not in ("None", "unknown")],
-        "version": __version__,
-        "folder": str(run.path),
     }
-    return rendered("command.html", shown, scrubber)
 
 
 def _subtitle(command: Command, summary: Json) -> str:
@@ -137,15 +120,9 @@ def _logged(rows: list[Json]) -> list[Json]:
 
 
 def _incident(incident: Json) -> Json:
-    back, samples = incident["seconds_to_recover"], incident["samples"]
-    cause = incident["cause"]
-    return {
-        "at": f"step {incident['step']}" if incident["step"] is not None else f"attempt {incident['attempt']}",
-        "words": cause.replace("_", " ") if cause != "unknown" else incident["ending"],
-        "evidence": incident["evidence"],
-        "back": f"The next step was seen {back:.1f} s after its end." if back is not None else "",
-        "rows": f"In flight: rows {listed([str(row) for row in samples], _ROWS_SHOWN)} of its data set, counted from 0." if samples else "",
-    }
+    samples = [str(row) for row in incident["samples"]]
+    rows = f"In flight: rows {listed(samples, _ROWS_SHOWN)} of its data set, counted from 0." if samples else ""
+    return shown_incident(incident, "The next step was seen {seconds} after its end.", rows)
 
 
 def _post_mortem(run: RunFolder) -> str:

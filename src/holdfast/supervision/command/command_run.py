@@ -1,6 +1,6 @@
-"""The loop above somebody else's command: start or adopt, watch, collect, decide, record; until it has ended well or is given up.
+"""A run of somebody else's command, for the loop that supervises it: its signs of life, its checkpoints, what may be changed in it.
 
-It is `supervision/supervise.py` without what a foreign program does not give: no step that could be run again, no timeline, no lab.
+What a foreign program does not give is missing: no step that could be run again, no timeline, no lab.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from holdfast.base.files import last_line, read_json
+from holdfast.base.errors import INTERRUPTED
+from holdfast.base.files import Json, last_line, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.diagnosis.diagnose import diagnose_failure
@@ -19,72 +19,37 @@ from holdfast.diagnosis.logs.file import read_log
 from holdfast.machine.gpu_memory import gpu_memory
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
-from holdfast.processes.hang_timeout import CommandHangTimeout
+from holdfast.processes.hang_timeout import FIRST_S, HangTimeout
+from holdfast.processes.pauses import Pauses
 from holdfast.processes.process import adopt, living_pids
 from holdfast.run.attempt import LaunchSpec, closed_attempts, read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, FailureReport
+from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, FailureReport, Verdict
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.signs import Seen, Signs
 from holdfast.supervision.command.states import State, States
 from holdfast.supervision.evidence import collect, free_bytes
-from holdfast.supervision.policy.moves import GiveUp, Move, Resume, Stop
-from holdfast.supervision.policy.next_try import NextTry, Try, next_try
+from holdfast.supervision.policy.ledgers import OF_COMMAND, Past
+from holdfast.supervision.policy.moves import Done, Move, Resume, Stop, TryRemedy
+from holdfast.supervision.policy.next_move import FINAL_KINDS, Known
 from holdfast.supervision.policy.resuming import added_by, resumed, resumes_by, says_unknown
-from holdfast.supervision.records import record
+from holdfast.supervision.supervise import View
 
 _ROW_EVERY_S = 1.0
+_PAUSES_S = (0.5, 10.0)  # between starts that come to nothing
+_LONGEST_TIMES = 3  # its longest pause so far may have been an evaluation
 _EARLY_S = 60.0  # a command that is gone so soon, and left something running, has gone to the background
 
 
-@dataclass(frozen=True)
-class CommandView:
-    """What is told to whoever looks on. `wish`: 0 go on, 1 stop, 2 at once; `follow`: show this attempt's output from now on."""
+class CommandRun:
+    """One command's run."""
 
-    tell: Callable[[str], None]
-    wish: Callable[[], int]
-    follow: Callable[[Attempt, bool], None]
-    tick: Callable[[Seen], None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a command's run ended: what was decided last, and on what grounds. doubt: what speaks against what a good end has left."""
-
-    move: NextTry
-    ending: Ending | None = None
-    failure_report: FailureReport | None = None
-    diagnosis: Diagnosis | None = None
-    doubt: str = ""
-
-
-def supervise_command(run: RunFolder, command: Command, view: CommandView) -> Outcome:
-    """Bring the command to an end."""
-    supervisor = CommandSupervisor(run, command, view)
-    pause_s = 0.0
-    while True:
-        attempt = supervisor.begin(pause_s)
-        if attempt is None:
-            return Outcome(NextTry("stopped", "stopped on request"))
-        ending = supervisor.watch(attempt)
-        failure_report, diagnosis = supervisor.collect(attempt, ending)
-        move = supervisor.decide(attempt, failure_report, diagnosis)
-        supervisor.record(failure_report, diagnosis, move)
-        if move.kind != "again":
-            return Outcome(move, ending, failure_report, diagnosis, supervisor.states.doubt() if move.kind == "done" else "")
-        silent = f": {ending.facts['reason']}" if ending.kind == "hang" and "reason" in ending.facts else ""
-        view.tell(f"attempt {attempt.number}: {move.reason}{silent}")
-        pause_s = move.pause_s
-
-
-class CommandSupervisor:
-    """What the loop does with one command."""
-
-    def __init__(self, run: RunFolder, command: Command, view: CommandView) -> None:
+    def __init__(self, run: RunFolder, command: Command, view: View[Seen]) -> None:
         self.run, self.command, self.view = run, command, view
+        self.pauses = Pauses(run, view.tell, between=_PAUSES_S)
         cards: dict[str, LauncherCard] = cards_of("launchers")
         self.card = _without(cards.get(command.launcher or ""), command.unknown_option)
         self.states = States(run, command, self.card, view.tell)
@@ -94,24 +59,15 @@ class CommandSupervisor:
         self._row = 0.0
         self._hangs = 0
 
-    def begin(self, pause_s: float) -> Attempt | None:
-        """The attempt to watch: adopted or started; None where its user wants to stop."""
-        attempt = adopt(self.run)
-        if attempt is not None:
-            if living := living_pids(attempt):
-                pids = ", ".join(f"{role} {pid}" for role, pid in living.items())
-                self.view.tell(f"adopted the living attempt {attempt.number} ({pids})")
-                self.run.event("attempt_adopted", attempt=attempt.number)
-            self.view.follow(attempt, bool(living))
-            return attempt
-        until = time.monotonic() + pause_s
-        while time.monotonic() < until and not self.view.wish():
-            time.sleep(min(0.1, pause_s))
-        if self.view.wish():
-            return None
-        return self._start()
+    def adopt(self) -> Attempt | None:
+        return adopt(self.run)
 
-    def _start(self) -> Attempt:
+    def living(self, attempt: Attempt) -> dict[str, int]:
+        return living_pids(attempt)
+
+    def start(self) -> Attempt | None:
+        if self.view.stopping():
+            return None
         found = self.states.to_go_on_from() if self.run.attempts() else None
         # a command that has said that it takes no option begins anew, but for what its callback loads
         state = found if self.command.callback or not self.command.unknown_option else None
@@ -133,7 +89,6 @@ class CommandSupervisor:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
             self.view.tell(f"attempt {attempt.number}: {self._how(name, found)}")
-        self.view.follow(attempt, False)
         cards_of("failures")  # read while the command starts
         return attempt
 
@@ -150,17 +105,17 @@ class CommandSupervisor:
         """Wait until it has ended; it is asked to stop where its user wants that, and ended where it hangs."""
         orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         signs = Signs(self.command, attempt.folder, orders.started or 0.0)
-        told = self.command.hang_s != Command.hang_s
-        pace = CommandHangTimeout(time.monotonic(), self.command.hang_s, told, patient=2.0**self._hangs)
+        first_s = 0.0 if self.command.hang_s != Command.hang_s else FIRST_S  # its user's own word counts from the start
+        timeout = HangTimeout(self.command.hang_s, first_s, _LONGEST_TIMES, longer=2.0**self._hangs)
         self.seen, self._row = None, 0.0
 
         def tick(seen: Seen) -> int:
             self.seen = seen
             self._note(attempt, seen, signs)
             self.view.tick(seen)
-            return self.view.wish()
+            return self.view.stop()
 
-        ending = attempts.watch(attempt, self.run, self.command, signs, pace, tick)
+        ending = attempts.watch(attempt, self.run, self.command, signs, timeout, tick)
         self.seen = signs.last()
         self._note(attempt, self.seen, signs, at_once=True)
         self._hangs = self._hangs + 1 if ending.kind == "hang" else 0
@@ -179,78 +134,116 @@ class CommandSupervisor:
         self.run.append(self.run.progress_file, row | {"loss": pulse.get("loss")})
         self.states.reached(seen.step)
 
-    def collect(self, attempt: Attempt, ending: Ending) -> tuple[FailureReport, Diagnosis]:
-        """What is known of the attempt: evidence, and the cause by it and by its output."""
-        failure_report = collect(attempt, self.run, ending)
-        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
-        began, step = int(orders.facts.get("resumed_step") or 0), self.seen.step if self.seen else None
-        account = read_json(attempt.folder / "account.json") or {}
-        flight = last_line(attempt.folder / "samples.jsonl") or {}  # with a step that did not come to its end, or none
-        failure_report = replace(failure_report, step=flight.get("step", step), samples=tuple(flight.get("samples") or ()))
-        failure_report = replace(failure_report, committed_before=began, committed_after=max(began, step or 0), phase=account.get("phase"))
-        if ending.kind == "finished":
-            return failure_report, Diagnosis("unknown", 0.0)
-        failure_report = replace(failure_report, gpu_memory=gpu_memory(Place()))
-        if account.get("cause"):
-            reason = str(account.get("reason", ""))
-            return failure_report, replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
-        with (attempt.folder / "output.log").open("rb") as stream:
-            found = diagnose_failure(failure_report, cards_of("failures"), read_log(stream))
-        if (full := self._full_disk(failure_report)) and ending.kind in ("error", "killed"):
-            return failure_report, Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
-        return failure_report, found
+    def is_over(self, ending: Ending) -> bool:
+        return False  # a good end is collected, too: it may be none
 
-    def decide(self, attempt: Attempt, failure_report: FailureReport, diagnosis: Diagnosis) -> NextTry:
-        """What follows; a state that is in the callback's memory is made a checkpoint first."""
-        ending, stop = failure_report.ending, bool(self.view.wish())
+    def collect(self, attempt: Attempt, ending: Ending, earlier: bool) -> Known:
+        """All that is known of the attempt. A state that is in the callback's memory is made a checkpoint first."""
         account = read_json(attempt.folder / "account.json") or {}
-        asked = ending.code == 130 or account.get("phase") == "stopped"
-        cut_short = self._cut_short(attempt, ending)
-        if ending.kind == "finished" and not cut_short:
+        failure_report = self._wreck(attempt, ending, account)
+        diagnosis, full = self._diagnosis(attempt, failure_report, account), self._full_disk(failure_report)
+        asked = ending.code == INTERRUPTED or account.get("phase") == "stopped"
+        cut_short, background = self._cut_short(attempt, ending), self._in_background(ending)
+        over = ending.kind == "finished" and not cut_short and not background
+        if over:
             self.states.snapshot.unlink(missing_ok=True)
         else:
             self.states.keep(attempt)
-        if not stop and (option := self._refused(attempt, failure_report)):
-            self._give_up_option(attempt, option)
-            return NextTry("again", f"{ending.words()}: it does not know {option}, which was added to it; it is added no more")
-        tries = self._history(failure_report, diagnosis, from_outside=ending.from_outside or asked)
-        left = ending.facts.get("left") or [] if ending.kind == "finished" else []
-        step = self.seen.step if self.seen else None
-        if left and step is None and (ending.seconds or 0.0) < _EARLY_S:
-            reason = (
-                f"the command returned after {ending.seconds or 0:.1f} s and left {left[0]!r} running in the background, which was ended:"
-                " holdfast cannot watch over what leaves it; start it in the foreground"
-            )
-            self.run.event("left_running", names=left)
-            return NextTry("give_up", reason)
-        told = account if account.get("final") else ending.facts if ending.kind in ("refused", "stuck") else {}
-        may_try = self.command.tries and self.remedies.left(diagnosis.cause)
-        move = next_try(
-            tries,
-            ending.code if ending.kind == "finished" else None,
-            stop=stop,
-            retries=self.command.retries,
-            disk_full=self._full_disk(failure_report),
-            cut_short=cut_short,
-            final=str(told.get("reason") or ""),
-            may_try=may_try,
+        found = account if account.get("final") else ending.facts if ending.kind in FINAL_KINDS else {}
+        final = background or str(found.get("reason") or "")
+        if full and not final:
+            final = f"{ending.words()}; {full} is full: make room, then rerun the same command to resume"
+        told = (cut_short or ending.words()) + (f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else "")
+        return Known(
+            failure_report,
+            diagnosis,
+            self._history(failure_report, diagnosis, ending.from_outside or asked),
+            rules=replace(OF_COMMAND, retries=self.command.retries),
+            over=over,
+            final=final,
+            told=told,
+            remedy_left=self.command.tries and self.remedies.left(diagnosis.cause),
+            earlier=earlier,
         )
-        if move.try_remedy:
-            self.remedies.take(diagnosis.cause)
-        return move
 
-    def _refused(self, attempt: Attempt, failure_report: FailureReport) -> str:
-        """The option to go on that was added and that the command says it does not know; empty where it says no such thing."""
+    def _wreck(self, attempt: Attempt, ending: Ending, account: Json) -> FailureReport:
+        """The evidence, with what the callback has written down."""
         orders = read_launch_spec(attempt.folder) or LaunchSpec({})
+        began, step = int(orders.facts.get("resumed_step") or 0), self.seen.step if self.seen else None
+        flight = last_line(attempt.folder / "samples.jsonl") or {}  # with a step that did not come to its end, or none
+        return replace(
+            collect(attempt, self.run, ending),
+            step=flight.get("step", step),
+            samples=tuple(flight.get("samples") or ()),
+            committed_before=began,
+            committed_after=max(began, step or 0),
+            phase=account.get("phase"),
+            gpu_memory=None if ending.kind == "finished" else gpu_memory(Place()),
+        )
+
+    def _diagnosis(self, attempt: Attempt, failure_report: FailureReport, account: Json) -> Diagnosis:
+        """The cause, by the callback's account, the evidence and the output."""
+        if failure_report.ending.kind == "finished":
+            return Diagnosis("unknown", 0.0)
+        if account.get("cause"):
+            reason = str(account.get("reason", ""))
+            return replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
+        with (attempt.folder / "output.log").open("rb") as stream:
+            found = diagnose_failure(failure_report, cards_of("failures"), read_log(stream))
+        if (full := self._full_disk(failure_report)) and failure_report.ending.kind in ("error", "killed"):
+            return Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
+        return found
+
+    def _in_background(self, ending: Ending) -> str:
+        """Why the end of a command that left something running was none; empty where it left nothing."""
+        left = ending.facts.get("left") or [] if ending.kind == "finished" else []
+        if not left or (self.seen and self.seen.step is not None) or (ending.seconds or 0.0) >= _EARLY_S:
+            return ""
+        self.run.event("left_running", names=left)
+        return (
+            f"the command returned after {ending.seconds or 0:.1f} s and left {left[0]!r} running in the background, which was ended:"
+            " holdfast cannot watch over what leaves it; start it in the foreground"
+        )
+
+    def try_out(self, known: Known) -> Verdict | None:
+        return None  # a step of it cannot be run again
+
+    def choose(self, known: Known, move: Move | Stop | Done) -> Move | Stop | Done:
+        """Which remedy it is; and an option that the command does not know is given up, whatever else is known."""
+        if not isinstance(move, Move):
+            return move
+        if option := self._refused(known.failure_report):
+            self._give_up_option(known.failure_report.attempt, option)
+            return self._resumed(
+                f"{known.failure_report.ending.words()}: it does not know {option}, which was added to it; it is added no more"
+            )
+        if isinstance(move, TryRemedy):
+            self.remedies.take(known.diagnosis.cause)
+        return self._resumed(move.reason) if isinstance(move, Resume) else move
+
+    def _resumed(self, reason: str) -> Resume:
+        return Resume(reason, remedy=self.remedies.now().name or "resume")
+
+    def apply(self, known: Known, move: Move | Stop | Done) -> None:
+        if isinstance(move, Resume):
+            ending = known.failure_report.ending
+            silent = f": {ending.facts['reason']}" if ending.kind == "hang" and "reason" in ending.facts else ""
+            self.view.tell(f"attempt {known.failure_report.attempt}: {move.reason}{silent}")
+            another = bool(self._refused(known.failure_report))  # without that option it is another start
+            self.pauses.after(progressed=another or known.history[-1].progressed)
+
+    def _refused(self, failure_report: FailureReport) -> str:
+        """The option to go on that was added and that the command says it does not know; empty where it says no such thing."""
+        orders = read_launch_spec(self.run.attempt(failure_report.attempt)) or LaunchSpec({})
         option = str(orders.facts.get("added_option") or "")
         return option if option and failure_report.ending.kind == "error" and says_unknown(failure_report.lines, option) else ""
 
-    def _give_up_option(self, attempt: Attempt, option: str) -> None:
+    def _give_up_option(self, attempt: int, option: str) -> None:
         """Remember with the run that its command takes no option to go on."""
         self.command = self.states.command = replace(self.command, unknown_option=option)
         self.card = _without(self.card, option)
         write_command(self.run, self.command)
-        self.run.event("option_unknown", attempt=attempt.number, option=option)
+        self.run.event("option_unknown", attempt=attempt, option=option)
 
     def _cut_short(self, attempt: Attempt, ending: Ending) -> str:
         """Why an exit code of 0 was no end of the training, as the callback tells; empty where it was, or nobody knows."""
@@ -270,34 +263,23 @@ class CommandSupervisor:
             return f"the disk of {place}"
         return ""
 
-    def _history(self, failure_report: FailureReport, diagnosis: Diagnosis, from_outside: bool) -> list[Try]:
+    def _history(self, failure_report: FailureReport, diagnosis: Diagnosis, from_outside: bool) -> list[Past]:
         """The ended attempts since the run was last given up or stopped, this one last."""
-        found: list[tuple[LaunchSpec, str, str, bool, str]] = []
+        found: list[tuple[LaunchSpec, str, str, bool]] = []
         ours = {event["attempt"] for event in self.run.events() if event["event"] == "option_unknown"}  # our doing, nobody else's
         for number, end in closed_attempts(self.run):
             if not end.goes_on:
                 found.clear()
-                continue
-            if number in ours:
-                continue
-            orders = read_launch_spec(self.run.attempt(number)) or LaunchSpec({})
-            found.append((orders, end.cause, end.ending.words(), end.ending.from_outside, str(orders.facts.get("remedy") or "")))
+            elif number not in ours:
+                orders = read_launch_spec(self.run.attempt(number)) or LaunchSpec({})
+                found.append((orders, end.cause, end.ending.words(), end.ending.from_outside))
         orders = read_launch_spec(self.run.attempt(failure_report.attempt)) or LaunchSpec({})
-        found.append((orders, diagnosis.cause, failure_report.ending.words(), from_outside, str(orders.facts.get("remedy") or "")))
-        stood = [int(orders.facts.get("stands_at") or 0) for orders, *_ in found] + [self.states.stands_at()]
+        found.append((orders, diagnosis.cause, failure_report.ending.words(), from_outside))
+        stood = [*(int(orders.facts.get("stands_at") or 0) for orders, *_ in found), self.states.stands_at()]
         return [
-            Try(cause, words, stood[at + 1] > stood[at], outside, remedy) for at, (_, cause, words, outside, remedy) in enumerate(found)
+            Past(None, cause, words, str(orders.facts.get("remedy") or ""), stood[at + 1] > stood[at], from_outside=outside)
+            for at, (orders, cause, words, outside) in enumerate(found)
         ]
-
-    def record(self, failure_report: FailureReport, diagnosis: Diagnosis, move: NextTry) -> None:
-        """Write down what happened and what follows, before anything acts on it."""
-        if move.kind == "again":
-            told: Move | Stop = Resume(move.reason, remedy=self.remedies.now().name or "resume")
-        elif move.kind == "give_up":
-            told = GiveUp(move.reason)
-        else:
-            told = Stop()
-        record(self.run, failure_report, diagnosis, told, None)
 
 
 def _without(card: LauncherCard | None, option: str) -> LauncherCard | None:

@@ -1,0 +1,161 @@
+"""What somebody else's command runs in: a session, a terminal where ours is one, an output within bounds. It leaves no orphan.
+
+Standard library only; decides nothing. What the command starts and leaves behind becomes the shim's child
+(PR_SET_CHILD_SUBREAPER), whatever session it has gone to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import signal
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.identity import command_of, identify
+from holdfast.base.wait import wait_for_end
+from holdfast.processes.tree import below
+
+LOOK_EVERY_S = 0.5
+MOST_OUTPUT, KEPT_HEAD, KEPT_TAIL = 64 << 20, 1 << 20, 16 << 20  # bytes of output.log
+SETTLE_S = 3.0  # for what a command started to end after it
+LEAVE_S = 5.0  # between SIGTERM and SIGKILL of what it left
+_CHUNK = 1 << 16
+_SUBREAPER = 36
+
+
+class CommandSession:
+    """Around the command of one attempt, whose launch.json is `launch`."""
+
+    def __init__(self, launch: dict[str, Any], attempt: Path, output: Any) -> None:
+        self.launch, self.attempt, self.output = launch, attempt, output
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+        self.master, self.slave = _terminal(launch.get("terminal"))
+
+    def streams(self) -> dict[str, Any]:
+        """How the command is started, for Popen."""
+        output = self.slave if self.slave is not None else self.output
+
+        def own_terminal() -> None:
+            fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+
+        session = {"start_new_session": True, "preexec_fn": own_terminal if self.slave is not None else None}
+        return {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": self.launch["folder"], **session}
+
+    def started(self, pid: int) -> None:
+        """Write down who the command is; not where it is gone already."""
+        if self.slave is not None:
+            os.close(self.slave)
+        with contextlib.suppress(OSError):
+            if identity := identify(pid):
+                temporary = self.attempt / "rank0.tmp"
+                temporary.write_text(json.dumps({"identity": identity}))
+                temporary.replace(self.attempt / "rank0.json")
+
+    def look(self, living: list[int]) -> None:
+        """Wait for its end, a moment at most; its output is copied from its terminal, and kept within bounds."""
+        if self.master is not None:
+            busy = _pump(self.master, self.output)
+            wait_for_end(living, 0.0 if busy else 0.05)
+        else:
+            wait_for_end(living, LOOK_EVERY_S)
+        cut_middle(self.attempt / "output.log", self.output)
+        _collect(*living)
+
+    def end(self) -> dict[str, Any]:
+        """After its end: nothing that it started stays."""
+        left = _end_what_is_left()
+        if self.master is not None:
+            _pump(self.master, self.output)
+        return {"left": left[:2]}
+
+
+def _terminal(size: list[int] | None) -> tuple[int | None, int | None]:
+    """A pseudo-terminal of that many lines and columns; none where none is wanted, or there are no more."""
+    if not size:
+        return None, None
+    try:
+        master, slave = os.openpty()
+    except OSError:
+        return None, None
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))
+    os.set_blocking(master, False)
+    return master, slave
+
+
+def _pump(master: int, output: Any) -> bool:
+    """Copy what the terminal has; whether there was anything."""
+    seen = False
+    for _ in range(64):
+        try:
+            data = os.read(master, _CHUNK)
+        except BlockingIOError:
+            return seen
+        except OSError as error:
+            if error.errno == errno.EIO:  # nobody has the other end any more
+                return seen
+            raise
+        if not data:
+            return seen
+        seen = True
+        with contextlib.suppress(OSError):  # a full disk takes no more; the command goes on
+            output.write(data)
+            output.flush()
+    return seen
+
+
+def cut_middle(log: Path, output: Any) -> None:
+    """Keep head and tail of an output that has become too long. It is open for appending everywhere, so it may be cut under its writers."""
+    with contextlib.suppress(OSError):
+        size = os.fstat(output.fileno()).st_size
+        if size <= MOST_OUTPUT:
+            return
+        with log.open("r+b") as handle:
+            handle.seek(size - KEPT_TAIL)
+            tail = handle.read(KEPT_TAIL)
+            handle.truncate(KEPT_HEAD)
+        left_out = size - KEPT_HEAD - KEPT_TAIL
+        output.write(f"\n[holdfast: {left_out} bytes of output were left out here]\n".encode() + tail)
+        output.flush()
+
+
+def _collect(*spared: int) -> None:
+    """Take note of the ends of what the command left to us, so that no zombie stays."""
+    for child in _children():
+        if child not in spared:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+
+
+def _children() -> list[int]:
+    try:
+        return [int(name) for name in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _end_what_is_left() -> list[str]:
+    """Give what the command left a moment to end by itself, then end it; the names of what had to be."""
+    until = time.monotonic() + SETTLE_S
+    while (left := below(os.getpid())) and time.monotonic() < until:
+        wait_for_end(left[:1], 0.1)
+        _collect()
+    names = [name for pid in left if (name := command_of(pid))]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + LEAVE_S
+        for pid in below(os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        while below(os.getpid()) and time.monotonic() < until:
+            time.sleep(0.05)
+            _collect()
+    return names
