@@ -13,8 +13,8 @@ from holdfast.data.tokens.codec import Tokens
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
-from holdfast.trainer.tasks.sft.answer import answers
-from holdfast.trainer.tasks.sft.evaluation import Sides
+from holdfast.trainer.tasks.text.answer import answers
+from holdfast.trainer.tasks.text.evaluation import Sides
 
 
 def chat(path: Path) -> int:

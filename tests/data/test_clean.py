@@ -1,0 +1,93 @@
+"""`data clean`: whole or absent, in order, the same whoever works, on from where it was interrupted, never over an input."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import assert_law, fill, kill, lines, make_rows, start, wait_until, write_rows
+from holdfast.base.files import Json
+from holdfast.cli.main import main
+from holdfast.data.workers import workers
+
+Call = Callable[..., Json]
+GOOD = {"instruction": "Name a tree", "output": "birch"}
+
+
+def many_rows(file: Path, count: int) -> Path:
+    rows: list[dict[str, Any]] = [row | {"instruction": f"{row['instruction']} {n}"} for n, row in enumerate(make_rows(count))]
+    for n in range(0, count, 97):
+        rows[n]["output"] = ["", "a\x07b", None, "schÃ¶n"][n % 4]
+    return write_rows(file, rows)
+
+
+def test_workers_change_nothing(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = many_rows(tmp_path / "rows.jsonl", 5000)
+    results = []
+    monkeypatch.setattr(workers, "_BLOCKS_HERE", 1)
+    for tag, count, threads in (("one", 1, 0), ("copies", 2, 0), ("new processes", 2, 1)):
+        out, rejects = tmp_path / f"{tag}.jsonl", tmp_path / f"{tag}-rejects.jsonl"
+        with ThreadPoolExecutor(1) as beside:
+            for _ in range(threads):
+                beside.submit(int)
+            answer = call("clean", file, "--out", out, "--rejects", rejects, "--workers", count)
+        counts = {
+            key: answer[key] for key in ("rows", "kept", "mended", "rejected", "by_reason", "tokens", "duplicates", "near_duplicates")
+        }
+        results.append((counts, out.read_bytes(), rejects.read_bytes(), Path(f"{out}.mended.jsonl").read_bytes()))
+    assert results[0] == results[1] == results[2]
+
+
+def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
+    file = many_rows(tmp_path / "rows.jsonl", 60_000)
+    arguments = (file, "--out", tmp_path / "c.jsonl", "--rejects", tmp_path / "r.jsonl")
+    child = start("data", "clean", *arguments, "--workers", 1)
+    work, others = tmp_path / ".c.jsonl.unfinished", tmp_path / f".c.jsonl.{os.getppid()}.tmp"
+    others.write_text("of a process that lives")
+    wait_until(lambda: work.is_dir() and len(list(work.iterdir())) > 10)
+    kill(child.pid)
+    child.communicate()
+    assert not (tmp_path / "c.jsonl").exists()
+    answer = call("clean", *arguments)
+    assert answer["blocks_reused"] >= 10, "the eleventh may have been half written"
+    assert not work.exists()
+    assert [file for file in tmp_path.iterdir() if file.suffix == ".tmp"] == [others]
+    assert_law(answer, (tmp_path / "c.jsonl").read_bytes(), lines(tmp_path / "r.jsonl"))
+    order = [int(json.loads(line)["instruction"].rsplit(" ", 1)[1]) for line in (tmp_path / "c.jsonl").read_bytes().splitlines()]
+    assert order == sorted(order)
+
+
+def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = many_rows(tmp_path / "rows.jsonl", 3000)
+    fill(small_disk)
+    before = sorted(small_disk.iterdir())
+    assert main(["data", "clean", str(file), "--out", str(small_disk / "c.jsonl"), "--rejects", str(tmp_path / "r.jsonl")]) == 1
+    said = capsys.readouterr().err
+    assert "is full; nothing was written" in said
+    assert sorted(small_disk.iterdir()) == before
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "rejects", "says"),
+    [
+        ("rows.jsonl", "r.jsonl", "is one of the inputs"),
+        ("link.jsonl", "r.jsonl", "is one of the inputs"),
+        ("c.jsonl", "c.jsonl", "is named twice"),
+        ("c.csv", "r.jsonl", "rows are written as JSON Lines"),
+        (".", "r.jsonl", "is a folder"),
+    ],
+)
+def test_an_input_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, rejects: str, says: str) -> None:
+    file = write_rows(tmp_path / "rows.jsonl", make_rows(3))
+    (tmp_path / "link.jsonl").symlink_to(file)
+    whole = file.read_bytes()
+    assert main(["data", "clean", str(file), "--out", str(tmp_path / out), "--rejects", str(tmp_path / rejects)]) == 2
+    assert says in capsys.readouterr().err
+    assert file.read_bytes() == whole

@@ -1,0 +1,160 @@
+"""Rows that hold preferences are recognised, named and refused: an answer marked as bad is never learned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conftest import SHARED, holdfast, make_rows, needs_shared, write_rows
+from holdfast.base_model.folder import read_model
+from holdfast.config.load import load_config
+from holdfast.data.judge.layouts import parse_example, prompt_and_answer
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.judge.unused import Unused
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.preparation.foresee import foresee
+from holdfast.supervision.preparation.tasks.text import check_data
+from holdfast.terminal.run_view import Terminal
+
+TURNS = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "five"}]
+PREFERENCES: list[dict[str, Any]] = [
+    {"messages": TURNS, "label": False},
+    {"messages": TURNS, "label": True},
+    {"messages": TURNS, "kto_tag": "false"},
+    {"prompt": "two and two?", "completion": "five", "label": False},
+    {"prompt": "two and two?", "completion": "five", "label": "False"},
+    {"instruction": "two and two?", "output": "five", "kto_tag": True},
+    {"prompt": "two and two?", "chosen": "four", "rejected": "five"},
+    {"instruction": "two and two?", "input": "", "chosen": "four", "rejected": "five", "output": "four"},
+    {
+        "conversations": [{"from": "human", "value": "two?"}],
+        "chosen": {"from": "gpt", "value": "2"},
+        "rejected": {"from": "gpt", "value": "3"},
+    },
+    {"chosen": TURNS, "rejected": TURNS},
+    {"question": "two and two?", "answer": "four", "rejected_response": "five"},
+    {"question": "two and two?", "response_j": "four", "response_k": "five"},
+]
+OTHERS: list[dict[str, Any]] = [
+    {"text": "a sentence", "label": True},
+    {"instruction": "two and two?", "output": "four", "label": "arithmetic"},
+    {"instruction": "two and two?", "output": "four", "label": 3},
+    {"instruction": "two and two?", "output": "four", "rejected": None},
+    {"messages": TURNS, "label": None},
+]
+
+
+@pytest.mark.parametrize("row", PREFERENCES)
+@pytest.mark.parametrize("layout", ["auto", "alpaca", "chat", "prompt-completion"])
+def test_a_preference_is_no_answer_to_learn(row: dict[str, Any], layout: str) -> None:
+    assert prompt_and_answer(row) is None, "the quick way leaves it to the thorough one"
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, layout)
+    assert bad.value.reason == "preference_row" and "preferences" in bad.value.detail
+
+
+@pytest.mark.parametrize("row", OTHERS)
+def test_other_columns_of_those_names_reject_nothing(row: dict[str, Any]) -> None:
+    assert parse_example(row, "auto").layout
+
+
+def test_rows_marked_bad_are_refused_before_anything_is_trained(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    rows = [{"prompt": row["instruction"], "completion": row["output"], "label": at % 2 == 0} for at, row in enumerate(make_rows(40))]
+    file = write_rows(tmp_path / "kto.jsonl", rows)
+    done = holdfast("train", config_of(data={"files": [str(file)]}), "--run", tmp_path / "run")
+    assert done.returncode == 1
+    assert "preference_row 40" in done.stderr and "train.objective" in done.stderr
+    assert not (tmp_path / "run/attempts").exists()
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["kto_en_demo.json", "dpo_en_demo.json"])
+def test_files_of_other_trainers_are_recognised_to_the_last_row(name: str) -> None:
+    for row in json.loads((SHARED / "data/chat" / name).read_text()):
+        with pytest.raises(BadRow) as bad:
+            parse_example(row, "auto")
+        assert bad.value.reason == "preference_row"
+
+
+UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"question": "q", "answer": "a", "rating": 1, "id": 7, "source": "x"}, ["rating"], ["id", "source"]),
+    ({"instruction": "q", "output": "a", "loss_weight": 0.0, "category": "x"}, ["loss_weight"], ["category"]),
+    ({"instruction": "q", "output": "a", "system": "be brief", "history": [["a", "b"]]}, ["history", "system"], []),
+    (
+        {"prompt": "q", "completion": "a", "isCorrect": "no", "bewertung": "4,5", "created_at": 17},
+        ["bewertung", "isCorrect"],
+        ["created_at"],
+    ),
+    ({"Question": "q", "Answer": "a", "Score": None, "Notes": "", "tags": []}, [], []),
+    ({"messages": [TURNS[0], TURNS[1] | {"weight": 0}], "system": "s", "tools": []}, ["messages[].weight"], []),
+    ({"text": "t", "label": "spam", "language": "en"}, ["label"], ["language"]),
+    ({"instruction": "q", "input": "more", "output": "a"}, [], []),
+]
+
+
+@pytest.mark.parametrize(("row", "telling", "others"), UNUSED)
+def test_fields_that_are_not_used_are_told_and_those_that_change_a_rows_meaning_first(
+    row: dict[str, Any], telling: list[str], others: list[str]
+) -> None:
+    unused = Unused()
+    unused.add([(row, parse_example(row, "auto").layout)], {})
+    assert (sorted(unused.telling), sorted(unused.others)) == (telling, others)
+
+
+def test_fields_are_told_in_the_rows_own_order_in_every_process() -> None:
+    names = ["zone", "alpha", "page", "shelf", "box", "room", "city", "floor"]
+    unused = Unused()
+    unused.add([(dict.fromkeys([*names, "instruction", "output"], "x"), "alpaca")], {})
+    assert list(unused.as_json()["others"]) == names
+
+
+def test_a_field_that_is_mapped_is_used() -> None:
+    unused = Unused()
+    unused.add([({"frage": "q", "Antwort": "a", "stars": 5}, "question-answer")], {"question": "frage", "answer": "antwort"})
+    assert (dict(unused.telling), dict(unused.others)) == ({"stars": 1}, {})
+
+
+def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
+    assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[dict[str, Any]] = [row | {"rating": at % 5, "source": "wiki"} for at, row in enumerate(make_rows(30))]
+    rows[3]["output"] += " mail me: jane.doe@acme-corp.com"
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    for _ in range(2):  # the second time from the cache
+        run = RunFolder(tmp_path / f"run{_}")
+        run.path.mkdir()
+        config = load_config(config_of(data={"files": [str(file)]}))
+        check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=False))
+        said = capsys.readouterr().out
+        assert "! not used, though it may change what a row means: rating (30 rows); every row is learned from its text" in said
+        assert "fields that are not used: source" in said
+        assert "notes on rows that are trained on as they are: email_address 1; the rows: holdfast data check " in said
+        data = json.loads(run.data_report_file.read_text())
+        assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 30})
+
+
+def test_answers_that_lose_their_end_are_told_as_a_loss(
+    assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = make_rows(20)
+    rows[7]["output"] = " ".join(["amber birch cedar delta"] * 30)
+    rows[8]["instruction"] = " ".join(["amber birch cedar delta"] * 40)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    config = load_config(config_of(data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))]}))
+    check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=True))
+    said = capsys.readouterr().out
+    assert "! 1 answer cut off at 96 tokens: how they end, and that they do, is not learned; a higher limit, or data.too_long" in said
+    assert "! 1 row rejected, because nothing that is learned lies within 96 tokens: a higher limit takes them" in said
+
+
+def test_the_doctor_tells_of_fields_that_are_not_used(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [row | {"score": at / 7, "id": at} for at, row in enumerate(make_rows(5))]
+    config = load_config(config_of(data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))]}))
+    (told,) = [finding for finding in foresee(config, {}).findings if finding.id == "data-fields"]
+    assert told.severity == "warn" and told.message.endswith("what a row means: score")

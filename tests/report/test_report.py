@@ -1,0 +1,232 @@
+"""The report: one file that loads nothing, shows every incident, and keeps every text from data and logs inert."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from conftest import SHARED, holdfast, needs_shared, write_rows
+from holdfast.base.files import Json
+from holdfast.base.tasks import kind_of, look_up
+from holdfast.config.config import Config
+from holdfast.report import report
+from holdfast.report.command_report import render_command
+from holdfast.report.report import render
+from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
+from holdfast.report.words import words_of
+from holdfast.run.command import Command, write_command
+from holdfast.run.folder import RunFolder
+from holdfast.terminal.run_view import Terminal
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, assets: object) -> Path:
+    """A finished run that was killed once and had rejected rows."""
+    folder = tmp_path_factory.mktemp("report")
+    rows = [{"instruction": f"q{i}", "output": f"a{i}"} for i in range(30)]
+    rows[3] = {"instruction": "<script>alert(1)</script>", "output": ""}
+    config = folder / "config.json"
+    tree = {
+        "model": str(assets.model),  # type: ignore[attr-defined]
+        "data": {"files": str(write_rows(folder / "rows.jsonl", rows)), "held_out": 0.1},
+        "train": {"steps": 6, "effective_batch": 4, "max_tokens": 96, "threads": 1},
+        "faults": [{"name": "k", "when": {"attempt": 1, "step": 4}, "effect": "kill"}],
+    }
+    config.write_text(json.dumps(tree))
+    done = holdfast("train", config, "--run", folder / "run")
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+class Page(HTMLParser):
+    """Collects what could load or run something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [
+            value or "" for name, value in attrs if name in ("src", "href", "action", "data", "xlink:href") or name.startswith("on")
+        ]
+
+
+def test_the_page_loads_nothing_and_runs_nothing(run: Path) -> None:
+    page = Page()
+    page.feed((run / "report.html").read_text())
+    assert not {"script", "iframe", "img", "object", "embed", "form"} & set(page.tags)
+    assert page.links == ["data:,"]
+    assert "url(" not in (run / "report.html").read_text()
+
+
+def test_the_page_tells_the_run(run: Path) -> None:
+    text = (run / "report.html").read_text()
+    assert "Finished 6 steps through 1 incident, 0 committed steps computed twice." in text
+    assert re.search("attempt 1: killed by SIGKILL; went on from the snapshot of step [23], no committed step computed again", text)
+    assert text.count("<svg") == 6
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "PeftModel.from_pretrained" in text
+
+
+@pytest.mark.parametrize(("tuned", "worse"), [(1.0, False), (2.0, True), (2.5, True), (math.nan, True)])
+def test_an_adapter_that_is_no_better_than_the_base_is_called_that(
+    run: Path, tuned: float, worse: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    summary["loss"] |= {"eval_base": 2.0, "eval_tuned": tuned}
+    Terminal(to_stderr=False, quiet=False).summary(summary, RunFolder(run))
+    told = capsys.readouterr().out
+    assert "(tuned)" in told and ("NOT lower than the base's" in told) == worse
+
+
+def test_a_mark_in_a_chart_tells_no_secret(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy, symlinks=True)
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["incidents"][0]["evidence"] = "token: hf_" + "aB3" * 12
+    (copy / "summary.json").write_text(json.dumps(summary))
+    assert "aB3aB3" not in render(RunFolder(copy))
+
+
+def test_the_verb_writes_it_again_anywhere(run: Path, tmp_path: Path) -> None:
+    done = holdfast("report", run, "--out", tmp_path / "r.html", "--json")
+    assert json.loads(done.stdout) == {"report": str(tmp_path / "r.html")}
+    assert (tmp_path / "r.html").read_text() == (run / "report.html").read_text()
+    assert holdfast("report", tmp_path).returncode == 2
+    assert "cannot be written" in holdfast("report", run, "--out", "/nowhere/r.html").stderr
+
+
+@needs_shared
+def test_naughty_strings_come_out_inert(run: Path, tmp_path: Path) -> None:
+    strings = json.loads((SHARED / "data" / "broken" / "blns" / "blns.json").read_text())
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy, symlinks=True)
+    clean = Page()
+    clean.feed(render(RunFolder(run)))
+    for start in range(0, len(strings), 8):
+        rejects = [{"file": text, "line": 1, "reason": text, "detail": text, "raw": text} for text in strings[start : start + 8]]
+        (copy / "rejects.jsonl").write_text("".join(json.dumps(reject) + "\n" for reject in rejects))
+        page = Page()
+        page.feed(render(RunFolder(copy)))
+        assert set(page.tags) == set(clean.tags)
+        assert page.links == clean.links
+
+
+# ---- drawing
+
+
+def numbers(markup: str, attribute: str) -> list[float]:
+    return [float(value) for value in re.findall(rf'{attribute}="(-?[\d.]+)"', markup)]
+
+
+def test_a_chart_draws_each_value_in_its_place() -> None:
+    chart = line_chart([1, 2, 3], [10.0, 30.0, 20.0], "loss", [Marker(2, "1", "killed & resumed")])
+    path = re.search(r'class="line" d="([^"]+)"', chart)
+    assert path
+    heights = [float(y) for _, y in re.findall(r"[ML](\S+) ([\d.]+)", path[1])]
+    assert heights[1] < heights[2] < heights[0]
+    assert "killed &amp; resumed" in chart
+
+
+def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:
+    values = [1.0] * 5000
+    values[2500] = 2.0
+    heights = [float(y) for y in re.findall(r"[ML]\S+ ([\d.]+)", line_chart(range(5000), values, "loss"))]
+    assert len(heights) <= 1100
+    assert min(heights) < max(heights) - 50
+    gap = line_chart([1, 2, 3], [1.0, math.nan, 2.0], "loss")
+    assert gap.count("M") == 2
+    assert "no data" in line_chart([], [], "loss")
+
+
+def test_a_histogram_draws_every_count() -> None:
+    bars = histogram([0, 10, 20], [5, 10], "tokens", cap=30)
+    assert [round(height / 17.6) for height in numbers(bars, "height")] == [5, 10]
+    assert "longest row allowed: 30" in bars
+
+
+def test_a_running_run_can_be_shown(config_of: Callable[..., Path], run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy, symlinks=True)
+    (copy / "summary.json").unlink()
+    assert "Running: 6 steps so far." in render(RunFolder(copy))
+
+
+def test_a_limit_at_the_right_edge_has_its_label_inside() -> None:
+    markup = histogram([0, 10, 20], [3, 4], "tokens", cap=200)
+    assert f'x="{WIDTH - 12 - 3}.0" text-anchor="end" y="185">cap' in markup
+    assert 'text-anchor="end" y="185">cap' not in histogram([0, 100, 200], [3, 4], "tokens", cap=100)
+
+
+ENDED = {"steps": 3, "samples_seen": 12, "wall_seconds": None, "tokens_per_second": None, "peak_bytes": 2**30, "attempts": 1}
+
+
+def _tiles(evaluation: Json, **config: Json) -> dict[str, str]:
+    words = words_of(Config.model_validate({"data": {"files": ["f"]}} | config))
+    loss = {"first": 0.7, "last": 0.5, "eval_base": 1.1775, "eval_tuned": 0.68486}
+    return {label: value for value, label in report._tiles(ENDED | {"loss": loss}, [{}], words, evaluation)}
+
+
+def test_what_was_held_out_is_told_in_one_unit_on_so_many_rows() -> None:
+    table = {"task": "tabular", "table": {"target": "price"}}
+    found = {"loss": "mse", "eval_base": 1.1775, "eval_tuned": 0.68486, "rows": 59, "baselines": {"median_of_training": 1.1775}}
+    found |= {"metrics": {"mse": 7081708211.8, "rmse": 84152.9, "r2": 0.41}}
+    shown = look_up(kind_of(Config.model_validate({"data": {"files": ["f"]}} | table)).measured)(found)
+    assert shown[:2] == [
+        ("mse of the network, target in standard deviations", "0.68486"),
+        ("mse of the naive forecast median of training, target in standard deviations", "1.1775"),
+    ]
+    assert ("mse of the network, in the target's own unit squared", "7.08171e+09") in shown
+    assert "held-out mse, naive and network on 59 rows, target in standard deviations" in _tiles(found, **table)
+    assert "held-out loss, base and tuned on 59 rows" in _tiles({"rows": 59}, model="tiny")
+
+
+@pytest.mark.parametrize(
+    ("objective", "unit", "label"),
+    [
+        ("dpo", "per pair", "of 2 held-out pairs in the wanted order"),
+        ("kto", "per answer", "of 2 held-out answers on the wanted side of the base model"),
+    ],
+)
+def test_preferences_are_told_as_such(objective: str, unit: str, label: str) -> None:
+    config: Json = {"model": "tiny", "train": {"objective": objective}}
+    found = {"rows": 2, "pair_accuracy": 1.0, "margin": 0.3228, "exact_match": {"asked": 2, "base": 0, "tuned": 0}}
+    assert words_of(Config.model_validate({"data": {"files": ["f"]}} | config)).unit == unit
+    tiles = _tiles(found, **config)
+    assert tiles[label] == "100.0%" and "0.323" in tiles.values()
+    assert "not one to be met" in report._proof(found)
+
+
+def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tmp_path: Path) -> None:
+    token = "hf_" + "aB3" * 12
+    folder = RunFolder(tmp_path)
+    write_command(folder, Command(("python", "t.py", "--hub_token", token, "<script>alert(1)</script>"), str(tmp_path)))
+    rows = [{"time": 100.0 + at, "attempt": 1 + (at > 3), "step": at, "total": 8, "source": "callback", "loss": 3.0} for at in range(8)]
+    folder.progress_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    incident = {
+        "step": 4,
+        "cause": "hang",
+        "samples": [3],
+        "evidence": f"<b>{token}",
+        "seconds_to_recover": 2.0,
+        "attempt": 1,
+        "ending": "?",
+    }
+    known = {"status": "finished", "steps": 8, "total_steps": 8, "progress_from": "callback", "loss": {"first": 3.0, "last": 3.0}}
+    known |= {"wall_seconds": 9.0, "goodput": 0.5, "attempts": 2, "steps_computed_twice": 0, "steps_dropped": None, "doubt": None}
+    folder.summary_file.write_text(json.dumps(known | {"incidents": [incident], "checkpoints_set_aside": [], "reason": ""}))
+    text = render_command(folder)
+    page = Page()
+    page.feed(text)
+    assert token not in text and "script" not in page.tags and page.links == ["data:,"]
+    assert "Ended well: 8 steps through 1 incident, 0 steps computed twice." in text and "rows 3 of its data set" in text
+    assert page.tags.count("svg") == 2, "steps over time, and the loss"

@@ -1,0 +1,160 @@
+"""Whatever is trained: a step is pure, a state holds all that matters, the artifact is what PEFT or transformers load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import PeftModel
+from safetensors.torch import load_file
+
+from holdfast.config.config import Config
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.tasks.text.packing import grouped_batches
+from support.stand import Stand, model_folder
+
+KINDS: dict[str, dict[str, Any]] = {
+    "lora": {"type": "lora", "dropout": 0.1},
+    "lora+": {"type": "lora", "lr_ratio": 8.0},
+    "gaussian": {"type": "lora", "init": "gaussian"},
+    "orthogonal": {"type": "lora", "init": "orthogonal"},
+    "pissa": {"type": "lora", "init": "pissa"},
+    "olora": {"type": "rslora", "init": "olora"},
+    "rslora": {"type": "rslora"},
+    "dora": {"type": "dora", "dropout": 0.1},
+    "adalora": {"type": "adalora", "target_r": 2},
+    "prompt": {"type": "prompt", "virtual_tokens": 5},
+    "ia3": {"type": "ia3"},
+    "head too": {"type": "lora", "modules_to_save": ["lm_head"]},
+    "full": {"type": "full"},
+    "layers": {"type": "layers", "layers": 1},
+    "norms": {"type": "layers", "layers": ["norm", "input_layernorm"]},
+}
+LATER = ("lora", "gaussian", "orthogonal", "rslora", "norms")  # as the others, in the long tests
+
+
+def some(kinds: dict[str, Any]) -> list[Any]:
+    return [pytest.param(kind, id=kind, marks=[pytest.mark.long] if kind in LATER else []) for kind in kinds]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stored in 16 bits, as most are; computed with in fp32."""
+    return model_folder(tmp_path_factory.mktemp("model"), dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", some(KINDS))
+def test_a_state_holds_all_that_later_steps_need_and_a_split_step_is_the_same_step(model: Path, kind: str) -> None:
+    stand = Stand(model, adapter=KINDS[kind])
+    losses = [stand.step(step) for step in range(1, 7)]
+    kept = stand.saved()
+    losses += [stand.step(step) for step in range(7, 10)]
+    again = Stand(model, adapter=KINDS[kind])
+    again.restore(kept)
+    assert [again.step(step) for step in range(7, 10)] == losses[6:]
+    assert again.saved() == stand.saved()
+    assert losses[-1] < losses[0]
+    whole, split = stand.compute(11), stand.compute(11, budget=45)
+    assert split.loss == pytest.approx(whole.loss, rel=1e-5) and split.grad_norm == pytest.approx(whole.grad_norm, rel=1e-3)
+
+
+def written(stand: Stand, folder: Path) -> Path:
+    folder.mkdir()
+    (folder / stand.task.form.weights_name).write_bytes(stand.artifact.to_bytes())
+    (folder / stand.task.form.config_name).write_text(json.dumps(stand.task.form.config))
+    return folder
+
+
+def loaded(model: Path, folder: Path, stand: Stand) -> Any:
+    """The model as anybody would load it."""
+    if stand.task.form.kind == "adapter":
+        return PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), folder).eval()
+    own = transformers.AutoModelForCausalLM.from_pretrained(model if stand.task.form.partial else folder, dtype=torch.float32)
+    own.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    return own.eval()
+
+
+@pytest.mark.parametrize("kind", some(KINDS))
+def test_the_artifact_is_what_others_load_and_gives_the_loss_it_was_left_with(model: Path, kind: str, tmp_path: Path) -> None:
+    stand = Stand(model, adapter=KINDS[kind])
+    for step in range(1, 4):
+        stand.step(step)
+    stand.task.model.eval()
+    ours = stand.compute(4).loss
+    own = loaded(model, written(stand, tmp_path / "artifact"), stand)
+    total, labels = 0.0, 0
+    for batch in grouped_batches(stand.task.tokens, stand.rows, 1, torch.device("cpu")):
+        with torch.no_grad():
+            logits = own(input_ids=batch.ids).logits[:, -batch.ids.shape[1] :].flatten(0, 1)[batch.label_at]
+        total += float(torch.nn.functional.cross_entropy(logits, batch.label_ids, reduction="sum"))
+        labels += batch.labels
+    assert ours == pytest.approx(total / labels, rel=2e-5)
+
+
+def test_a_start_from_the_weights_changes_nothing_until_a_step_is_made_and_its_kept_half_never(model: Path) -> None:
+    plain = Stand(model, adapter={"type": "lora"}).compute(1).loss
+    for init in ("pissa", "olora"):
+        stand = Stand(model, adapter={"type": "lora", "init": init})
+        before = {name: weight.detach().clone() for name, weight in stand.task.artifact.items()}
+        assert stand.compute(1).loss == pytest.approx(plain, rel=1e-4)
+        stand.step(1)
+        for name, weight in stand.task.artifact.items():
+            side = 0 if "lora_A" in name else 1
+            free, kept = weight.detach().tensor_split(2, dim=side)
+            assert torch.equal(kept, before[name].tensor_split(2, dim=side)[1]) and not torch.equal(
+                free, before[name].tensor_split(2, dim=side)[0]
+            )
+
+
+def test_a_larger_rate_moves_the_second_matrices_further(model: Path) -> None:
+    moved = {}
+    for name, adapter in (("plain", {}), ("plus", {"lr_ratio": 8.0})):
+        stand = Stand(model, adapter=adapter)
+        stand.step(1)
+        moved[name] = {key: float(weight.detach().norm()) for key, weight in stand.task.artifact.items() if "lora_B" in key}
+    assert all(moved["plus"][key] == pytest.approx(8 * norm, rel=1e-4) for key, norm in moved["plain"].items())
+
+
+def test_ranks_fall_to_the_budget_and_stay_there(model: Path) -> None:
+    stand = Stand(model, adapter=KINDS["adalora"])
+    ranks = []
+    for step in range(1, 13):
+        stand.step(step)
+        ranks.append(sum(int((weight != 0).sum()) for name, weight in stand.task.artifact.items() if "lora_E" in name))
+    layers = sum("lora_E" in name for name in stand.task.artifact)
+    assert ranks[0] == 4 * layers and ranks[-1] == ranks[-2] == 2 * layers
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"type": "layers", "layers": 7}, "adapter.layers is 7, the model has 2 layers"),
+    ({"type": "layers", "layers": ["attn_x"]}, "no weight of the model has such a name"),
+    ({"targets": ["q_porj"]}, "q_porj"),
+    ({"modules_to_save": ["lm_haed"]}, "lm_haed"),
+    ({"modules_to_save": ["embed_tokens"], "trainable_token_indices": [3]}, "embed_tokens, of which trainable_token_indices trains some"),
+]
+
+
+@pytest.mark.parametrize(("adapter", "said"), BAD)
+def test_names_that_the_model_has_not_are_told(model: Path, adapter: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        Stand(model, adapter=adapter)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"type": "full", "init": "pissa"}, "init belongs to type lora"),
+    ({"type": "layers"}, "needs layers"),
+    ({"type": "lora", "target_r": 2}, "target_r belongs to type adalora"),
+    ({"type": "adalora", "r": 4, "target_r": 6}, "target_r is 6"),
+    ({"type": "lora", "r": 3, "init": "orthogonal"}, "even r"),
+    ({"type": "prompt", "modules_to_save": ["lm_head"]}, "modules_to_save belongs to"),
+]
+
+
+@pytest.mark.parametrize(("adapter", "said"), WRONG)
+def test_keys_of_another_kind_are_told(adapter: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": adapter})
