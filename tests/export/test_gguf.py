@@ -16,10 +16,11 @@ from holdfast.base.errors import Stop
 from holdfast.cli.main import main
 from holdfast.export import ask
 from holdfast.export.export import Order
-from holdfast.export.gguf import convert
+from holdfast.export.gguf import convert, judge
 from holdfast.export.gguf import export as exporting
-from holdfast.export.gguf.export import Tools, export_gguf
+from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.kinds import quantiser
+from holdfast.export.gguf.make import Tools
 from holdfast.export.subject import read_subject
 from support.shipped import make_adapter, make_family, measure_here
 
@@ -45,7 +46,8 @@ def made(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> C
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask little, and torch in this process; llama.cpp computes in one of its own."""
-    monkeypatch.setattr(exporting, "measure", measure_here)
+    for module in (exporting, judge):
+        monkeypatch.setattr(module, "measure", measure_here)
     for name, much in (("ROWS", 4), ("PLACES", 6), ("PROMPTS", 2), ("LONGEST", 4), ("CHATS", 2)):
         monkeypatch.setattr(ask, name, much)
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from conftest import events, holdfast, lines
-from holdfast.report.track import TRACKERS, numbers
+from holdfast.report.track import TRACKERS, follow, numbers
+from holdfast.run.folder import RunFolder
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
 
@@ -84,6 +85,28 @@ def test_trackio_keeps_a_local_project(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     track(run, "trackio", {"TRACKIO_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1"})
     assert list(tmp_path.rglob("*holdfast*"))
+
+
+def test_held_out_losses_are_tracked_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tracked.json", "evaluations.jsonl"):
+        (run / name).unlink(missing_ok=True)
+    (run / "evaluations.jsonl").write_text("".join(json.dumps({"step": k, "loss": 1 / k}) + "\n" for k in (2, 4)))
+    told: list[dict[str, float]] = []
+    monkeypatch.setitem(TRACKERS, "none", lambda run, config: (lambda values, step: told.append(values), lambda: None))
+    for _ in range(2):
+        follow(RunFolder(run), ["none"], lambda: True)
+    assert [values["eval/loss"] for values in told if "eval/loss" in values] == [0.5, 0.25]
+    for name in ("tracked.json", "evaluations.jsonl"):
+        (run / name).unlink()
+
+
+def test_a_trackers_own_variables_say_where_a_run_belongs(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    pytest.importorskip("trackio")
+    track(run, "mlflow", {"MLFLOW_TRACKING_URI": (tmp_path / "flow").as_uri(), "MLFLOW_EXPERIMENT_NAME": "mine"})
+    assert [file for file in (tmp_path / "flow").glob("*/meta.yaml") if "name: mine" in file.read_text()]
+    track(run, "trackio", {"TRACKIO_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1", "TRACKIO_PROJECT": "mine"})
+    assert list(tmp_path.rglob("*mine*")) and not list(tmp_path.rglob("*holdfast*"))
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_the_run(config_of: Callable[..., Path], tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_card  # noqa: F401  (before torch)
+import test_varlen
 import torch
 import torch.nn.attention.varlen
 import transformers
 from torch import Tensor, nn
 
-import test_varlen
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.trainer.model import load as model

@@ -36,6 +36,10 @@ class Data(Section):
     train_on: Literal["assistant", "last", "all"] = Field(
         "assistant", description="what of a row is learned: every answer, the last one alone, or all tokens, the prompt's too"
     )
+    chat_template: str | dict[str, str] | None = Field(
+        None,
+        description="how turns are written: a file of Jinja, {of: MODEL}, chatml, llama3 or gemma; as the model has it when not given",
+    )
     redact: bool = Field(False, description="take secrets and e-mail addresses out of the texts")
     held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
     held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
@@ -55,6 +59,13 @@ class Data(Section):
         if self.too_long == "split" and self.train_on != "assistant":
             raise ValueError(f"too_long split learns every answer once: it goes with train_on assistant, not {self.train_on}")
         return self
+
+    @field_validator("chat_template")
+    @classmethod
+    def _of_a_model(cls, value: Any) -> Any:
+        if (isinstance(value, dict) and [*value] != ["of"]) or (isinstance(value, str) and not value.strip()):
+            raise ValueError("give a file of Jinja, {of: MODEL}, or a name (chatml, llama3, gemma)")
+        return value
 
     @field_validator("files", "held_out_files", mode="before")
     @classmethod

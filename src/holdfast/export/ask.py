@@ -75,9 +75,7 @@ def _places(samples: Samples, row: int, most_tokens: int) -> list[int]:
 
 
 def _chats(codec: Codec, most_tokens: int) -> tuple[list[list[Json]], list[list[int]]]:
-    """Conversations of the general set, one of several turns, and their tokens as training has them; none without a chat template."""
-    if codec.template.compiled is None:
-        return [], []
+    """Conversations of the general set, one of several turns, and their tokens as training has them."""
     rows = [orjson.loads(line) for line in (files("holdfast.export") / GENERAL).read_bytes().splitlines()[:CHATS]]
     turns = [[Message("user", row["instruction"])] for row in rows]
     turns.append(
@@ -90,10 +88,18 @@ def _chats(codec: Codec, most_tokens: int) -> tuple[list[list[Json]], list[list[
         ]
         if not isinstance(found, Tokens) or found.cut:
             continue
+        if codec.template.compiled is None and not _whole_text_alike(codec, found.ids):
+            continue
         last = len(found.ids) - next(at for at, learned in enumerate(reversed(found.learned)) if not learned)
         chats.append([{"role": message.role, "content": message.content} for message in turn])
         ids.append(found.ids[:last])
     return chats, ids
+
+
+def _whole_text_alike(codec: Codec, ids: list[int]) -> bool:
+    """Whether the text of a row in the plain form is cut like its pieces: no special token parts its turns."""
+    text = codec.tokenizer.decode(ids, skip_special_tokens=False)
+    return bool(codec.tokenizer.encode(text, add_special_tokens=False).ids == ids)
 
 
 def _texts(codec: Codec, prompts: list[list[int]]) -> tuple[list[str], list[list[int]]]:

@@ -70,11 +70,17 @@ def _equal(checked: Json, reference: str) -> str:
         "KL per token": f"{checked['kl_per_token']:.2e} nats",
         "same likeliest token": f"{checked['top1_agreement']:.1%}",
         "greedy answers equal": "yes" if checked["greedy_equal"] else "no",
-        "token ids of the rendered chat equal": "yes" if checked["token_ids_equal"] else "no",
+        "token ids of the rendered chat equal": _ids_equal(checked),
         "stops where training ended its answers": "yes" if checked["stops"] else "no",
     }
     body = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
     return f"## Compared with {reference}\n\n{checked['positions']} positions, {checked['prompts']} prompts.\n\n| | |\n|---|---|\n{body}"
+
+
+def _ids_equal(checked: Json) -> str:
+    if not checked.get("token_ids_compared", 1):
+        return "not compared"
+    return "yes" if checked["token_ids_equal"] else "no"
 
 
 def _training(subject: Subject) -> str:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
-from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.codec import Codec
 from holdfast.export.ask import Questions, questions_of
 from holdfast.export.card import write_card
 from holdfast.export.child import Found, measure
 from holdfast.export.merge import copy_tokenizer, generation_config, merged_tensors, write_merged
-from holdfast.export.proof import EXACT, Compared, Side, compare, first_layer
-from holdfast.export.subject import Subject
+from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compare, first_layer
+from holdfast.export.subject import Subject, subject_codec
 from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
 
 MANIFEST = "holdfast.json"
@@ -31,25 +31,28 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be exported, and with what: env is the environment of the child that measures."""
+    """What is to be exported, and with what: env is the environment of the child that measures; wide: a merge in fp32."""
 
     subject: Subject
     kind: str
     out: Path
     env: Mapping[str, str]
     say: Say
+    wide: bool = False
 
 
 def export(order: Order) -> Json:
     """Write the export beside its place, prove it there, and give it its name. Raises Stop(1) where it is not equal, and leaves nothing."""
     refuse_place(order.out, needed_bytes(order))
-    codec = load_codec(order.subject.facts.folder)
+    codec = subject_codec(order.subject)
     with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix="holdfast-export-") as work:
         order.say(f"writing {order.kind}: {order.out}")
         known = write_merged_files(order, codec, folder) if order.kind == "merged" else write_adapter(order, codec, folder)
         questions = questions_of(order.subject, codec)
         order.say(f"comparing it with {order.subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
         compared = prove(order, questions, folder, Path(work))
+        if order.kind == "merged" and compared.numeric and compared.reasons:
+            compared, known = _rounded_or_wide(order, codec, questions, folder, Path(work), compared, known)
         refuse_unequal(order, compared)
         write_card(folder, order.subject, order.kind, compared.figures)
         return finish(order, folder, compared.figures, known)
@@ -57,7 +60,38 @@ def export(order: Order) -> Json:
 
 def write_merged_files(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
     """The merged model; SHA-256 of the files whose hash was taken on the way, by name."""
-    return {file.name: digest for file, digest in write_merged(order.subject, codec, folder)}
+    return {file.name: digest for file, digest in write_merged(order.subject, codec, folder, wide=order.wide)}
+
+
+def _rounded_or_wide(
+    order: Order, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Compared, known: dict[str, str]
+) -> tuple[Compared, dict[str, str]]:
+    """What to make of a merge that differs: merged in fp32, is it equal? Then rounding explains the difference.
+
+    A small one is let be, with its figures; where the base's 16 bits lose more than that, what was merged in fp32 is what is exported.
+    """
+    if order.subject.whole is not None or order.subject.model.stored == "F32":
+        return narrow, known
+    wider = folder.with_name(f"{folder.name}.wide")
+    try:
+        refuse_place(wider, sum(tensor.bytes for tensor in merged_tensors(order.subject, wide=True)[0]))
+        order.say(f"it differs (NMSE {narrow.figures['nmse']:.1e}); merging it in fp32 to see whether rounding does that")
+        wider.mkdir()
+        hashes = write_merged_files(replace(order, wide=True), codec, wider)
+        found = prove(order, questions, wider, work / "wide")
+        if found.reasons:
+            return (found if found.numeric else narrow), known
+        left = beyond(narrow.figures, NARROWED)
+        if narrow.figures["greedy_equal"] and not left:
+            rounding = {"budget": NARROWED, "rounding": f"merged in fp32 it is equal (NMSE {found.figures['nmse']:.1e})"}
+            return Compared(narrow.figures | rounding), known
+        why = "; ".join(left) or "greedy answers differ"
+        order.say(f"in the base's {order.subject.model.stored} too little of the adapter is left ({why}): it is written in fp32")
+        shutil.rmtree(folder)
+        wider.rename(folder)
+        return Compared(found.figures | {"rounding": f"in {order.subject.model.stored}: NMSE {narrow.figures['nmse']:.1e}"}), hashes
+    finally:
+        shutil.rmtree(wider, ignore_errors=True)
 
 
 def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
@@ -66,7 +100,7 @@ def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
     write_json(folder / ADAPTER_CONFIG, order.subject.config | {"base_model_name_or_path": order.subject.base_name})
     write_json(folder / "generation_config.json", generation_config(order.subject, codec))
-    copy_tokenizer(order.subject.facts.folder, folder)
+    copy_tokenizer(codec, folder)
     return {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.plain_form import written_template
 from holdfast.export.delta import HEAD, Change, Delta, read_delta
 from holdfast.export.endings import end_tokens
 from holdfast.export.subject import Subject
@@ -33,10 +35,11 @@ def tied_embedding(subject: Subject) -> str | None:
     return next((name for name in shapes if name.endswith(_EMBEDDINGS)), None)
 
 
-def merged_tensors(subject: Subject, adapted: bool = True) -> tuple[list[Coming], Delta]:
+def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False) -> tuple[list[Coming], Delta]:
     """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
 
-    adapted: False for the base as it is. A model that was trained as a whole keeps the types it was trained in: all of its weights
+    adapted: False for the base as it is. wide: what the adapter changes stays in fp32, for who rounds it to
+    another type. A model that was trained as a whole keeps the types it was trained in: all of its weights
     rounded to bf16 are beyond what an export may differ by.
     """
     held = held_tensors((subject.model if adapted else subject.facts).folder)
@@ -44,9 +47,9 @@ def merged_tensors(subject: Subject, adapted: bool = True) -> tuple[list[Coming]
     tied = tied_embedding(subject)
     with_adapter = adapted and subject.whole is None
     delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if with_adapter else Delta()
-    coming = [_coming(name, one, delta.changes.get(name)) for name, one in held.items()]
+    coming = [_coming(name, one, delta.changes.get(name), wide) for name, one in held.items()]
     if delta.untied and tied is not None:
-        coming.append(_coming(HEAD, held[tied], delta.changes.get(HEAD)))
+        coming.append(_coming(HEAD, held[tied], delta.changes.get(HEAD), wide))
     return coming, delta
 
 
@@ -58,11 +61,13 @@ def _refuse_quantised(subject: Subject, held: dict[str, Held]) -> None:
         raise Stop(BLOCKED, text, "give the same model in 16 bits with --base DIR")
 
 
-def _coming(name: str, held: Held, change: Change | None) -> Coming:
-    return Coming(name, held.stored.dtype, held.stored.shape, held.bytes, partial(_written, name, held, change))
+def _coming(name: str, held: Held, change: Change | None, wide: bool) -> Coming:
+    dtype = "F32" if wide and change is not None else held.stored.dtype
+    size = held.bytes if dtype == held.stored.dtype else 4 * math.prod(held.stored.shape)
+    return Coming(name, dtype, held.stored.shape, size, partial(_written, name, held, change, dtype))
 
 
-def _written(name: str, held: Held, change: Change | None) -> Iterator[npt.NDArray[np.uint8]]:
+def _written(name: str, held: Held, change: Change | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
     """The bytes of a tensor as it is to be, a stretch of rows at a time."""
     for first, last in stretches(held.stored.shape):
         if change is None:
@@ -72,22 +77,24 @@ def _written(name: str, held: Held, change: Change | None) -> Iterator[npt.NDArr
         try:
             if not np.isfinite(values).all():
                 raise OverflowError("it is NaN or Inf")
-            yield narrow(values, held.stored.dtype)
+            yield narrow(values, dtype)
         except OverflowError as error:
             raise Stop(BLOCKED, f"{name} cannot be merged: {error}", "export it --to adapter") from None
 
 
-def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD_BYTES) -> list[tuple[Path, str]]:
-    """Write the merged model to an empty folder; its weight files with their hashes."""
-    tensors, delta = merged_tensors(subject)
+def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD_BYTES, wide: bool = False) -> list[tuple[Path, str]]:
+    """Write the merged model to an empty folder; its weight files with their hashes. wide: what was changed in fp32."""
+    tensors, delta = merged_tensors(subject, wide=wide)
     written = write_shards(folder, tensors, most)
     config = dict(subject.model.config)
     if delta.untied:
         config["tie_word_embeddings"] = False
+    if wide:
+        config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": "float32"}
     config |= {"eos_token_id": _one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": codec.pad}
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", generation_config(subject, codec))
-    copy_tokenizer(subject.facts.folder, folder)
+    copy_tokenizer(codec, folder)
     return written
 
 
@@ -97,10 +104,13 @@ def generation_config(subject: Subject, codec: Codec) -> Json:
     return kept | {"eos_token_id": _one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": codec.pad}
 
 
-def copy_tokenizer(source: Path, folder: Path) -> None:
+def copy_tokenizer(codec: Codec, folder: Path) -> None:
+    """The base's tokenizer with the template that was trained, also where the base has none."""
     for name in TOKENIZER:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+        if (codec.folder / name).is_file():
+            shutil.copyfile(codec.folder / name, folder / name)
+    if codec.template.source is None or codec.given is not None:
+        (folder / "chat_template.jinja").write_text(written_template(codec), encoding="utf-8")
 
 
 def _one_or_all(ids: tuple[int, ...]) -> int | list[int]:

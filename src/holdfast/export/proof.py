@@ -16,6 +16,7 @@ from holdfast.base.files import Json
 Floats: TypeAlias = npt.NDArray[np.float64]
 Budget: TypeAlias = dict[str, float]  # the largest nmse, the largest kl_per_token, the smallest top1_agreement
 EXACT: Budget = {"nmse": 1e-4, "kl_per_token": 1e-3, "top1_agreement": 0.95}
+NARROWED: Budget = {"nmse": 1e-3, "kl_per_token": 1e-2, "top1_agreement": 0.95}  # where a wider file is proven EXACT: rounding alone
 _TIE = 2.0  # times the largest difference of two logits: what an argmax may turn on
 
 
@@ -34,16 +35,22 @@ class Side:
 
 @dataclass(frozen=True)
 class Compared:
-    """The figures, and every reason why the two are not equal; none where they are."""
+    """The figures, and every reason why the two are not equal; none where they are. numeric: the reasons are of logits alone."""
 
     figures: Json
     reasons: list[str] = field(default_factory=list)
+    numeric: bool = True
 
 
-def compare(reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool) -> Compared:
-    """Hold an exported model against its reference. end: the token that ends an answer; exact: greedy answers have to be equal, too."""
+def compare(
+    reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool, nmse: float | None = None
+) -> Compared:
+    """Hold an exported model against its reference. end: the token that ends an answer; exact: greedy answers have to be equal, too.
+
+    nmse: that over all tokens, where the logits here are those of the likeliest.
+    """
     ours, theirs = centred(reference.logits), centred(exported.logits)
-    nmse = float(((ours - theirs) ** 2).sum() / max(float((ours**2).sum()), 1e-30))
+    nmse = nmse_of(reference.logits, exported.logits) if nmse is None else nmse
     kl = kl_per_token(ours, theirs)
     top1 = float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
     unequal = _unequal_answers(reference, exported, float(np.abs(ours - theirs).max()))
@@ -56,28 +63,43 @@ def compare(reference: Side, exported: Side, engine: str, budget: Budget, end: i
         "top1_agreement": top1,
         "greedy_equal": not unequal,
         "token_ids_equal": token_ids,
+        "token_ids_compared": len(reference.chats) + len(reference.texts),
         "stops": stops,
         "budget": {name: value for name, value in budget.items() if np.isfinite(value)},
         "prompts": len(reference.answers),
         "positions": len(ours),
     }
-    reasons = []
-    if not np.isfinite([nmse, kl]).all():
-        reasons.append("its logits are not finite")
-    if nmse > budget["nmse"]:
-        reasons.append(f"NMSE of its logits is {nmse:.2e}, {budget['nmse']:.0e} is allowed")
-    if kl > budget["kl_per_token"]:
-        reasons.append(f"KL per token is {kl:.2e} nats, {budget['kl_per_token']:.0e} is allowed")
-    if top1 < budget["top1_agreement"]:
-        reasons.append(f"the likeliest token is the same at {top1:.1%} of positions, {budget['top1_agreement']:.0%} is asked for")
+    reasons = beyond(figures, budget)
     if exact and unequal:
         reasons.append(f"{len(unequal)} of {len(reference.answers)} greedy answers differ, the first at prompt {unequal[0] + 1}")
+    numeric = token_ids and stops
     if not token_ids:
         reasons.append(_differing_tokens(reference, exported))
     if not stops:
         what = "its pad token" if end in exported.ends else f"none of those it stops at ({', '.join(map(str, exported.ends)) or 'none'})"
         reasons.append(f"token {end}, which ends the answers of training, is {what}")
-    return Compared(figures, reasons)
+    return Compared(figures, reasons, numeric)
+
+
+def beyond(figures: Json, budget: Budget) -> list[str]:
+    """What of the figures is more than is allowed, in words."""
+    nmse, kl, top1 = figures["nmse"], figures["kl_per_token"], figures["top1_agreement"]
+    found = []
+    if not np.isfinite([nmse, kl]).all():
+        found.append("its logits are not finite")
+    if nmse > budget["nmse"]:
+        found.append(f"NMSE of its logits is {nmse:.2e}, {budget['nmse']:.1e} is allowed")
+    if kl > budget["kl_per_token"]:
+        found.append(f"KL per token is {kl:.2e} nats, {budget['kl_per_token']:.1e} is allowed")
+    if top1 < budget["top1_agreement"]:
+        found.append(f"the likeliest token is the same at {top1:.1%} of positions, {budget['top1_agreement']:.0%} is asked for")
+    return found
+
+
+def nmse_of(reference: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
+    """The squared differences of two sides' logits, by the square of the first's; each position's mean taken out."""
+    ours, theirs = centred(reference), centred(other)
+    return float(((ours - theirs) ** 2).sum() / max(float((ours**2).sum()), 1e-30))
 
 
 def centred(logits: npt.NDArray[np.float32]) -> Floats:

@@ -12,6 +12,8 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, read_model, weight_files
+from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
@@ -68,6 +70,14 @@ class Subject:
             "base_sha256": hashlib.sha256(orjson.dumps(identity(self.facts).files, option=orjson.OPT_SORT_KEYS)).hexdigest(),
             "data_sha256": plan.data_sha256 if plan else None,
         }
+
+
+def subject_codec(subject: Subject) -> Codec:
+    """The tokenizer with the template that was trained: the run's, or the one beside an adapter without its run; else the base's."""
+    if subject.run is not None:
+        return codec_of(subject.run.config(), subject.facts.folder)
+    file = subject.tuned / "chat_template.jinja"
+    return load_codec(subject.facts.folder, file.read_text(encoding="utf-8") if file.is_file() else None)
 
 
 def read_subject(path: Path, base: str | None = None) -> Subject:

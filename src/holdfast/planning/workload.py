@@ -11,7 +11,8 @@ from holdfast.base.errors import Stop
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import Rules, rules_of
-from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.shard import Block, blocks, tokenise
 from holdfast.run.sampling.step_table import run_length
 
@@ -47,7 +48,7 @@ def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> f
 def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
     """What a run has before it; a sentence where that cannot be told."""
     try:
-        codec, rules = load_codec(model.folder), rules_of(config, longest)
+        codec, rules = codec_of(config, model.folder), rules_of(config, longest)
         found = [_file(name, codec, rules) for name in config.data.files]
         apart = [_file(name, codec, rules) for name in config.data.held_out_files]
     except (OSError, Stop) as error:

@@ -17,11 +17,11 @@ from holdfast.base.units import counted
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.tokens.chat_template import pieces
-from holdfast.data.tokens.codec import Codec, Tokens, load_codec
+from holdfast.data.tokens.codec import Codec, Tokens
 from holdfast.export.child import Found, measure
 from holdfast.export.endings import end_tokens
 from holdfast.export.samples import Samples, of_file, of_general, of_run
-from holdfast.export.subject import Subject
+from holdfast.export.subject import Subject, subject_codec
 from holdfast.verify.expectations import Prompt, failed
 from holdfast.verify.suite import Suite, ask_suite, paired_tests
 from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
@@ -53,7 +53,7 @@ class Request:
 def verify(request: Request) -> Json:
     """The answer of `holdfast verify`. Raises Stop where there is nothing to measure on, or the models cannot be compared."""
     subject = request.subject
-    codec = load_codec(subject.facts.folder)
+    codec = subject_codec(subject)
     longest = min(_MOST_TOKENS, subject.facts.positions or _MOST_TOKENS)
     task = _task_rows(request, codec, longest)
     general = of_general(codec, longest)

@@ -7,11 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.base.errors import DONE, USAGE, Stop
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.export.export import Order, export
-from holdfast.export.gguf.export import Tools, export_gguf
+from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.kinds import llama_cpp, quantiser, read_kinds
+from holdfast.export.gguf.make import Tools
 from holdfast.export.push import open_hub, push
 from holdfast.export.registry import record_export, registry_file, remember
 from holdfast.export.subject import read_subject
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=KINDS, required=True, help="what to make of it")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="where to put it; must not exist yet")
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
-    parser.add_argument("--quantise", metavar="TYPE[,TYPE]", help="types of a GGUF, e.g. q8_0,q4_k_m (default: 16 bits)")
+    parser.add_argument("--quantise", metavar="TYPE[,TYPE]", help="types of a GGUF, e.g. q8_0,q4_k_m (default: f16)")
     parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="a checkout of llama.cpp, whose converters are used (or LLAMA_CPP)")
     parser.add_argument(
         "--push", metavar="OWNER/NAME", help="also put it on the hub; a repository that does not exist yet is created private"
@@ -66,4 +67,4 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         tell(f"pushing it to {arguments.push}")
         answer["pushed"] = push(hub, arguments.push, answer)
         tell(f"pushed: {answer['pushed']['url']}, commit {answer['pushed']['commit']}")
-    return DONE, answer
+    return BLOCKED if answer.get("refused") else DONE, answer

@@ -18,8 +18,8 @@ import orjson
 from holdfast import __version__
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.data.tokens.codec import Codec, load_codec
-from holdfast.export.subject import Subject, read_subject
+from holdfast.data.tokens.codec import Codec
+from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
 from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
 from holdfast.serve.gateway import State, open_gateway
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if subject.whole is not None:
         text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
         raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {arguments.subject} --to gguf for llama-server")
-    codec = load_codec(subject.facts.folder)
+    codec = subject_codec(subject)
     preferences = _preferences(arguments, subject)
     token = secrets.token_urlsafe(24)
     stopped = threading.Event()

@@ -36,18 +36,20 @@ class ChatTemplate:
     shapes: dict[tuple[str, ...], Skeleton | None] | None = field(default=None, compare=False)  # by roles; None: rendered row by row
 
 
-def load_template(folder: Path) -> ChatTemplate:
-    """Read the chat template of a model folder: chat_template.jinja, else tokenizer_config.json, else none."""
+def load_template(folder: Path, given: str | None = None) -> ChatTemplate:
+    """Read the chat template of a model folder: chat_template.jinja, else tokenizer_config.json, else none. given: one in its place."""
     settings = read_json(folder / "tokenizer_config.json") or {}
     file = folder / "chat_template.jinja"
     environment = sandbox()
     try:
-        source = read_small(file).decode() if file.is_file() else _template_of(settings)
+        source = given or (read_small(file).decode() if file.is_file() else _template_of(settings))
         compiled = environment.from_string(source) if source else None
         shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
     except Exception as error:  # noqa: BLE001  a template is somebody else's program, and compiling it computes
-        hint = "download the model's tokenizer again"
-        raise Stop(BLOCKED, f"the chat template in {folder} cannot be used: {_short(error)}", hint) from None
+        what, hint = f"the chat template in {folder}", "download the model's tokenizer again"
+        if given:
+            what, hint = "data.chat_template", "mend the template, or give another"
+        raise Stop(BLOCKED, f"{what} cannot be used: {_short(error)}", hint) from None
     return ChatTemplate(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes)
 
 

@@ -49,6 +49,7 @@ class Codec:
     pad_reason: str
     bos: tuple[int, ...]
     vocabulary: int
+    given: str | None = None  # the template that stands in place of the folder's
     stands_in: bool = False  # for the tokenizer of a model that is not known: it counts, and says nothing about single rows
 
     @property
@@ -145,16 +146,19 @@ def fit(lead: tuple[int, ...], parts: list[tuple[int, bool]], rules: Rules) -> F
     return Fit(min(total, rules.max_tokens), max(0, total - rules.max_tokens), learned)
 
 
-def load_codec(folder: Path) -> Codec:
-    """Load tokenizer and template of a model folder. Raises Stop(1) when there is none or it is damaged."""
+def load_codec(folder: Path, given: str | None = None) -> Codec:
+    """Load tokenizer and template of a model folder. given: a template in place of the folder's.
+
+    Raises Stop(1) when there is none or it is damaged.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # rows are shared out among threads and processes of ours
     tokenizer = _load_tokenizer(folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    template = load_template(folder)
+    template = load_template(folder, given)
     pad, reason = _pad_token(folder, tokenizer, template)
     bos = () if template.compiled else _leading_specials(tokenizer, template)
-    return Codec(folder, tokenizer, template, pad, reason, bos, tokenizer.get_vocab_size(with_added_tokens=True))
+    return Codec(folder, tokenizer, template, pad, reason, bos, tokenizer.get_vocab_size(with_added_tokens=True), given=given)
 
 
 def plain_codec(codec: Codec) -> Codec:

@@ -16,7 +16,8 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -74,9 +75,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return _measured(super().call(__context, __obj, *args, **kwargs))
 
 
+class _Marks(Extension):
+    """{% generation %}: what TRL learns of an answer. What is learned follows from the turns here, so its contents are written alone."""
+
+    tags = {"generation"}  # noqa: RUF012  as jinja2 has it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
 def sandbox() -> Sandbox:
     """An environment for chat templates, as transformers documents it."""
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], optimized=False)
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Marks], optimized=False)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     plain = dict(environment.filters)

@@ -51,6 +51,7 @@ class _Setting:
     """What blocks are worked on with, as it travels. `key`: what it must come to where it arrives."""
 
     files: dict[str, bytes]
+    given: str | None
     stands_in: bool
     rules: Rules
     make: Make
@@ -86,7 +87,7 @@ class Cluster:
             raise Stop(USAGE, f"--ray {address}: this is no address of a cluster", "give HOST:PORT, or auto on a node of it")
         self._address, self.count, self._begun = address, 0, 0
         files = {name: (codec.folder / name).read_bytes() for name in _CODEC_FILES if (codec.folder / name).is_file()}
-        self._setting = _Setting(files, codec.stands_in, rules, make, cache_key(codec, rules))
+        self._setting = _Setting(files, codec.given, codec.stands_in, rules, make, cache_key(codec, rules))
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
@@ -210,7 +211,7 @@ def _arrived(place: Any) -> tuple[Make, Rules, Codec]:
     with tempfile.TemporaryDirectory() as folder:
         for name, data in setting.files.items():
             (Path(folder) / name).write_bytes(data)
-        codec = load_codec(Path(folder))
+        codec = load_codec(Path(folder), setting.given)
         codec = plain_codec(codec) if setting.stands_in else codec
         if cache_key(codec, setting.rules) != setting.key:
             raise Stop(BLOCKED, f"node {platform.node()} of the Ray cluster has another holdfast, tokenizers or ftfy", _INSTALL)

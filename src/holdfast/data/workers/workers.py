@@ -108,7 +108,7 @@ class Workers(_OfThisMachine):
         return _Work(self._threads.submit(self._make, block, self._rules, self._codec))
 
     def _processes(self) -> ProcessPoolExecutor:
-        arguments = (self._codec.folder, self._codec.stands_in, self._rules, self._make)
+        arguments = (self._codec.folder, self._codec.given, self._codec.stands_in, self._rules, self._make)
         pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"), _enter, arguments)
         pool.submit(int)  # begins the processes
         return pool
@@ -184,12 +184,12 @@ def _killed() -> Stop:
 _here: tuple[Codec, Rules, Make] | None = None  # what this worker process works with
 
 
-def _enter(folder: Path, plain: bool, rules: Rules, make: Make) -> None:
+def _enter(folder: Path, given: str | None, plain: bool, rules: Rules, make: Make) -> None:
     """Prepare a worker that is a new process."""
     global _here
     _follow_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    codec = load_codec(folder)
+    codec = load_codec(folder, given)
     gc.freeze()
     _here = plain_codec(codec) if plain else codec, rules, make
 

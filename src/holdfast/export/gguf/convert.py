@@ -18,10 +18,11 @@ from holdfast.export.gguf.families import Family, family_of, metadata, rope_fact
 from holdfast.export.gguf.vocabulary import vocabulary
 from holdfast.export.merge import merged_tensors, tied_embedding
 from holdfast.export.subject import Subject
-from holdfast.export.tensors import Coming, Floats, widen
+from holdfast.export.tensors import Coming, Floats, Held, held_tensors, stretches, widen
 
 OWN_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what the package gguf quantises; the others need llama-quantize
 _FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32}
+_MOST_HALF = 6e4  # of 65,504: what an adapter adds has to fit, too
 _NO_GGUF = ("exporting to GGUF needs the package gguf, which is not installed", "pip install 'holdfast[ship]'")
 
 
@@ -35,8 +36,21 @@ def need_gguf() -> Any:
 
 
 def sixteen(subject: Subject) -> str:
-    """The 16-bit type of a model: its own, fp16 for one stored in 32 bits."""
-    return "bf16" if subject.model.stored == "BF16" else "f16"
+    """The 16-bit type a model is written in: fp16, which keeps eight times the digits of bf16, but for values beyond it.
+
+    A merge rounded to bf16 loses most of what a short run has learned: its changes are below half a unit of the last place.
+    """
+    held = held_tensors(subject.model.folder).values()
+    return "bf16" if any(one.stored.dtype == "BF16" and _largest(one) > _MOST_HALF for one in held) else "f16"
+
+
+def _largest(held: Held) -> float:
+    """The largest exponent's power of two of a tensor of bf16, from its bits: no number is made."""
+    largest = 0
+    for first, last in stretches(held.stored.shape):
+        words = (held.raw(first, last) if held.stored.shape else held.raw()).view("<u2")
+        largest = max(largest, int((words & 0x7FFF).max(initial=0)))
+    return float(widen(np.array([largest], "<u2").view(np.uint8), "BF16")[0])
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ def _writer(gguf: Any, file: Path, family: Family, name: str) -> Any:
 
 def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bool) -> Iterator[Named]:
     names = gguf.get_tensor_name_map(_arch(gguf, family), family.layers)
-    coming, delta = merged_tensors(subject, adapted)
+    coming, delta = merged_tensors(subject, adapted, wide=True)
     factors = rope_factors(family)
     if factors is not None:
         yield Named("rope_freqs.weight", "f32", factors.shape, lambda: factors)

@@ -20,7 +20,7 @@ import orjson
 from holdfast.base.files import Json, read_json, write_json
 
 Ask: TypeAlias = Callable[[str, Json], Json]
-MOST_TOKENS = 8192  # of a vocabulary whose log-probabilities are asked for, the likeliest
+MOST_TOKENS = 8192  # of a vocabulary whose log-probabilities are asked for at every place, the likeliest
 _PATIENCE_S = 600
 
 
@@ -34,8 +34,7 @@ def main(path: Path) -> int:
         "texts": [_tokens(ask, text) for text in request["texts"]],
         "stops": _stops_at(ask, request["end"], request["prompts"][0]) if request["end"] is not None else None,
     }
-    ids, logprobs = _places(ask, request["places"], request["most"], request["pad"])
-    np.savez(request["out"] + ".npz", ids=ids, logprobs=logprobs)
+    np.savez(request["out"] + ".npz", **_places(ask, request))
     write_json(Path(request["out"] + ".json"), found)
     del server
     return 0
@@ -76,18 +75,25 @@ def _stops_at(ask: Ask, end: int, prompt: list[int]) -> bool:
     return bool(found["stop_type"] == "eos" and found["tokens_predicted"] == 1)
 
 
-def _places(ask: Ask, places: list[list[int]], most: int, pad: int) -> tuple[Any, Any]:
-    """Token numbers and log-probabilities [places, most], each place by what stands before it.
+def _places(ask: Ask, request: Json) -> dict[str, Any]:
+    """Token numbers and log-probabilities of the likeliest `most` tokens at each place, by what stands before it [places, most].
 
-    They are the model's own, before any bias. What is chosen is the pad token, because llama.cpp tells nothing of a token that
-    is a part of a character.
+    At the places numbered in `whole` those of every token, too: [whole, vocabulary]. They are the model's own, before any bias. What is
+    chosen is the pad token, because llama.cpp tells nothing of a token that is a part of a character.
     """
-    ids, logprobs = [], []
-    for before in places:
-        entry = _complete(ask, before, 1, n_probs=most, logit_bias=[[pad, 1e4]])["completion_probabilities"][0]["top_logprobs"]
-        ids.append([one["id"] for one in entry])
-        logprobs.append([one["logprob"] for one in entry])
-    return np.array(ids, np.int64), np.array(logprobs, np.float32)
+    most, whole = request["most"], set(request["whole"])
+    found: dict[str, list[Any]] = {"ids": [], "logprobs": [], "whole_ids": [], "whole_logprobs": []}
+    for at, before in enumerate(request["places"]):
+        asked = request["vocabulary"] if at in whole else most
+        answer = _complete(ask, before, 1, n_probs=asked, logit_bias=[[request["pad"], 1e4]])
+        entry = answer["completion_probabilities"][0]["top_logprobs"]
+        ids, logprobs = np.array([one["id"] for one in entry], np.int64), np.array([one["logprob"] for one in entry], np.float32)
+        found["ids"].append(ids[:most])
+        found["logprobs"].append(logprobs[:most])
+        if at in whole:
+            found["whole_ids"].append(ids)
+            found["whole_logprobs"].append(logprobs)
+    return {name: np.array(values) for name, values in found.items()}
 
 
 def _asker(url: str, key: str) -> Ask:

@@ -56,13 +56,13 @@ def llama_cpp(given: Path | None) -> Path | None:
 
 
 def quantiser(kinds: list[str], folder: Path | None) -> Path | None:
-    """llama-quantize, where it is. Raises Stop(2) where a type needs it and it is not there."""
+    """llama-quantize, where it is. Raises Stop(2) where every type needs it and it is not there."""
     places = [folder / "build" / "bin" / "llama-quantize", folder / "llama-quantize"] if folder else []
     found = next((place for place in places if os.access(place, os.X_OK)), None)
     on_path = shutil.which("llama-quantize")
     program = found or (Path(on_path) if on_path else None)
     beyond = [kind for kind in kinds if kind not in (*SIXTEEN, *OWN_TYPES)]
-    if beyond and program is None:
+    if beyond and beyond == kinds and program is None:
         text = f"{', '.join(beyond)} can only be made by llama-quantize, which is not on the PATH or in --llama-cpp DIR"
         raise Stop(USAGE, text, f"build llama.cpp, or ask for one of {', '.join(OWN_TYPES)}")
     return program

@@ -18,11 +18,12 @@ from holdfast.export.ask import Questions
 from holdfast.export.gguf.convert import expected_tensors, need_gguf
 from holdfast.export.gguf.engine import MOST_TOKENS
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
-from holdfast.export.proof import Compared, Side, compare, log_softmax
+from holdfast.export.proof import Compared, Side, compare, log_softmax, nmse_of
 from holdfast.export.subject import Subject
 from holdfast.machine.system import usable_threads
 
 _LEAST = -60.0  # a log-probability below which llama.cpp's fp32 softmax has nothing left
+_WHOLE = 1 << 21  # log-probabilities of whole vocabularies that are asked for in all
 _TENSOR = {"exact": 1e-4, "quantised": 0.2}  # NMSE of a tensor from which on it is another one
 
 
@@ -40,24 +41,36 @@ def compare_gguf(
     file: Path, lora: Path | None, kind: str, reference: Side, questions: Questions, work: Path, env: Mapping[str, str]
 ) -> Compared:
     """The figures of one file of type `kind`, with an adapter on it where one is given."""
-    found, ids, logprobs = ask_llama_cpp(file, lora, questions, reference.logits.shape[1], work, env)
-    ours = np.take_along_axis(log_softmax(reference.logits.astype(np.float64)), ids, axis=1)
-    gathered = replace(reference, logits=np.maximum(ours, _LEAST).astype(np.float32))
+    whole = _whole(len(questions.places), reference.logits.shape[1])
+    found, told = ask_llama_cpp(file, lora, questions, reference.logits.shape[1], whole, work, env)
+    ours, theirs = _alike(reference.logits, told["ids"], told["logprobs"])
+    nmse = nmse_of(*_alike(reference.logits[whole], told["whole_ids"], told["whole_logprobs"]))
     ends = questions.ends if found["stops"] in (True, None) else tuple(end for end in questions.ends if end != questions.end)
-    theirs = Side(np.maximum(logprobs, _LEAST), found["answers"], found["chats"], found["texts"], ends, questions.pad)
-    return compare(gathered, theirs, "llama.cpp", budget_of(kind), questions.end, exact=kind in SIXTEEN)
+    side = Side(theirs, found["answers"], found["chats"], found["texts"], ends, questions.pad)
+    return compare(replace(reference, logits=ours), side, "llama.cpp", budget_of(kind), questions.end, kind in SIXTEEN, nmse)
+
+
+def _whole(places: int, vocabulary: int) -> list[int]:
+    """Numbers of the places, spread over all, of which every token's log-probability is asked for: llama.cpp writes each as text."""
+    return sorted({*np.linspace(0, places - 1, max(1, min(places, _WHOLE // vocabulary))).round().astype(int).tolist()})
+
+
+def _alike(logits: Any, ids: Any, logprobs: Any) -> tuple[Any, Any]:
+    """The log-probabilities of both sides at the same tokens."""
+    ours = np.take_along_axis(log_softmax(logits.astype(np.float64)), ids, axis=1)
+    return np.maximum(ours, _LEAST).astype(np.float32), np.maximum(logprobs, _LEAST)
 
 
 def ask_llama_cpp(
-    file: Path, lora: Path | None, questions: Questions, vocabulary: int, work: Path, env: Mapping[str, str]
-) -> tuple[Json, Any, Any]:
-    """What the child found: facts, and token numbers and log-probabilities of each place. Raises Stop(1) where it failed."""
+    file: Path, lora: Path | None, questions: Questions, vocabulary: int, whole: list[int], work: Path, env: Mapping[str, str]
+) -> tuple[Json, Any]:
+    """What the child found: facts, and arrays of token numbers and log-probabilities of each place. Raises Stop(1) where it failed."""
     before = [questions.samples.row(row)[0][: at + 1] for row, at in questions.places]
     longest = max(map(len, [*before, *questions.prompts, *questions.chat_ids, *questions.text_ids]))
     request: Json = {"model": str(file), "lora": [str(lora)] if lora else [], "threads": usable_threads()}
     request |= {"context": longest + questions.longest + 8, "prompts": questions.prompts, "longest": questions.longest}
     request |= {"chats": questions.chats, "texts": questions.texts, "end": questions.end, "places": before, "pad": questions.pad}
-    request |= {"most": min(vocabulary, MOST_TOKENS), "out": str(work / "llama")}
+    request |= {"most": min(vocabulary, MOST_TOKENS), "vocabulary": vocabulary, "whole": whole, "out": str(work / "llama")}
     write_json(work / "llama-request.json", request)
     with (work / "llama.log").open("wb") as log:
         command = module_command("holdfast.export.gguf.engine", work / "llama-request.json")
@@ -66,12 +79,11 @@ def ask_llama_cpp(
         lines = [line for line in (work / "llama.log").read_text(errors="replace").splitlines() if line.strip()]
         said = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "it printed nothing")
         raise Stop(BLOCKED, f"llama.cpp cannot use what was made of it (exit code {code}): {said[:300]}", "nothing was written")
-    arrays = np.load(work / "llama.npz")
-    return read_json(work / "llama.json") or {}, arrays["ids"], arrays["logprobs"]
+    return read_json(work / "llama.json") or {}, np.load(work / "llama.npz")
 
 
-def first_tensor(file: Path, kind: str, subject: Subject) -> str:
-    """The first tensor of a file that is not what base + adapter make it, by llama.cpp's name; else that none is."""
+def first_tensor(file: Path, kind: str, subject: Subject) -> str | None:
+    """The first tensor of a file that is not what base + adapter make it, by llama.cpp's name; None where each is."""
     gguf = need_gguf()
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     most = _TENSOR["exact" if kind in SIXTEEN else "quantised"]
@@ -83,4 +95,4 @@ def first_tensor(file: Path, kind: str, subject: Subject) -> str:
         wanted = expected.values().astype(np.float64)
         if not ((values - wanted) ** 2).sum() <= most * (wanted**2).sum():
             return str(expected.name)
-    return "none of its tensors, so something its metadata say (RoPE, norms, windows)"
+    return None

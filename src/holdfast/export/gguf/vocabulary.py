@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.plain_form import written_template
 
 _QWEN2 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
@@ -54,8 +55,7 @@ def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], writer: Any) -> N
             writer.add_unk_token_id(unknown)
     writer.add_add_bos_token(bool(codec.bos))
     writer.add_add_eos_token(False)
-    if codec.template.source:
-        writer.add_chat_template(codec.template.source)
+    writer.add_chat_template(written_template(codec))
 
 
 def _joined(merge: str | list[str]) -> str:

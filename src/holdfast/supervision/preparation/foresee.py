@@ -20,7 +20,7 @@ from holdfast.data.judge.row_weight import weight_of
 from holdfast.data.judge.rules import WANTED, rules_of
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import Unused
-from holdfast.data.tokens.codec import load_codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import make_plan
 from holdfast.run.plan import Plan
@@ -37,7 +37,7 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     findings = [*_rows(config)]
     try:
         model = read_model(config.model)
-        load_codec(model.folder)
+        codec_of(config, model.folder)
         config = as_it_comes(config, model)
     except Stop as stop:
         return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])

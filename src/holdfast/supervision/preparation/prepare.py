@@ -18,6 +18,7 @@ from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.train import Train
+from holdfast.data.tokens.given_template import with_template
 from holdfast.data.tokens.token_set import epoch_rows
 from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
@@ -40,6 +41,7 @@ from holdfast.terminal.run_view import Terminal
 
 def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
     """Prepare a new run, or check that an existing one is of this config. Raises Stop with the difference."""
+    config = with_template(config)
     if not run.config_file.exists():
         _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
         return

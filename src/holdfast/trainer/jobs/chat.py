@@ -9,7 +9,8 @@ from holdfast.base_model.folder import read_model
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.tokens.chat_template import pieces
-from holdfast.data.tokens.codec import Tokens, load_codec
+from holdfast.data.tokens.codec import Tokens
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks.text.answer import answers
@@ -20,7 +21,7 @@ def chat(path: Path) -> int:
     """Answer each line with both models until the input ends (Ctrl-D) or says `exit`."""
     run = RunFolder(path)
     config = run.config()
-    codec = load_codec(read_model(config.model).folder)
+    codec = codec_of(config, read_model(config.model).folder)
     planned = settings_of_process(read_timeline(run.timeline_file))
     sides = Sides(run, config, planned.model_copy(update={"device": None}))  # to talk, any device will do
     show = sys.stdin.isatty()

@@ -16,7 +16,7 @@ from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
 from holdfast.data.tokens.cache import TokenCache, cache_key
-from holdfast.data.tokens.codec import load_codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.data.workers.build import Checked, check_rows, report
 from holdfast.data.workers.workers import Workers
@@ -82,7 +82,7 @@ def _rows_per_epoch(config: Config, training: int) -> int:
 
 def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> tuple[TokenSet, Json]:
     """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on."""
-    codec = load_codec(model.folder)
+    codec = codec_of(config, model.folder)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     if limit < config.train.max_tokens:
         run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)

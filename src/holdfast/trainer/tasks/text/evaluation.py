@@ -16,7 +16,8 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.tokens.chat_template import pieces
-from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
@@ -108,7 +109,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if not held_out:
         return result
-    codec = load_codec(read_model(config.model).folder)
+    codec = codec_of(config, read_model(config.model).folder)
     parts = [_first_turn(tokens, row) for row in held_out[: config.evaluate.generate]]
     prompts = [prompt for prompt, _ in parts]
 

@@ -1,0 +1,92 @@
+"""Judge each GGUF file by what llama.cpp computes with it, and say where a difference comes from.
+
+A file in 16 bits is held to EXACT. Where one is beyond, or a quantised one beyond its table, the base alone is written in that type and
+asked the same: what that engine and type cost the base is no fault of the export.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.base.errors import Stop
+from holdfast.base.files import Json
+from holdfast.export.child import measure
+from holdfast.export.export import reference_part, reference_side
+from holdfast.export.gguf.kinds import SIXTEEN, budget_of
+from holdfast.export.gguf.make import Job, write_kind
+from holdfast.export.gguf.prove import compare_gguf, first_tensor
+from holdfast.export.proof import NARROWED, Budget, Compared, beyond
+
+_TIMES = 2.0  # what an export may cost beside what the base alone costs in that type
+_TOP1 = 0.05  # by how much less often the likeliest token may be the same
+_BASE: Budget = {"nmse": 1e-3, "kl_per_token": 1e-2, "top1_agreement": 0.95}  # of the base in 16 bits: beyond, it is converted wrong
+
+
+def judged(job: Job, file: Path, kind: str, proven: bool) -> Compared:
+    """What came of one file; its reasons where it is refused. proven: a wider file of the same model is equal."""
+    job.order.say(f"comparing {file.name} with {job.order.subject.told} by llama.cpp")
+    compared = compare_gguf(file, None, kind, job.reference, job.questions, job.work, job.order.env)
+    compared.figures["type"] = kind
+    if not compared.reasons:
+        return compared
+    if (
+        compared.numeric
+        and compared.figures["greedy_equal"] | (kind not in SIXTEEN)
+        and first_tensor(file, kind, job.order.subject) is None
+    ):
+        compared = _calibrated(job, compared, kind, proven)
+    if compared.reasons:
+        compared.figures["first_layer"] = lead(job, file, kind, compared, proven)
+    return compared
+
+
+def lead(job: Job, file: Path, kind: str, compared: Compared, proven: bool) -> str:
+    """Where the difference comes from, in words: the vocabulary, a tensor, the type, or the metadata."""
+    if not compared.numeric and not beyond(compared.figures, budget_of(kind)):
+        return "the vocabulary, its special tokens or the chat template (all tensors compute alike)"
+    tensor = first_tensor(file, kind, job.order.subject)
+    if tensor is not None:
+        return tensor
+    if proven:
+        what = "bf16 keeps too few digits of what was learned" if kind == "bf16" else f"{kind} costs this model that much"
+        return f"none of its tensors: the same model in f16 is equal, {what}"
+    return "none of its tensors, so something its metadata say (RoPE, norms, windows)"
+
+
+def _calibrated(job: Job, compared: Compared, kind: str, proven: bool) -> Compared:
+    """The same figures against what the base alone shows in that engine and type, or what rounding alone may cost a proven model."""
+    if kind in SIXTEEN and proven:
+        allowed = NARROWED
+    else:
+        base = _of_base(job, kind)
+        if base is None or (kind in SIXTEEN and beyond(base, _BASE)):
+            return compared
+        compared.figures["base_alone"] = {name: base[name] for name in ("nmse", "kl_per_token", "top1_agreement")}
+        fixed = budget_of(kind)
+        allowed = {name: max(fixed[name], _TIMES * base[name]) for name in ("nmse", "kl_per_token")}
+        allowed["top1_agreement"] = min(fixed["top1_agreement"], base["top1_agreement"] - _TOP1)
+    told = {name: value for name, value in allowed.items() if value != float("inf")}
+    return replace(compared, figures=compared.figures | {"budget": told}, reasons=beyond(compared.figures, allowed))
+
+
+def _of_base(job: Job, kind: str) -> Json | None:
+    """The figures of the base alone in that type; None where it cannot be made or asked, or is what was trained."""
+    subject = job.order.subject
+    if subject.whole is not None:
+        return None
+    job.order.say(f"measuring what {kind} costs the base alone")
+    file, wide = job.work / f"base-{kind}.gguf", job.work / "base-f16.gguf"
+    try:
+        if job.tools.quantise and kind not in SIXTEEN:
+            write_kind(job, wide, wide, "f16", adapted=False)
+        write_kind(job, wide, file, kind, adapted=False)
+        part = reference_part(subject, job.questions) | {"adapter": None}
+        found = measure(job.work / "base", job.questions.samples, [part], job.order.env)["reference"]
+        reference = reference_side(found, job.questions)
+        return compare_gguf(file, None, kind, reference, job.questions, job.work, job.order.env).figures
+    except Stop:
+        return None
+    finally:
+        file.unlink(missing_ok=True)
+        wide.unlink(missing_ok=True)

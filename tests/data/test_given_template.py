@@ -1,0 +1,83 @@
+"""A run's chat template: where it comes from, what is refused, and that the plain form is written as it was trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.config.config import Config
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import Example, Message
+from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.tokens.codec import Tokens
+from holdfast.data.tokens.given_template import NAMED, codec_of, with_template
+from holdfast.export.merge import copy_tokenizer
+
+TINY = EMBEDDED["tiny"]
+TURNS = (Message("user", "Is it?"), Message("assistant", "It is."), Message("user", "And now?"))
+MARKED = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content + '<|im_end|>\\n' }}{% endgeneration %}{% else %}{{ m.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def config_with(given: object) -> Config:
+    return Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"], "chat_template": given}})
+
+
+@pytest.fixture
+def without_template(tmp_path: Path) -> Path:
+    """A base model's tokenizer that has no chat template."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    shutil.copyfile(TINY / "tokenizer.json", folder / "tokenizer.json")
+    settings = json.loads((TINY / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("given", [None, "chatml", MARKED])
+def test_what_is_trained_is_what_the_artifact_renders(given: str | None, without_template: Path, tmp_path: Path) -> None:
+    codec = codec_of(config_with(given), without_template)
+    out = tmp_path / "out"
+    out.mkdir()
+    copy_tokenizer(codec, out)
+    (row,) = codec.encode([pieces(Example(messages=(*TURNS, Message("assistant", "x"))), codec.template)], Rules(max_tokens=999))
+    assert isinstance(row, Tokens)
+    trained = row.ids[: len(row.ids) - next(at for at, learned in enumerate(reversed(row.learned)) if not learned)]
+    turns = [{"role": turn.role, "content": turn.content} for turn in TURNS]
+    theirs = AutoTokenizer.from_pretrained(out).apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert theirs == trained, (codec.tokenizer.decode(theirs), codec.tokenizer.decode(trained))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("{{ raise_exception('no such role') }}", "no such role"),
+        ("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}", "never stop"),
+        ("{% for m in messages %}{{ m.content }}", "cannot be used"),
+        ("llama3", "never stop"),
+        ("no-such-file.jinja", "no file"),
+        ({"of": "/no/such/model"}, "/no/such/model"),
+    ],
+)  # fmt: skip
+def test_a_template_that_is_no_use_is_refused(given: object, told: str, without_template: Path) -> None:
+    with pytest.raises(Stop) as stop:
+        codec_of(config_with(given), without_template)
+    assert told in stop.value.message + stop.value.hint
+
+
+def test_a_run_keeps_the_text_of_its_template(tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text(NAMED["chatml"])
+    for given in ("chatml", str(tmp_path / "mine.jinja")):
+        assert with_template(config_with(given)).data.chat_template == NAMED["chatml"]
+    of_tiny = with_template(config_with({"of": "tiny"})).data.chat_template
+    assert isinstance(of_tiny, str) and "{%" in of_tiny
