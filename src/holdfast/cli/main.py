@@ -22,6 +22,7 @@ from holdfast.run.outcomes import COMMAND_STATUS
 VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what fixes it",
     "plan": "say what a run needs before it begins: whether it fits, where each byte goes, what would fit instead",
+    "check": "try a run before it begins: start, first steps, ten rows by heart, precision, order, resume, speed",
     "train": "train a model from a config, or go on with an unfinished run",
     "run": "supervise any training command: restart it from its newest whole checkpoint, end hangs, say why it fails",
     "walk": "train on the past, test on what follows, fold by fold (tables)",

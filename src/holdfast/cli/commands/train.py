@@ -6,11 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-import yaml
-
 from holdfast.base.errors import DONE
-from holdfast.base.files import Json, read_json, write_bytes
-from holdfast.config.faults import Fault
+from holdfast.base.files import Json, read_json
 from holdfast.config.load import load_config, load_faults
 from holdfast.processes.process import end_strays
 from holdfast.processes.rank_info import rank_info_of
@@ -18,6 +15,7 @@ from holdfast.report.words import short
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.detach import detach
+from holdfast.supervision.preparation.faults import write_faults
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
@@ -76,7 +74,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return detach(folder, lock, _again(arguments, path), terminal, stop)
         if rank_info:
             end_strays(folder)
-        faults_file = _write_faults(folder, faults)
+        faults_file = write_faults(folder, faults)
         return run_to_end(folder, config, faults_file, terminal, stop)
 
 
@@ -85,14 +83,3 @@ def _again(arguments: argparse.Namespace, path: Path) -> list[str]:
     faults = ["--faults", str(arguments.faults)] if arguments.faults else []
     quiet = ["--quiet"] if arguments.quiet else []
     return ["train", str(arguments.config), *arguments.overrides, "--run", short(path), *faults, *quiet]
-
-
-def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
-    """Put the faults where trainer and writer look for them; the supervisor itself never reads them."""
-    file = run.path / "faults.yaml"
-    if not faults:
-        file.unlink(missing_ok=True)
-        return None
-    entries = [fault.model_dump(mode="json", exclude_unset=True) for fault in faults]
-    write_bytes(file, yaml.safe_dump({"faults": entries}, sort_keys=False).encode())
-    return str(file)
