@@ -26,6 +26,7 @@ def summarise(
     artifact_step: int | None,
     artifact_sha256: str | None,
     is_adapter: bool = True,
+    until: Json | None = None,
 ) -> Json:
     """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
     wall, last = wall_seconds(launches, endings, _last_signs(steps)), steps[-1] if steps else {}
@@ -45,6 +46,7 @@ def summarise(
         },
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
+        **({"until": _until(until, events)} if until else {}),
         "health": health,
         "attempts": len(launches),
         "incidents": incidents(steps, events, failure_reports),
@@ -58,6 +60,13 @@ def summarise(
         "adapter_sha256": artifact_sha256 if is_adapter else None,
         **{name: evaluation[name] for name in ("verdict", "says", "metrics") if name in evaluation},
     }
+
+
+def _until(goals: Json, events: list[Json]) -> Json:
+    """What was to end the run, and which of it did, at which step; None where none was reached."""
+    reached = [event for event in events if event["event"] == "goal_reached"][-1:]
+    facts = {"reached": reached[0]["goal"], "step": reached[0]["step"], "reason": reached[0]["reason"]} if reached else {}
+    return {"goals": goals, "reached": None, "step": None, "reason": None} | facts
 
 
 def _evaluations(rows: list[Json]) -> Json | None:
