@@ -12,7 +12,7 @@ from holdfast.experiments.laboratory import finished
 
 _STEPS, _MOST_S = 60, 45.0
 _NEAR = 0.05  # nats a label above the least that the rows allow
-_WHOLE, _HALF, _STIRS = 0.9, 0.4, 0.01  # of what there is to lose: learned, on the way, nothing at all
+_WHOLE, _HALF, _SLOWLY, _STIRS = 0.9, 0.4, 0.25, 0.01  # of what there is to lose: learned, on the way, slowly, nothing at all
 _CONTRADICTS = 0.1  # nats a label
 _WORSE_THAN_GUESSING = 1.15
 _FACTORS = (10.0, 100.0, 0.1, 0.01)  # of the run's own rate
@@ -172,6 +172,9 @@ def _healthy(bench: Bench) -> Json:
 
 def _of_settings(bench: Bench, own: Try, best: Try, numbers: Json) -> Item:
     """Which of the unusual settings is in the way: all of them as usual, then each of them alone put back."""
+    if own.fell >= _SLOWLY:
+        course = f"loss {own.first:.3f} to {own.last:.3f} in {own.steps} steps at {own.rate:g}"
+        return Item("overfit", "passed", numbers, f"ten rows: {course}, the run's own rate: slowly")
     changes = _healthy(bench)
     usual = _USUAL_RATE[bench.config.adapter.kind.own_weights]
     for rate in dict.fromkeys([usual, own.rate, best.rate]) if changes else ():
