@@ -23,9 +23,16 @@ class Laboratory:
     """
 
     def __init__(
-        self, run: RunFolder, environment: dict[str, str], faults: str | None, tell: Callable[[str], None], most_s: float = STEP_S
+        self,
+        run: RunFolder,
+        environment: dict[str, str],
+        faults: str | None,
+        tell: Callable[[str], None],
+        most_s: float = STEP_S,
+        start_s: float = START_S,
     ) -> None:
-        self.run, self.environment, self.faults, self.tell, self.most_s = run, environment, faults, tell, most_s
+        self.run, self.environment, self.faults, self.tell = run, environment, faults, tell
+        self.most_s, self.start_s = most_s, start_s
         self.host: Host | None = None
         self.key = ""
         self.asked = self.started = 0
@@ -48,7 +55,7 @@ class Laboratory:
         self.asked += 1
         write_json(folder / "request.json", {"kind": kind, "attempt": 1, "faults": self.faults, "env": env or {}, **request})
         began = time.monotonic()
-        ending = self._of(env or {}).ask(folder, START_S, most_s or self.most_s)
+        ending = self._of(env or {}).ask(folder, self.start_s, most_s or self.most_s)
         outcome = read_json(folder / "outcome.json") or {"ending": ending}
         outcome |= {"seconds_in_all": round(time.monotonic() - began, 3), "folder": str(folder)}
         if outcome["ending"] != "finished":

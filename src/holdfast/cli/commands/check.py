@@ -10,14 +10,16 @@ import tempfile
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
-from holdfast.base.files import Json, read_json, write_bytes
+from holdfast.base.files import Json, read_json
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.everything import ITEMS, items
 from holdfast.experiments.laboratory import Laboratory
+from holdfast.planning.duration import work_of
 from holdfast.processes.ending import Stuck
 from holdfast.report.check_page import check_page
+from holdfast.report.pages import write_page
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.launch import child_environment, trainer_launch
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         begun = _checked(arguments, config, Path(place).resolve() / "run", only, found, terminal)
     answer: Json = {"items": [item.as_json() for item in found], "start": begun}
     if arguments.html:
-        _save(arguments.html, check_page(arguments.config.name, answer), terminal)
+        write_page(arguments.html, check_page(arguments.config.name, answer), answer)
     failed = [item.id for item in found if item.verdict == "failed"]
     terminal.say(
         f"{len(found) - len(failed)} of {len(found)} items without a failure" + (f"; failed: {', '.join(failed)}" if failed else "")
@@ -82,6 +84,7 @@ def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: l
             return nothing_known()
         with Laboratory(folder, child_environment(trainer_launch(folder).env), write_faults(folder, config.faults), terminal.say) as lab:
             bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), read_json(folder.data_report_file) or {})
+            bench.work = work_of(bench.plan.params)
             bench.last_run = _last_run(config, arguments.config)
             try:
                 for item in items(bench, only):
@@ -122,12 +125,3 @@ def _last_run(config: Config, file: Path) -> Json | None:
     if not seconds:
         return None
     return {"run": folder.path.name, "tokens_per_second": round(sum(row["tokens"] for row in rows) / seconds, 1)}
-
-
-def _save(file: Path, page: str, terminal: Terminal) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, page.encode())
-    except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another place with --html FILE") from None
-    terminal.say(f"the page: {file}")

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from holdfast.base.errors import DONE
 from holdfast.base.files import Json, read_json
+from holdfast.book import cards_of
+from holdfast.config.config import Config
 from holdfast.config.load import load_config, load_faults
+from holdfast.planning.ladder import count_against
 from holdfast.processes.process import end_strays
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.words import short
@@ -77,7 +80,19 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         if rank_info:
             end_strays(folder)
         faults_file = write_faults(folder, faults)
-        return run_to_end(folder, config, faults_file, terminal, stop)
+        code, summary = run_to_end(folder, config, faults_file, terminal, stop)
+        if config.train.ladder == "proven":
+            _step_down(folder, config, summary, terminal)
+        return code, summary
+
+
+def _step_down(run: RunFolder, config: Config, summary: Json, terminal: Terminal) -> None:
+    """Count incidents against the rungs whose settings their remedies took back: the next run here goes without them."""
+    cards = cards_of("remedies")
+    remedies = {one["remedy"] for one in summary.get("incidents") or ()}
+    changed = {name for remedy in remedies if remedy in cards for name in (*cards[remedy].settings, *cards[remedy].env)}
+    if changed and (guilty := count_against(config, read_json(run.machine_file) or {}, changed)):
+        terminal.tell(f"incident with {', '.join(guilty)}: counted against it on this machine; the next run here goes without it")
 
 
 def _again(arguments: argparse.Namespace, path: Path) -> list[str]:

@@ -43,6 +43,7 @@ class Bench:
     plan: RunPlan
     file: str
     data_report: Json
+    work: float = 0.0  # operations a token of a step, forward and backward
     last_run: Json | None = None
     facts: Json = field(default_factory=dict)
 

@@ -6,7 +6,6 @@ from holdfast.base.files import Json
 from holdfast.base.units import gib
 from holdfast.experiments.check.bench import Bench, Item, not_done
 from holdfast.experiments.laboratory import finished
-from holdfast.planning.duration import work_of
 
 _STEPS, _MOST_S, _SLOWER = 4, 60.0, 0.5
 
@@ -20,7 +19,7 @@ def speed(bench: Bench) -> Item:
     rate = max(rates[1:] or rates)
     shapes = bench.lab.ask("products", settings=bench.settings)
     square = shapes.get("square_tflops")
-    reached = work_of(bench.plan.params) * rate / (square * 1e12) if square else None
+    reached = bench.work * rate / (square * 1e12) if square else None
     capacity, last = bench.plan.capacity_bytes, bench.last_run or {}
     numbers: Json = {
         "tokens_per_second": round(rate, 1),

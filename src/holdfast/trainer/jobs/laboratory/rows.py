@@ -21,7 +21,7 @@ def samples_of(training: TrainingState, request: Json, step: int) -> list[int]:
     if how == "ten":
         return ten_rows(training)
     if how == "shapes":
-        shapes = shape_rows(training)
+        shapes = shape_rows(training, request.get("budget"))
         return shapes[(step - 1) % len(shapes)]
     if how == "fullest":
         return _within(training, training.samples(fullest_step(training)), request.get("most_tokens"))
@@ -74,12 +74,12 @@ def _content(training: TrainingState, number: int) -> bytes:
     return bytes(ids.tobytes()) + bytes(learned.tobytes())
 
 
-def shape_rows(training: TrainingState) -> list[list[int]]:
+def shape_rows(training: TrainingState, budget: int | None = None) -> list[list[int]]:
     """Samples of the shortest, the longest, the fullest and an awkward micro-batch: lengths that are no multiple of anything."""
     rows = [int(number) for number in training.task.data.table.rows[:_LOOKED_AT]]
     sizes = training.task.data.sizes
     by_length = sorted(rows, key=lambda number: (int(sizes[number]), number))
-    budget = training.job.settings(1).micro_batch_tokens
+    budget = budget or training.job.settings(1).micro_batch_tokens
     full = _within(training, training.samples(fullest_step(training)), max(budget, int(sizes[by_length[-1]])))
     odd = [number for number in by_length if int(sizes[number]) % 2][: len(by_length)]
     awkward = [odd[0], odd[-1]] if len(odd) > 1 else [by_length[0], by_length[-1]]
