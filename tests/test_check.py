@@ -1,9 +1,8 @@
-"""`holdfast check`: planted causes are named, healthy set-ups are not; `tune` refuses rungs that betray; `compare` names what was changed."""
+"""`check` names planted causes and none where all is well; `tune` refuses rungs that betray; `compare` names what was changed."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,7 +108,7 @@ def test_a_proof_is_used_where_it_was_made_and_nowhere_else(config_of: Callable[
     file.write_text('{"machine": ')
     assert "damaged" in read_proof(config, here)[1]
     file.write_text(proof.model_dump_json())
-    os.unlink(file)
+    file.unlink()
 
 
 def test_one_thing_that_was_changed_is_named(config_of: Callable[..., Path], tmp_path: Path) -> None:
