@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.base.cache import cache_folder
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import PartialSettings, Settings, checked
@@ -113,7 +114,7 @@ def read_proof(config: Config, machine: Json) -> tuple[Proof | None, str]:
 
 def ladder_entry(config: Config, machine: Json, settings: Settings) -> tuple[Entry | None, str]:
     """What train.ladder puts on the timeline of a new run, and what is to be told of it."""
-    if config.train.ladder == "safe" or config.task == "tabular":
+    if config.train.ladder == "safe" or not kind_of(config).base_model:
         return None, ""
     if config.train.ladder == "off":
         return Entry(1, dict(OFF), "train.ladder off: plain kernels"), "train.ladder off: plain kernels alone"

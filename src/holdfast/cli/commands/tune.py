@@ -14,6 +14,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
 from holdfast.base.files import Json, read_json
+from holdfast.base.tasks import kind_of
 from holdfast.book import cards_of
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 climbed (perhaps to no rung at all), 1 the reference itself does not hold, 2 config, 3 a child cannot be ended."""
     config = load_config(arguments.config, [*arguments.overrides, "train.ladder=safe"])
-    if config.task == "tabular":
+    if not kind_of(config).base_model:
         raise Stop(USAGE, "a network on tables has no ladder: it computes in fp32 with plain products", "holdfast train CONFIG")
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     sweep(SHARED_MEMORY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from holdfast.base.tasks import kind_of
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.bits import order, resume
 from holdfast.experiments.check.first import first
@@ -42,7 +43,7 @@ def items(bench: Bench, only: Sequence[str]) -> Iterator[Item]:
                 "nothing learns: no parameter is trained",
                 begun.next,
             )
-        elif name in _OF_TEXT and bench.config.task == "tabular":
+        elif name in _OF_TEXT and not kind_of(bench.config).base_model:
             yield Item(name, "unknown", {}, "a network on tables computes in fp32 alone")
         else:
             yield ITEMS[name](bench)
