@@ -40,6 +40,8 @@ MORE = {  # where to read on, below docs/
     "attach": ["how-to/background.md"],
     "bundle": ["how-to/ask-for-help.md"],
     "chat": ["how-to/compare-models.md"],
+    "check": ["how-to/check-a-run.md"],
+    "compare": ["how-to/compare-runs.md"],
     "data": ["how-to/check-and-clean-rows.md", "reference/row-checks.md", "explanation/data.md"],
     "diagnose": ["tutorial/3-when-it-fails.md", "explanation/diagnosis.md"],
     "doctor": ["how-to/check-a-machine.md", "reference/doctor-tables.md", "reference/gpus.md"],
@@ -57,6 +59,7 @@ MORE = {  # where to read on, below docs/
     "stop": ["how-to/background.md"],
     "train": ["tutorial/1-first-run.md", "how-to/resume-extend-stop.md", "reference/config.md"],
     "trial": ["how-to/replay-a-step.md", "explanation/lab.md"],
+    "tune": ["how-to/climb-to-faster-settings.md"],
     "verify": ["how-to/compare-models.md"],
     "walk": ["how-to/walk-forward.md"],
 }

@@ -35,6 +35,9 @@ OPTIONS = {
     "run": {"--name", "--run", "--progress", "--checkpoints", "--retries", "--hang-s", "--try", "--callback", "--json", "-- COMMAND ..."},
     "drill": {"CONFIG", "--faults", "--json"},
     "plan": {"CONFIG", "--memory", "--card", "--machine", "--why", "--table", "--json"},
+    "check": {"CONFIG", "key=value", "--only", "--json", "--html"},
+    "compare": {"RUN", "--json", "--html"},
+    "tune": {"CONFIG", "--json"},
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
     "report": {"RUN", "--out"},
@@ -44,7 +47,7 @@ OPTIONS = {
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--suite", "--json", "--html"},
 }
 BEYOND = {"walk", "move", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"tune", "learn", "watch"}
+NOT_YET = {"learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {

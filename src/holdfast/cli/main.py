@@ -23,6 +23,8 @@ from holdfast.run.outcomes import COMMAND_STATUS
 VERBS = {
     "doctor": "look at the machine: what would fail, what is risky, what fixes it",
     "plan": "say what a run needs before it begins: whether it fits, where each byte goes, what would fit instead",
+    "check": "try a run before it begins: start, first steps, ten rows by heart, precision, order, resume, speed",
+    "tune": "climb to faster settings by experiment: each rung proven against plain kernels on this machine, or left out",
     "train": "train a model from a config, or go on with an unfinished run",
     "run": "supervise any training command: restart it from its newest whole checkpoint, end hangs, say why it fails",
     "walk": "train on the past, test on what follows, fold by fold (tables)",
@@ -31,6 +33,7 @@ VERBS = {
     "attach": "follow a running run, from any terminal",
     "stop": "let a run finish its step, save and end, as Ctrl-C does",
     "move": "move a run to a shared folder or an object store, and from there to another machine",
+    "compare": "say what differs between runs, and what the difference most likely comes from",
     "trial": "replay one step of a run, as it was or with one thing changed",
     "diagnose": "name what ended a run, from any trainer's log",
     "bundle": "pack a run into one archive for an issue, without secrets and names",

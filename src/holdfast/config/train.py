@@ -30,6 +30,20 @@ class Preference(Section):
     undesirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked bad")
 
 
+class Until(Section):
+    """What ends a run before its last step, once it is reached: the first of them that is."""
+
+    loss: float | None = Field(None, gt=0, description="mean training loss of the last ten steps, and that of the last one, at most")
+    hours: float | None = Field(None, gt=0, description="of training, killed attempts included; the schedule is fitted to it")
+    tokens: int | None = Field(None, ge=1, description="tokens trained on, without padding; the schedule is fitted to it")
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> Until:
+        if self.loss is None and self.hours is None and self.tokens is None:
+            raise ValueError("give loss, hours or tokens, as in until: {loss: 3.0}")
+        return self
+
+
 class Train(Section):
     """How it is trained."""
 
@@ -42,6 +56,10 @@ class Train(Section):
 
     epochs: float | None = Field(None, gt=0, le=1_000_000, description="passes over the training rows; 1 when steps is not given either")
     steps: int | None = Field(None, ge=1, le=1_000_000_000, description="optimizer steps, instead of epochs")
+    until: Until | None = Field(
+        None,
+        description="what ends the run once it is reached; with hours or tokens, and no steps or epochs, the run is as long as they say",
+    )
     optimizer: OptimizerName = Field(
         "adamw",
         description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; schedule_free: the mean of all "
@@ -78,6 +96,11 @@ class Train(Section):
     double_quant: bool = Field(False, description="nf4, fp4: the scales of blocks are quantised, too")
     neftune: float | None = Field(
         None, gt=0, description="NEFTune: noise on embeddings while training, of this size (alpha; 5 is usual); none when not given"
+    )
+    ladder: Literal["safe", "proven", "off"] = Field(
+        "safe",
+        description="safe: fast kernels that the start of the run proves; proven: what holdfast tune chose on this machine for this shape; "
+        "off: plain kernels alone",
     )
     attention: Attention = Field("sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference")
     max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
@@ -176,7 +199,7 @@ class Train(Section):
             tree["reduction_parts"] = tree.pop("shards")
         return tree
 
-    @field_validator("reduction_parts", "offload", mode="before")
+    @field_validator("reduction_parts", "offload", "ladder", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         return "off" if value is False else value  # YAML takes a plain off for false

@@ -35,11 +35,11 @@ from holdfast.run.folder import RunFolder
 class Host:
     """A child that serves many trials with one loaded model. After a crash, a hang or an error on a GPU it is gone."""
 
-    def __init__(self, run: RunFolder, environment: dict[str, str]) -> None:
+    def __init__(self, run: RunFolder, environment: dict[str, str], job: str = "trials") -> None:
         run.trials.mkdir(exist_ok=True)
         self.log = run.trials / "host.log"
         with open_log(self.log) as output:
-            self.child = start_child(trainer_command("trials", run.path), environment, output, subprocess.PIPE)
+            self.child = start_child(trainer_command(job, run.path), environment, output, subprocess.PIPE)
 
     def alive(self) -> bool:
         return self.child.poll() is None

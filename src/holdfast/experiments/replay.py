@@ -77,7 +77,7 @@ def replay(run: RunFolder, step: int, change: TrialChange, environment: dict[str
 
 def new_trial(run: RunFolder, step: int, change: TrialChange) -> Path:
     """A folder under RUN/trials with the request in it."""
-    folder, config = _new_folder(run), run.config()
+    folder, config = new_folder(run), run.config()
     request = {
         "step": step,
         "samples": list(change.samples),
@@ -168,7 +168,8 @@ def failure(outcome: Json) -> str:
     return str(outcome["ending"])
 
 
-def _new_folder(run: RunFolder) -> Path:
+def new_folder(run: RunFolder) -> Path:
+    """A folder of its own under RUN/trials."""
     run.trials.mkdir(exist_ok=True)
     number = max((int(entry.name) for entry in run.trials.iterdir() if entry.name.isdigit()), default=0) + 1
     while True:

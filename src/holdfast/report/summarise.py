@@ -60,6 +60,7 @@ def of_steps(
     artifact_step: int | None,
     artifact_sha256: str | None,
     is_adapter: bool = True,
+    until: Json | None = None,
 ) -> Json:
     """What a trainer of ours tells beside."""
     rows, in_steps = told.rows, sum(row["seconds"] for row in told.rows)
@@ -70,6 +71,7 @@ def of_steps(
         "loss": {name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
+        **({"until": _until(until, events)} if until else {}),
         "health": health,
         "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
         "tokens_per_second": round(sum(row["tokens"] for row in rows) / in_steps, 1) if in_steps else None,
@@ -106,6 +108,13 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         "steps_dropped": dropped if any(event["event"] == "callback_seen" for event in events) else None,
         "remedies": [{"remedy": event["remedy"], "change": event["change"]} for event in events if event["event"] == "remedy_helped"],
     }
+
+
+def _until(goals: Json, events: list[Json]) -> Json:
+    """What was to end the run, and which of it did, at which step; None where none was reached."""
+    reached = [event for event in events if event["event"] == "goal_reached"][-1:]
+    facts = {"reached": reached[0]["goal"], "step": reached[0]["step"], "reason": reached[0]["reason"]} if reached else {}
+    return {"goals": goals, "reached": None, "step": None, "reason": None} | facts
 
 
 def _evaluations(rows: list[Json]) -> Json | None:

@@ -90,6 +90,8 @@ def beyond(by_reason: Json, limit: str) -> list[str]:
 
 def early_end(summary: Json) -> str:
     """Why the run ended before its last step; empty when it did not."""
+    if (until := summary.get("until")) and summary["status"] == "finished":
+        return f"ended at step {until['step']:,}: {until['reason']}" if until["reached"] else "no goal of train.until was reached"
     early = summary.get("stopped_early")
     if not early:
         return ""

@@ -240,8 +240,14 @@ def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkp
         artifact_step=artifact.step if artifact else None,
         artifact_sha256=artifact.artifact_sha256 if artifact else None,
         is_adapter=artifact is None or artifact.kind == "adapter",
+        until=_goals(run),
     )
     return summarise(status, reason, told, known)
+
+
+def _goals(run: RunFolder) -> Json | None:
+    until = run.config().train.until
+    return None if until is None else until.model_dump(mode="json", exclude_none=True)
 
 
 def _stopped_early(run: RunFolder) -> Json | None:

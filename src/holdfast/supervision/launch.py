@@ -86,7 +86,7 @@ def _of_remedies(run: RunFolder, env: dict[str, str | None]) -> dict[str, str | 
     """The variables that were seen to help. Raises Stop(1) for others: a folder that was received could name a library or a path."""
     if not env:
         return env
-    known = {name for card in cards_of("remedies").values() for name in card.env}
+    known = {name for shelf in ("remedies", "rungs") for card in cards_of(shelf).values() for name in card.env}
     if others := sorted(set(env) - known):
         text = f"{run.timeline_file} sets {', '.join(others)}, which no remedy of the book sets: holdfast did not write that"
         raise Stop(BLOCKED, text, "set it in your own environment if you want it, and remove it there")

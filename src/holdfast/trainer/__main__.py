@@ -36,6 +36,7 @@ JOBS = {
     "evaluate": Work("evaluate", "evaluate", (Path, int)),
     "chat": Work("chat", "chat", (Path,)),
     "account": Work("account", "account", ()),
+    "laboratory": Work("laboratory.host", "host_experiments", (Path,)),
     "losses": Work("losses", "losses", (Path,)),
     "measure": Work("measure", "measure", (Path,)),
     "suite": Work("suite", "suite", (Path,)),

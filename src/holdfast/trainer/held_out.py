@@ -53,7 +53,7 @@ class HeldOut:
     def due(self, step: int) -> bool:
         """Whether `step` is evaluated."""
         every = self.config.every
-        return every is not None and step > 0 and (step % every == 0 or step == self.training.job.settings(step).steps)
+        return every is not None and step > 0 and (step % every == 0 or step == self.training.job.settings(step + 1).steps)
 
     def _settle(self, step: int) -> bool:
         """Measure and journal `step` unless that was done, and have its state kept if it is the best; False where asked to stop."""

@@ -25,6 +25,7 @@ from holdfast.trainer.distributed.spot_check import spot_check
 from holdfast.trainer.distributed.stragglers import SlowRanks
 from holdfast.trainer.distributed.waiting import WAITING
 from holdfast.trainer.ends import end, end_of
+from holdfast.trainer.goals import goals_of
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.memory.oom import tag_out_of_memory
@@ -138,7 +139,6 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
     if found.snapshot:
         step = found.snapshot.step
     job.event("restored", step=step, state=found.place, **training.task.facts)
-    last = job.settings(step + 1).steps
     announcer = Announcer(job, snapshots.memory, publish=True)
     saving = Saving(job, snapshots.memory, step)
     if step == 0:
@@ -146,7 +146,7 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
         rehearse(training, announcer.rehearsal)
     watch, slow = MemoryWatch(training), SlowRanks(job.event)
     every = _spot_checks(training)
-    held_out = HeldOut(training, snapshots)
+    held_out, goals = HeldOut(training, snapshots), goals_of(training, step)
     over = held_out.over(step)
     while not over and not job.stopping.asked:
         step += 1
@@ -163,6 +163,8 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
             if not training.apply(step, computed):
                 return _nonfinite(training, snapshots, step, computed)
         row = _row(training, step, computed, time.perf_counter() - began)
+        goals.look(row)
+        last = job.settings(step + 1).steps
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
         durable = snapshots.agreed(due or step == last or job.stopping.asked)
         snapshots.commit(step, row, durable, needed=held_out.due(step))

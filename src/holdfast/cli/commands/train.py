@@ -6,18 +6,19 @@ import argparse
 import os
 from pathlib import Path
 
-import yaml
-
 from holdfast.base.errors import DONE
-from holdfast.base.files import Json, read_json, write_bytes
-from holdfast.config.faults import Fault
+from holdfast.base.files import Json, read_json
+from holdfast.book import cards_of
+from holdfast.config.config import Config
 from holdfast.config.load import load_config, load_faults
+from holdfast.planning.ladder import count_against
 from holdfast.processes.process import end_strays
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.words import short
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.detach import detach
+from holdfast.supervision.preparation.faults import write_faults
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
@@ -78,8 +79,20 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return detach(folder, lock, _again(arguments, path), terminal, stop)
         if rank_info:
             end_strays(folder)
-        faults_file = _write_faults(folder, faults)
-        return run_to_end(folder, config, faults_file, terminal, stop)
+        faults_file = write_faults(folder, faults)
+        code, summary = run_to_end(folder, config, faults_file, terminal, stop)
+        if config.train.ladder == "proven":
+            _step_down(folder, config, summary, terminal)
+        return code, summary
+
+
+def _step_down(run: RunFolder, config: Config, summary: Json, terminal: Terminal) -> None:
+    """Count incidents against the rungs whose settings their remedies took back: the next run here goes without them."""
+    cards = cards_of("remedies")
+    remedies = {one["remedy"] for one in summary.get("incidents") or ()}
+    changed = {name for remedy in remedies if remedy in cards for name in (*cards[remedy].settings, *cards[remedy].env)}
+    if changed and (guilty := count_against(config, read_json(run.machine_file) or {}, changed)):
+        terminal.tell(f"incident with {', '.join(guilty)}: counted against it on this machine; the next run here goes without it")
 
 
 def _again(arguments: argparse.Namespace, path: Path) -> list[str]:
@@ -87,14 +100,3 @@ def _again(arguments: argparse.Namespace, path: Path) -> list[str]:
     faults = ["--faults", str(arguments.faults)] if arguments.faults else []
     quiet = ["--quiet"] if arguments.quiet else []
     return ["train", str(arguments.config), *arguments.overrides, "--run", short(path), *faults, *quiet]
-
-
-def _write_faults(run: RunFolder, faults: list[Fault]) -> str | None:
-    """Put the faults where trainer and writer look for them; the supervisor itself never reads them."""
-    file = run.path / "faults.yaml"
-    if not faults:
-        file.unlink(missing_ok=True)
-        return None
-    entries = [fault.model_dump(mode="json", exclude_unset=True) for fault in faults]
-    write_bytes(file, yaml.safe_dump({"faults": entries}, sort_keys=False).encode())
-    return str(file)

@@ -22,6 +22,7 @@ from holdfast.data.tokens.given_template import with_template
 from holdfast.data.tokens.token_set import epoch_rows
 from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
+from holdfast.planning.ladder import ladder_entry
 from holdfast.planning.plan import settings_of
 from holdfast.planning.ranks import ranks_on
 from holdfast.processes.rank_info import rank_info_of
@@ -102,6 +103,12 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     ranks = rank_info.size if rank_info else ranks_on(config.train, machine)
     settings = settings_of(planned.settled, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
+    entry, told = ladder_entry(config, machine, settings_in(run.timeline_file))
+    if entry:
+        add_entry(run.timeline_file, entry)
+    if told:
+        run.event("ladder", says=told)
+        terminal.say(told)
     run.write_config(config)
     tell_limits(config, terminal)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))

@@ -1,0 +1,127 @@
+"""`holdfast check CONFIG`: try what people tick by hand before a long run, each item with its number, in minutes. Trains no run.
+
+Items: start, first, overfit, precision, order, resume, speed. Each is an experiment with the run's own model, rows and hardest shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
+from holdfast.base.files import Json, read_json
+from holdfast.config.config import Config
+from holdfast.config.load import load_config
+from holdfast.experiments.check.bench import Bench, Item
+from holdfast.experiments.check.everything import ITEMS, items
+from holdfast.experiments.laboratory import Laboratory
+from holdfast.planning.duration import work_of
+from holdfast.processes.ending import Stuck
+from holdfast.report.check_page import check_page
+from holdfast.report.pages import write_page
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
+from holdfast.supervision.launch import child_environment, trainer_launch
+from holdfast.supervision.preparation.faults import write_faults
+from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.preparation.prepare import open_run
+from holdfast.supervision.preparation.start import with_start
+from holdfast.supervision.signals import StopSignals
+from holdfast.terminal.run_view import Terminal
+
+EXAMPLE = "holdfast check examples/quickstart.yaml --only start,overfit"
+_MARKS = {"passed": "ok", "failed": "FAILED", "unknown": "?"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the run's YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, as in train")
+    parser.add_argument("--only", metavar="ITEM,ITEM,..", help=f"some of {', '.join(ITEMS)} (default: all)")
+    parser.add_argument("--json", action="store_true", help="print {items, start} on standard output, all else on standard error")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write what was found as a page")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit codes: 0 nothing failed, 1 an item failed, 2 the config or the options are wrong, 3 an experiment cannot be ended."""
+    only = _only(arguments.only)
+    config = load_config(arguments.config, arguments.overrides)
+    terminal = Terminal(to_stderr=arguments.json, quiet=False)
+    sweep(SHARED_MEMORY)
+    signals = StopSignals()  # SIGTERM ends the experiments, as Ctrl-C does
+    signals.standing = "nothing was trained"
+    found: list[Item] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-check-") as place:
+        begun = _checked(arguments, config, Path(place).resolve() / "run", only, found, terminal)
+    answer: Json = {"items": [item.as_json() for item in found], "start": begun}
+    if arguments.html:
+        write_page(arguments.html, check_page(arguments.config.name, answer), answer)
+    failed = [item.id for item in found if item.verdict == "failed"]
+    terminal.say(
+        f"{len(found) - len(failed)} of {len(found)} items without a failure" + (f"; failed: {', '.join(failed)}" if failed else "")
+    )
+    return (BLOCKED if failed else DONE), answer
+
+
+def _only(text: str | None) -> list[str]:
+    """The items asked for, in their order. Raises Stop(2)."""
+    wanted = [part.strip() for part in text.split(",")] if text is not None else list(ITEMS)
+    if unknown := [name for name in wanted if name not in ITEMS]:
+        raise Stop(USAGE, f"--only {text}: there is no item {', '.join(map(repr, unknown))}", f"some of {', '.join(ITEMS)}")
+    return [name for name in ITEMS if name in wanted]
+
+
+def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: list[str], found: list[Item], terminal: Terminal) -> Json:
+    """Prepare the run in `place` and try the items, which go into `found` one by one; what `start` found."""
+    with held(place) as (folder, _):
+        config = with_start(folder, config)
+        try:
+            open_run(folder, config, False, terminal)
+        except Stop as stop:
+            if stop.code != BLOCKED:
+                raise
+            _refused(stop, only, found, terminal)
+            return nothing_known()
+        with Laboratory(folder, child_environment(trainer_launch(folder).env), write_faults(folder, config.faults), terminal.say) as lab:
+            bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), read_json(folder.data_report_file) or {})
+            bench.work = work_of(bench.plan.params)
+            bench.last_run = _last_run(config, arguments.config)
+            try:
+                for item in items(bench, only):
+                    found.append(item)
+                    _tell(item, terminal)
+            except Stuck as stuck:
+                raise Stop(GAVE_UP, str(stuck), "restart the machine, or at least the driver") from None
+        begun: Json = bench.facts.get("start") or nothing_known()
+        return begun
+
+
+def nothing_known() -> Json:
+    """`start` of a run that does not begin."""
+    kinds = ("attention", "mlp", "experts", "router", "embeddings", "towers")
+    unknown = {"attention": None, "pad": None, "cudnn_attention": None, "blas": None}
+    return unknown | {"dtype": {"frozen": None, "trained": None, "computed": None}, "learns": dict.fromkeys(kinds)}
+
+
+def _refused(stop: Stop, only: list[str], found: list[Item], terminal: Terminal) -> None:
+    found.append(Item("start", "failed", {}, stop.message, stop.hint))
+    found += [Item(name, "unknown", {}, "not tried: the run does not start", stop.hint) for name in only if name != "start"]
+    for item in found:
+        _tell(item, terminal)
+
+
+def _tell(item: Item, terminal: Terminal) -> None:
+    line = f"{item.id:9} {_MARKS[item.verdict]:6} {item.why}" + (f"\n{'':17}-> {item.next}" if item.next else "")
+    (terminal.tell if item.verdict == "failed" else terminal.say)(line)
+
+
+def _last_run(config: Config, file: Path) -> Json | None:
+    """The speed of the run of this config in its default folder; None where there is none."""
+    folder = RunFolder((Path("runs") / (config.run.name or file.stem)).resolve())
+    if not folder.steps_file.exists():
+        return None
+    rows = [row for row in folder.newest_steps() if row.get("tokens") and row.get("seconds")]
+    seconds = sum(row["seconds"] for row in rows)
+    if not seconds:
+        return None
+    return {"run": folder.path.name, "tokens_per_second": round(sum(row["tokens"] for row in rows) / seconds, 1)}

@@ -1,0 +1,49 @@
+"""The items of `holdfast check` in their order; what one needs of another is seen to. One that fails does not end the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from holdfast.base.tasks import kind_of
+from holdfast.experiments.check.bench import Bench, Item
+from holdfast.experiments.check.bits import order, resume
+from holdfast.experiments.check.first import first
+from holdfast.experiments.check.overfit import overfit
+from holdfast.experiments.check.precision import precision
+from holdfast.experiments.check.speed import speed
+from holdfast.experiments.check.start import start
+
+ITEMS: dict[str, Callable[[Bench], Item]] = {
+    "start": start,
+    "first": first,
+    "overfit": overfit,
+    "precision": precision,
+    "order": order,
+    "resume": resume,
+    "speed": speed,
+}
+_OF_TEXT = ("precision",)  # a network on tables computes in fp32 alone
+
+
+def items(bench: Bench, only: Sequence[str]) -> Iterator[Item]:
+    """The items asked for, each as soon as it is known. What the start refuses leaves the others unknown."""
+    begun = start(bench)
+    if "start" in only:
+        yield begun
+    for name in only:
+        if name == "start":
+            continue
+        if not bench.facts:
+            yield Item(name, "unknown", {}, "not tried: the run does not start", bench.command("check", "--only start"))
+        elif not bench.facts["trainable"]:
+            yield Item(
+                name,
+                "failed" if name == "overfit" else "unknown",
+                {"trainable": 0, "cause": "nothing_trained"},
+                "nothing learns: no parameter is trained",
+                begun.next,
+            )
+        elif name in _OF_TEXT and not kind_of(bench.config).base_model:
+            yield Item(name, "unknown", {}, "a network on tables computes in fp32 alone")
+        else:
+            yield ITEMS[name](bench)

@@ -1,0 +1,214 @@
+"""Item `overfit`: can the run learn ten of its rows by heart? Where not, one thing at a time is changed until it can, and that is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.base.files import Json
+from holdfast.experiments.check.bench import Bench, Item, losses, not_done
+from holdfast.experiments.check.first import guessing
+from holdfast.experiments.laboratory import finished
+
+_STEPS, _MOST_S = 60, 45.0
+_NEAR = 0.05  # nats a label above the least that the rows allow
+_WHOLE, _HALF, _SLOWLY, _STIRS = 0.9, 0.4, 0.25, 0.01  # of what there is to lose: learned, on the way, slowly, nothing at all
+_CONTRADICTS = 0.1  # nats a label
+_WORSE_THAN_GUESSING = 1.15
+_FACTORS = (10.0, 100.0, 0.1, 0.01)  # of the run's own rate
+_USUAL_RATE = {True: 1e-4, False: 2e-3}  # of all weights; of an adapter
+
+
+@dataclass(frozen=True)
+class Try:
+    """A course over the ten rows. fell: the share of what there is to lose that it lost."""
+
+    rate: float
+    outcome: Json
+    first: float
+    last: float
+    fell: float
+    steps: int
+    still_falls: bool
+
+
+def overfit(bench: Bench) -> Item:
+    """Learn ten distinct rows at the run's own rate; look for what is in the way where it does not."""
+    own = bench.config.train.lr
+    outcome = _course(bench, own, {})
+    if not finished(outcome):
+        return not_done("overfit", outcome, bench.command("check", "--only first"))
+    found = _judged(bench, own, outcome)
+    numbers = _numbers(bench, found)
+    if found is None:
+        what = f"not finite at step {outcome['rows'][-1]['step']} of the ten rows"
+        return _rate_or_numbers(bench, outcome, numbers, what)
+    if cause := _of_rows(bench, found) or _of_gradient(bench, outcome, found):
+        return Item("overfit", "failed", numbers | {"cause": cause[0]}, cause[1], cause[2])
+    if found.fell >= _HALF:
+        told = f"ten rows: loss {found.first:.3f} to {found.last:.4f} in {found.steps} steps at {own:g}, the run's own rate"
+        return Item("overfit", "passed", numbers, told)
+    return _search(bench, found, numbers)
+
+
+def _course(bench: Bench, rate: float, changes: Json) -> Json:
+    goal = least(bench) + _NEAR
+    return bench.course(rows="ten", steps=_STEPS, rate=rate, goal=goal, most_seconds=_MOST_S, least_steps=10, config=changes)
+
+
+def least(bench: Bench) -> float:
+    """The loss that can be hoped for on the ten rows: what their contradictions and a frozen output layer leave of it."""
+    rows = bench.facts["rows"]
+    return max(rows.get("least_loss") or 0.0, rows.get("expressible_loss") or 0.0)
+
+
+def _judged(bench: Bench, rate: float, outcome: Json) -> Try | None:
+    """What a course comes to; None where it is not finite."""
+    found = losses(outcome)
+    if not finished(outcome) or not outcome["finite"] or not found:
+        return None
+    end = min(found[-1], sum(found[-3:]) / len(found[-3:])) if len(found) > 3 else found[-1]
+    room = max(found[0] - least(bench), 1e-9)
+    middle = found[len(found) // 2]
+    return Try(rate, outcome, found[0], end, (found[0] - end) / room, len(found), end < middle - 0.05 * room)
+
+
+def _numbers(bench: Bench, found: Try | None) -> Json:
+    rows = bench.facts["rows"]
+    kept = ("ten", "ten_labels", "ten_tokens", "least_loss", "expressible_loss", "equal_rows", "looked_at")
+    numbers: Json = {name.replace("ten_", "").replace("ten", "rows"): rows[name] for name in kept if name in rows}
+    if found:
+        numbers |= {"first": found.first, "last": found.last, "steps": found.steps, "rate": found.rate, "fell": round(found.fell, 4)}
+    return numbers
+
+
+def _of_rows(bench: Bench, found: Try) -> tuple[str, str, str] | None:
+    """(cause, why, next) where the rows or their tokens are what is in the way."""
+    rows, guess = bench.facts["rows"], guessing(bench.facts)
+    contradicting = rows.get("least_loss") or 0.0
+    if bench.config.data.train_on == "assistant" and contradicting > _CONTRADICTS:
+        told = f"contradicting rows: the same beginning has different answers, and no model gets below {contradicting:.3f} a label here"
+        return "contradicting_rows", told, "holdfast data check ROWS names rows whose prompts are alike; keep one answer for each"
+    if guess is not None and found.first > _WORSE_THAN_GUESSING * guess:
+        told = f"wrong tokens: the loss begins at {found.first:.3f}, worse than a guess among all tokens ({guess:.3f})"
+        return "wrong_tokens", told, "compare the tokenizer's files with the model's own; weights may be another model's"
+    return None
+
+
+def _of_gradient(bench: Bench, outcome: Json, found: Try) -> tuple[str, str, str] | None:
+    """(cause, why, next) where nothing can move: no loss, no gradient, no update."""
+    norms = [row["grad_norm"] for row in outcome["rows"]]
+    if found.first == 0 and not any(losses(outcome)):
+        return "masks", "masks: the loss is 0 in every step, so no token counts", "holdfast data show FILE --row N shows what is learned"
+    if not any(norms):
+        told = f"nothing learns: the gradient of all {outcome['size']:,} trained numbers is 0 in every step, at a loss of {found.first:.3f}"
+        return "no_gradient", told, "look at adapter.targets, and at the model's weights behind them (an output layer of zeros?)"
+    if outcome["moved"] == 0:
+        told = f"nothing learns: gradients are there (norm {norms[0]:.3g}), but the update moved no weight at rate {found.rate:g}"
+        return "no_update", told, bench.command("check", f"train.lr={10 * found.rate:g}", "--only overfit")
+    return None
+
+
+def _search(bench: Bench, own: Try, numbers: Json) -> Item:
+    """The rate first, then all that may be in the way at once, then which of it."""
+    usual = _USUAL_RATE[bench.config.adapter.kind.own_weights]
+    rates = dict.fromkeys([usual, *(own.rate * factor for factor in _FACTORS)])
+    tried = [own]
+    for rate in rates:
+        one = _judged(bench, rate, _course(bench, rate, {}))
+        tried += [one] if one else []
+        if one and one.fell >= _WHOLE:
+            break
+    best = max(tried, key=lambda one: one.fell)
+    numbers |= {"tried": {f"{one.rate:g}": round(one.last, 4) for one in tried}}
+    if best.fell >= _HALF:
+        return _of_rate(bench, own, best, numbers)
+    return _of_settings(bench, own, best, numbers)
+
+
+def _of_rate(bench: Bench, own: Try, best: Try, numbers: Json) -> Item:
+    course = f"loss {own.first:.3f} to {own.last:.3f} at {own.rate:g} and to {best.last:.3f} at {best.rate:g}"
+    if own.fell >= _STIRS and own.fell > 0.02 * best.fell and best.rate > own.rate:
+        return Item("overfit", "passed", numbers, f"ten rows in {own.steps} steps: {course}; the run's own rate is slow, and learns")
+    side = "low" if best.rate > own.rate else "high"
+    following = bench.command("check", f"train.lr={best.rate:g}", "--only overfit")
+    return Item("overfit", "failed", numbers | {"cause": f"rate_too_{side}"}, f"the rate is too {side}: {course}", following)
+
+
+def _rate_or_numbers(bench: Bench, outcome: Json, numbers: Json, what: str) -> Item:
+    """A course that left the numbers: at once, or because its rate is too high."""
+    precision = bench.command("check", "--only precision")
+    if outcome["rows"][-1]["step"] == 1:
+        return Item(
+            "overfit", "failed", numbers | {"cause": "not_finite"}, f"{what}, before any update: the rate is not the reason", precision
+        )
+    for factor in (0.1, 0.01, 0.001):
+        rate = bench.config.train.lr * factor
+        one = _judged(bench, rate, _course(bench, rate, {}))
+        if one and one.fell >= _STIRS:
+            told = f"the rate is too high: {what} at {bench.config.train.lr:g}; at {rate:g} it goes to {one.last:.3f}"
+            following = bench.command("check", f"train.lr={rate:g}", "--only overfit")
+            return Item("overfit", "failed", numbers | {"cause": "rate_too_high"}, told, following)
+    return Item("overfit", "failed", numbers | {"cause": "not_finite"}, f"{what}, at lower rates as well", precision)
+
+
+def _healthy(bench: Bench) -> Json:
+    """Keys that may be in the way and are not as usual, with usual values."""
+    train, adapter = bench.config.train, bench.config.adapter
+    usual: dict[str, tuple[Any, Any]] = {
+        "train.epsilon": (train.epsilon, 1e-8),
+        "train.weight_decay": (train.weight_decay, 0.0),
+        "train.beta1": (train.beta1, 0.9),
+        "train.beta2": (train.beta2, 0.999),
+        "train.max_grad_norm": (train.max_grad_norm, 1.0),
+        "train.neftune": (train.neftune, None),
+        "train.optimizer": (train.optimizer, "adamw"),
+        "adapter.dropout": (adapter.dropout, 0.0),
+    }
+    if not adapter.kind.own_weights and adapter.alpha is not None and adapter.alpha < adapter.r / 2:
+        usual["adapter.alpha"] = (adapter.alpha, float(2 * adapter.r))
+    return {name: value for name, (now, value) in usual.items() if now != value}
+
+
+def _of_settings(bench: Bench, own: Try, best: Try, numbers: Json) -> Item:
+    """Which of the unusual settings is in the way: all of them as usual, then each of them alone put back."""
+    if own.fell >= _SLOWLY:
+        course = f"loss {own.first:.3f} to {own.last:.3f} in {own.steps} steps at {own.rate:g}"
+        return Item("overfit", "passed", numbers, f"ten rows: {course}, the run's own rate: slowly")
+    changes = _healthy(bench)
+    usual = _USUAL_RATE[bench.config.adapter.kind.own_weights]
+    for rate in dict.fromkeys([usual, own.rate, best.rate]) if changes else ():
+        cured = _judged(bench, rate, _course(bench, rate, changes))
+        if cured and cured.fell >= max(_HALF, 1.5 * best.fell):
+            return _which(bench, cured, changes, numbers)
+    return _nothing_helped(bench, best, numbers)
+
+
+def _which(bench: Bench, cured: Try, changes: Json, numbers: Json) -> Item:
+    to_blame = []
+    for name in changes:
+        without = {key: value for key, value in changes.items() if key != name}
+        one = _judged(bench, cured.rate, _course(bench, cured.rate, without)) if without or len(changes) > 1 else None
+        if one is None or one.fell < 0.5 * cured.fell:
+            to_blame.append(name)
+    to_blame = to_blame or list(changes)
+    course = f"with {', '.join(f'{name}={_yaml(changes[name])}' for name in to_blame)} the loss goes to {cured.last:.3f}"
+    what = "an adapter without effect: " if to_blame == ["adapter.alpha"] else ""
+    told = f"{what}{' and '.join(to_blame)} in the way: loss {numbers['first']:.3f} to {numbers['last']:.3f}; {course}"
+    following = bench.command("check", *(f"{name}={_yaml(changes[name])}" for name in to_blame), "--only overfit")
+    return Item("overfit", "failed", numbers | {"cause": " and ".join(to_blame)}, told, following)
+
+
+def _yaml(value: Any) -> str:
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _nothing_helped(bench: Bench, best: Try, numbers: Json) -> Item:
+    course = f"loss {best.first:.3f} to {best.last:.3f} at the most, at rate {best.rate:g}"
+    if best.fell < _STIRS:
+        told = f"an adapter without effect: what is trained moved (by {best.outcome['moved']:.3g}), and the loss did not: {course}"
+        return Item("overfit", "failed", numbers | {"cause": "no_effect"}, told, "look at adapter.type, adapter.targets and adapter.alpha")
+    if best.still_falls:
+        return Item("overfit", "passed", numbers, f"slowly, and still falling after {best.steps} steps: {course}")
+    told = f"ten rows are not learned, and no single cause was found: {course}"
+    return Item("overfit", "unknown", numbers, told, bench.command("check", "adapter.r=MORE", "--only overfit"))

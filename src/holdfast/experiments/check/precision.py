@@ -1,0 +1,107 @@
+"""Item `precision`: the same steps from the same state in fp32, bf16 and fp16: where they part, by how much, in which layer first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.base.files import Json
+from holdfast.experiments.check.bench import TOLERANCES, Bench, Item, not_done
+from holdfast.experiments.laboratory import finished, how
+
+SHAPES = ("shortest", "longest", "fullest", "awkward")
+_WARM = 3  # steps before the state they all begin from: a fresh adapter has half of its gradients 0
+
+
+def precision(bench: Bench) -> Item:
+    """Compute the hardest shapes in each number format and judge the run's own; the others are told."""
+    state = warm_state(bench, {"dtype": "fp32"})
+    if not finished(state) or not state["finite"]:
+        return _of_reference(bench, state)
+    reference = bench.course({"dtype": "fp32"}, from_state=state["folder"], still=True, rows="shapes", steps=len(SHAPES), keep=True)
+    if not finished(reference) or not reference["finite"]:
+        return _of_reference(bench, reference)
+    found: Json = {}
+    for dtype in dict.fromkeys(("bf16", "fp16", bench.dtype)):
+        if dtype != "fp32":
+            against = {"from_state": state["folder"], "against": reference["folder"]}
+            outcome = bench.course({"dtype": dtype}, still=True, rows="shapes", steps=len(SHAPES), **against)
+            found[dtype] = apart(dtype, reference, outcome)
+    _forget(reference, state)
+    return _judged(bench, found)
+
+
+def warm_state(bench: Bench, settings: Json) -> Json:
+    """A course of a few steps that leaves its state."""
+    return bench.course(settings, steps=_WARM, rate=bench.config.train.lr, most_tokens=bench.most_tokens, leave_state=True)
+
+
+def apart(dtype: str, reference: Json, outcome: Json) -> Json:
+    """How far a course is from the reference, step by step: {holds, ...}; holds: None where it could not be computed here."""
+    if not finished(outcome):
+        return {"holds": None, "why": how(outcome)}
+    limits, worst = TOLERANCES[dtype], {"loss": 0.0, "gradient": 0.0, "scale": 0.0}
+    facts: Json = {"holds": True, "why": ""}
+    for number, (theirs, mine) in enumerate(zip(reference["rows"], outcome["rows"], strict=False)):
+        shape = SHAPES[number] if number < len(SHAPES) else f"step {number + 1}"
+        if not mine["finite"]:
+            layer = next((one["layer"] for one in mine.get("layers", ()) if not one["finite"]), None)
+            where = f"first in {layer}" if layer else "in no layer's output, so in the loss or the backward pass"
+            return facts | {"holds": False, "why": f"not finite at the {shape} shape, {where}", "first_layer": layer, "shape": shape}
+        gaps = _gaps(theirs, mine)
+        worst = {name: max(worst[name], gaps[name]) for name in worst}
+        if facts["holds"] and (over := [name for name in worst if gaps[name] > limits[name]]):
+            layer = first_apart(mine["layers"], limits["layer"])
+            what = {"loss": "the loss", "gradient": "the gradient", "scale": "the gradient's size"}[over[0]]
+            told = f"{what} is off by {gaps[over[0]]:.2%} at the {shape} shape ({limits[over[0]]:.2%} allowed)"
+            told += f", first in {layer}" if layer else f", in no layer's output: the gradient of {mine['worst']} most"
+            facts |= {"holds": False, "why": told, "first_layer": layer, "shape": shape}
+    layers = [row["layers"] for row in outcome["rows"] if row.get("layers")]
+    most = max((one for row in layers for one in row), key=lambda one: one["gap"] or 0.0, default=None)
+    facts |= {"loss_gap": worst["loss"], "gradient_gap": worst["gradient"], "scale_gap": worst["scale"]}
+    return facts | {"most_apart": most and most["layer"], "layer_gap": most and most["gap"]}
+
+
+def _gaps(theirs: Json, mine: Json) -> dict[str, float]:
+    loss = abs(mine["loss"] - theirs["loss"]) / max(abs(theirs["loss"]), 1e-9)
+    gradient = mine["gradient_gap"] if mine["gradient_gap"] is not None else float("inf")
+    return {"loss": loss, "gradient": gradient, "scale": abs((mine["scale"] if mine["scale"] is not None else float("inf")) - 1)}
+
+
+def first_apart(layers: list[Json], limit: float) -> str | None:
+    """The first layer whose output is further off than `limit`; None where none is."""
+    return next((one["layer"] for one in layers if one["gap"] is None or one["gap"] > limit), None)
+
+
+def _judged(bench: Bench, found: Json) -> Item:
+    own = bench.dtype
+    numbers: Json = {"own": own, **found}
+    told = "; ".join(f"{dtype}: {facts['why'] or _course(facts)}" for dtype, facts in found.items())
+    if own == "fp32":
+        return Item("precision", "passed", numbers, f"the run computes in fp32, the reference; {told}")
+    if found[own]["holds"] is None:
+        return Item("precision", "unknown", numbers, told, bench.command("check", "train.precision=fp32", "--only precision"))
+    if found[own]["holds"]:
+        return Item("precision", "passed", numbers, f"the run computes in {own}; {told}")
+    other = next((dtype for dtype, facts in found.items() if facts["holds"]), "fp32")
+    following = bench.command("check", f"train.precision={other}", "--only precision")
+    return Item("precision", "failed", numbers, f"the run computes in {own}, which does not hold; {told}", following)
+
+
+def _course(facts: Json) -> str:
+    return f"loss within {facts['loss_gap']:.2%}, gradient within {facts['gradient_gap']:.1%} of fp32"
+
+
+def _of_reference(bench: Bench, outcome: Json) -> Item:
+    """fp32 itself does not go through: no number format is to blame."""
+    if not finished(outcome):
+        return not_done("precision", outcome, bench.command("check", "--only first"))
+    step = outcome["rows"][-1]["step"]
+    told = f"fp32 is not finite at step {step} either: not the number format, but weights, data or rate"
+    return Item("precision", "failed", {"own": bench.dtype, "fp32": {"holds": False, "step": step}}, told, bench.command("doctor"))
+
+
+def _forget(*outcomes: Json) -> None:
+    """Remove what was kept to compare: it may be as large as the model."""
+    for outcome in outcomes:
+        for file in [*Path(outcome["folder"]).glob("*.safetensors"), *Path(outcome["folder"]).glob("*.bin")]:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,55 @@
+"""Item `start`: what the run computes with and what learns, as its own process found it. Trains nothing."""
+
+from __future__ import annotations
+
+from holdfast.base.files import Json
+from holdfast.experiments.check.bench import Bench, Item, not_done
+from holdfast.experiments.laboratory import finished
+
+_CUT, _LOST = 0.5, 0.5  # shares of the rows
+
+
+def start(bench: Bench) -> Item:
+    """Build the run's training state as `train` does, with its proofs; its facts go to the bench for the other items."""
+    outcome = bench.lab.ask("start", settle=True, prove=True)
+    if not finished(outcome):
+        return not_done("start", outcome, bench.command("doctor"))
+    bench.facts = outcome
+    begun = outcome["start"]
+    numbers: Json = {"trainable": outcome["trainable"], "steps": outcome["steps"]} | _rows(bench)
+    if not outcome["trainable"]:
+        return Item("start", "failed", numbers, "nothing learns: no parameter is trained", "look at adapter.type and adapter.targets")
+    if told := _masks(bench.data_report):
+        return Item("start", "failed", numbers, told, bench.command("plan", "train.max_tokens=MORE") + "; data.too_long: reject or split")
+    return Item("start", "passed", numbers, started(begun))
+
+
+def started(begun: Json) -> str:
+    """The lines people look for at a start, as one."""
+    kinds = begun["dtype"]
+    learns = [
+        f"{kind} ({facts['share_of_kind']:.0%})" if facts["share_of_kind"] is not None else kind
+        for kind, facts in begun["learns"].items()
+        if facts["parameters"]
+    ]
+    parts = [f"attention: {begun['attention'] or 'none'}"]
+    parts.append(f"frozen {kinds['frozen'] or 'nothing'}, trained {kinds['trained']}, computed {kinds['computed']}")
+    parts.append(f"PAD is token {begun['pad']}" if begun["pad"] is not None else "no PAD")
+    parts.append({None: "no cuDNN attention here", True: "cuDNN attention allowed", False: "cuDNN attention off"}[begun["cudnn_attention"]])
+    parts += [f"products by {begun['blas']}", f"learns: {', '.join(learns) or 'what is no part of a transformer'}"]
+    return "; ".join(parts)
+
+
+def _rows(bench: Bench) -> Json:
+    report = bench.data_report
+    return {name: report[name] for name in ("rows", "kept", "rejected") if name in report}
+
+
+def _masks(report: Json) -> str:
+    """Why most of the rows teach little; empty where they do not."""
+    reasons, rows = report.get("by_reason") or {}, report.get("rows") or 0
+    if rows and reasons.get("all_labels_masked", 0) > _LOST * rows:
+        return f"masks: {reasons['all_labels_masked']} of {rows} rows have nothing to learn within train.max_tokens and were rejected"
+    if rows and reasons.get("answer_cut", 0) > _CUT * rows:
+        return f"masks: {reasons['answer_cut']} of {rows} answers are cut off at train.max_tokens, so how they end is not learned"
+    return ""

@@ -1,0 +1,206 @@
+"""What differs between runs, and what of it the difference most likely comes from. Reads their folders; trains and changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from statistics import mean, stdev
+from typing import Any
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import Json, read_json, read_lines
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import read_timeline, settings_of_process
+
+_ENDS, _SIGMAS, _FASTER = 20, 3.0, 0.1  # last steps that are held against each other; standard errors; share of the speed
+_MACHINE = ("python", "memory_bytes", "torch", "gpus", "cuda", "rocm", "packages")
+_OF_THE_SEED = ("train.seed",)
+
+
+def facts_of(run: RunFolder) -> Json:
+    """What is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown."""
+    config = run.config()
+    plan, machine, summary = run.plan(), read_json(run.machine_file) or {}, read_json(run.summary_file) or {}
+    rows = [row for row in run.steps() if row.get("loss") is not None]
+    seconds, tokens = sum(row["seconds"] for row in rows), sum(row["tokens"] for row in rows)
+    settings = settings_of_process(read_timeline(run.timeline_file)).as_json()
+    beside = {"steps", "samples", "quarantine", "memory_limit_bytes", "env", "behind", "patience_from"}
+    return {
+        "config": flat(config.model_dump(mode="json", exclude={"run": True, "faults": True, "data": {"files", "held_out_files"}})),
+        "settings": {name: value for name, value in settings.items() if name not in beside} | {"env": flat(settings.get("env") or {})},
+        "data": {"sha256": plan.data_sha256, "rows": plan.rows.train, "held_out": plan.rows.held_out},
+        "model": plan.base.files if plan.base else None,
+        "machine": {name: machine.get(name) for name in _MACHINE},
+        "steps": rows[-1]["step"] if rows else 0,
+        "losses": [row["loss"] for row in rows],
+        "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
+        "peak_bytes": max((row["peak_bytes"] for row in rows), default=None),
+        "loss": {"first": rows[0]["loss"] if rows else None, "last": rows[-1]["loss"] if rows else None}
+        | {name: (summary.get("loss") or {}).get(name) for name in ("eval_base", "eval_tuned")},
+        "incidents": [f"step {one['step']}: {one['cause']}, {one['remedy']}" for one in summary.get("incidents") or ()],
+        "quarantined": len(list(read_lines(run.quarantine_file))),
+        "status": summary.get("status"),
+        "artifact_sha256": summary.get("artifact_sha256"),
+    }
+
+
+def flat(tree: Json, prefix: str = "") -> Json:
+    """A tree as dotted keys."""
+    found: Json = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def compare(runs: Sequence[tuple[str, Json]]) -> Json:
+    """{runs, differences: [{what, values}], likely: [{cause, evidence}], unknown}: values by the runs' names."""
+    differences = list(_differences(runs))
+    named = {one["what"] for one in differences}
+    likely = [cause for pair in combinations(runs, 2) for cause in _likely(*pair)]
+    return {
+        "runs": [name for name, _ in runs],
+        "differences": differences,
+        "band": seed_band(runs),
+        "likely": _once(likely),
+        "unknown": _untold(runs, named),
+    }
+
+
+def _differences(runs: Sequence[tuple[str, Json]]) -> Iterable[Json]:
+    for part in ("config", "settings", "data", "machine"):
+        trees = {name: flat(facts[part]) for name, facts in runs}
+        for key in dict.fromkeys(key for tree in trees.values() for key in tree):
+            values = {name: tree.get(key) for name, tree in trees.items()}
+            if _differ(values.values()):
+                yield {"what": key if part == "config" else f"{part}.{key}", "values": values}
+    if _differ(facts["model"] for _, facts in runs):
+        yield {"what": "model.files", "values": {name: _files(facts["model"]) for name, facts in runs}}
+    for what in ("steps", "loss", "tokens_per_second", "peak_bytes", "incidents", "quarantined", "status", "artifact_sha256"):
+        values = {name: facts[what] for name, facts in runs}
+        if _differ(values.values()):
+            yield {"what": what, "values": values}
+
+
+def _differ(values: Iterable[Any]) -> bool:
+    first, *others = list(values)
+    return any(other != first for other in others)
+
+
+def _files(files: Json | None) -> list[str] | None:
+    return None if files is None else [f"{name} {digest[:12]}" for name, digest in sorted(files.items())]
+
+
+def seed_band(runs: Sequence[tuple[str, Json]]) -> Json | None:
+    """How far the end losses of runs that differ by their seed alone lie apart; None where there are no two such runs."""
+    alike = [(one, other) for one, other in combinations(runs, 2) if set(changed(one[1], other[1])) == set(_OF_THE_SEED)]
+    if not alike:
+        return None
+    gaps = [abs(level(one[1])[0] - level(other[1])[0]) for one, other in alike]
+    return {"pairs": len(alike), "loss": round(max(gaps), 6)}
+
+
+def changed(one: Json, other: Json) -> list[str]:
+    """What a person or a machine changed between two runs: keys of config, settings that do not follow from them, data, model, machine."""
+    found = [key for key in {**one["config"], **other["config"]} if one["config"].get(key) != other["config"].get(key)]
+    if one["data"]["sha256"] != other["data"]["sha256"] and not any(key.startswith("data.") or key == "train.max_tokens" for key in found):
+        found.append("data")
+    if one["model"] != other["model"] and "model" not in found:
+        found.append("model")
+    before, after = flat(one["settings"]), flat(other["settings"])
+    found += [f"settings.{key}" for key in {**before, **after} if before.get(key) != after.get(key)] if not found else []
+    before, after = flat(one["machine"]), flat(other["machine"])
+    found += [f"machine.{key}" for key in {**before, **after} if before.get(key) != after.get(key)]
+    return found
+
+
+def level(facts: Json) -> tuple[float, float]:
+    """(mean loss of the last steps, its standard error)"""
+    last = facts["losses"][-_ENDS:]
+    if not last:
+        return math.nan, math.inf
+    return mean(last), (stdev(last) / math.sqrt(len(last)) if len(last) > 1 else math.inf)
+
+
+def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
+    """What the differences of two runs most likely come from."""
+    (first, a), (second, b) = one, other
+    what = changed(a, b)
+    pair = f"{first} and {second}"
+    if a["artifact_sha256"] and a["artifact_sha256"] == b["artifact_sha256"]:
+        yield {"cause": "none", "evidence": f"{pair} end with the same bits ({a['artifact_sha256'][:16]})"}
+        return
+    apart = _apart(a, b)
+    if apart:
+        parted = next((at for at, (x, y) in enumerate(zip(a["losses"], b["losses"], strict=False), 1) if abs(x - y) > 1e-3 * abs(x)), None)
+        where = f"; they part at step {parted}" if parted else ""
+        yield {"cause": _named(what, a, b), "evidence": f"{pair}: {apart}{where}; {_told(what)}"}
+    elif what:
+        yield {"cause": "noise", "evidence": f"{pair}: the end losses differ by less than their noise, whatever differs ({_told(what)})"}
+    speeds = a["tokens_per_second"], b["tokens_per_second"]
+    if all(speeds) and abs(speeds[0] - speeds[1]) > _FASTER * max(speeds):
+        of_speed = [key for key in what if _of_speed(key)]
+        cause = _one(of_speed) if of_speed else "other work on the machine, or cannot be told"
+        yield {"cause": cause, "evidence": f"{pair}: {speeds[0]:,.0f} and {speeds[1]:,.0f} tokens/s; {_told(of_speed)}"}
+
+
+def _apart(a: Json, b: Json) -> str:
+    """In words by how much the end losses differ; empty where noise could do that."""
+    if a["quarantined"] != b["quarantined"] or not a["losses"] or not b["losses"]:
+        return "" if not a["losses"] or not b["losses"] else f"{a['quarantined']} and {b['quarantined']} rows were left out"
+    (x, dx), (y, dy) = level(a), level(b)
+    noise = math.hypot(dx, dy)
+    if abs(x - y) <= max(_SIGMAS * noise if math.isfinite(noise) else 0.0, 1e-4 * abs(x)):
+        return ""
+    return f"end loss {x:.4f} and {y:.4f}, {abs(x - y):.4f} apart (noise of a run's own steps: {noise:.4f})"
+
+
+def _named(what: list[str], a: Json, b: Json) -> str:
+    if a["steps"] != b["steps"] and not any(key in what for key in ("train.steps", "train.epochs")):
+        return "one of them did not run to its end"
+    if not what and (a["quarantined"] != b["quarantined"] or a["incidents"] != b["incidents"]):
+        return "incidents"
+    return _one([key for key in what if not key.startswith("machine.")] or what)
+
+
+def _one(keys: list[str]) -> str:
+    """The only key that differs; several cannot be told apart."""
+    if not keys:
+        return "cannot be told"
+    return keys[0] if len(keys) == 1 else f"cannot be told between {', '.join(keys[:6])}" + (" and more" if len(keys) > 6 else "")
+
+
+def _told(keys: list[str]) -> str:
+    if not keys:
+        return "nothing known differs"
+    return f"what differs: {', '.join(keys[:6])}" + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")
+
+
+_SPEED_KEYS = ("threads", "precision", "attention", "packing", "micro_batch", "checkpointed", "liger", "ladder", "adapter.")
+
+
+def _of_speed(key: str) -> bool:
+    return key.startswith(("machine.", "settings.", "model")) or any(word in key for word in _SPEED_KEYS)
+
+
+def _once(likely: list[Json]) -> list[Json]:
+    return [one for at, one in enumerate(likely) if one not in likely[:at]]
+
+
+def _untold(runs: Sequence[tuple[str, Json]], named: set[str]) -> list[str]:
+    """What cannot be told from these folders."""
+    found = []
+    if seed_band(runs) is None:
+        found.append("how far a seed alone moves the loss: no two of these runs differ by train.seed alone")
+    if any(facts["loss"]["eval_tuned"] is None for _, facts in runs):
+        found.append("held-out losses of all of them")
+    return found
+
+
+def read_run(run: RunFolder) -> Json:
+    """`facts_of` of a folder that holds a run. Raises Stop."""
+    run.existing()
+    run.refuse_foreign()
+    if not run.plan_file.exists():
+        raise Stop(USAGE, f"{run.path} has no plan yet", "let the run begin first")
+    return facts_of(run)

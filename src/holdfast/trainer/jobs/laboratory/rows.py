@@ -1,0 +1,185 @@
+"""Which rows an experiment is done on: the run's own steps, ten short distinct rows, or the shapes that break kernels. Changes no row."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.base.files import Json
+from holdfast.trainer.training_state import TrainingState
+
+TEN, _LOOKED_AT, _LABELS = 10, 2000, 256
+
+
+def samples_of(training: TrainingState, request: Json, step: int) -> list[int]:
+    """The samples of an experiment's step. rows: own, ten, shapes, fullest; most_tokens cuts a step to its first samples."""
+    how = request.get("rows", "own")
+    if how == "ten":
+        return ten_rows(training)
+    if how == "shapes":
+        shapes = shape_rows(training, request.get("budget"))
+        return shapes[(step - 1) % len(shapes)]
+    if how == "fullest":
+        return _within(training, training.samples(fullest_step(training)), request.get("most_tokens"))
+    last = training.job.settings(1).steps
+    return _within(training, training.samples((step - 1) % last + 1), request.get("most_tokens"))
+
+
+def _within(training: TrainingState, samples: list[int], most: int | None) -> list[int]:
+    if most is None:
+        return samples
+    kept: list[int] = []
+    sizes, total = training.task.data.sizes, 0
+    for number in samples:
+        if kept and total + int(sizes[number]) > most:
+            break
+        kept.append(number)
+        total += int(sizes[number])
+    return kept
+
+
+def fullest_step(training: TrainingState) -> int:
+    """The step with the most tokens of the first epochs."""
+    settings = training.job.settings(1)
+    return min(training.task.data.table.largest_step(training.task.data.sizes, settings.samples)[0], settings.steps)
+
+
+def ten_rows(training: TrainingState) -> list[int]:
+    """Ten short rows, no two of the same content, with the most learned tokens among them first looked at."""
+    rows = training.task.data.table.rows[:_LOOKED_AT]
+    sizes = training.task.data.sizes
+    by_length = sorted((int(number) for number in rows), key=lambda number: (int(sizes[number]), number))
+    start = len(by_length) // 4 if len(by_length) > 4 * TEN else 0
+    seen, chosen = set(), []
+    for number in [*by_length[start:], *by_length[:start]]:
+        content = _content(training, number)
+        if content in seen:
+            continue
+        seen.add(content)
+        chosen.append(number)
+        if len(chosen) == TEN:
+            break
+    return chosen
+
+
+def _content(training: TrainingState, number: int) -> bytes:
+    tokens = getattr(training.task, "tokens", None)
+    if tokens is None:
+        return str(number).encode()
+    ids, learned = tokens.row(number)
+    return bytes(ids.tobytes()) + bytes(learned.tobytes())
+
+
+def shape_rows(training: TrainingState, budget: int | None = None) -> list[list[int]]:
+    """Samples of the shortest, the longest, the fullest and an awkward micro-batch: lengths that are no multiple of anything."""
+    rows = [int(number) for number in training.task.data.table.rows[:_LOOKED_AT]]
+    sizes = training.task.data.sizes
+    by_length = sorted(rows, key=lambda number: (int(sizes[number]), number))
+    budget = budget or training.job.settings(1).micro_batch_tokens
+    full = _within(training, training.samples(fullest_step(training)), max(budget, int(sizes[by_length[-1]])))
+    odd = [number for number in by_length if int(sizes[number]) % 2][: len(by_length)]
+    awkward = [odd[0], odd[-1]] if len(odd) > 1 else [by_length[0], by_length[-1]]
+    return [[by_length[0]], [by_length[-1]], full, sorted(set(awkward))]
+
+
+def label_facts(training: TrainingState) -> Json:
+    """What the experiments must know of the ten rows: learned tokens, the least loss their contradictions allow, equal rows."""
+    tokens = getattr(training.task, "tokens", None)
+    facts: Json = {"order": order_facts(training)}
+    if tokens is None:
+        return facts
+    ten = ten_rows(training)
+    rows = training.task.data.table.rows[:_LOOKED_AT]
+    equal = len(rows) - len({_content(training, int(number)) for number in rows})
+    labels = sum(int((tokens.row(number)[1][1:] & 1).sum()) for number in ten)
+    return facts | {
+        "ten": len(ten),
+        "ten_sources": [str(training.task.data.source(number)) for number in ten],
+        "ten_tokens": sum(tokens.length(number) for number in ten),
+        "ten_labels": labels,
+        "equal_rows": equal,
+        "looked_at": len(rows),
+        "least_loss": round(least_loss(training, ten), 6),
+        "expressible_loss": expressible_loss(training, ten),
+        "vocabulary": _vocabulary(training),
+        "most_common_label": _most_common(training, ten),
+    }
+
+
+def least_loss(training: TrainingState, numbers: list[int]) -> float:
+    """The mean loss no model can get below on these rows: the entropy of what follows the same beginning, per learned token."""
+    tokens = training.task.tokens  # type: ignore[attr-defined]
+    following: dict[bytes, Counter[int]] = defaultdict(Counter)
+    for number in numbers:
+        ids, learned = tokens.row(number)
+        for at in np.flatnonzero(learned[1:] & 1) + 1:
+            following[ids[:at].tobytes()][int(ids[at])] += 1
+    labels = sum(one.total() for one in following.values())
+    nats = sum(-count * math.log(count / one.total()) for one in following.values() for count in one.values())
+    return nats / labels if labels else 0.0
+
+
+def expressible_loss(training: TrainingState, numbers: list[int]) -> float | None:
+    """About the least mean loss on these rows' labels that a frozen output layer can say: a random one can say next to nothing.
+
+    What it is given has a norm that the last normalisation fixes; each label is given the direction that speaks for it most. None where
+    there is no such layer, or it learns.
+    """
+    task: Any = training.task
+    layer: Any = getattr(getattr(task, "base", None), "get_output_embeddings", lambda: None)()
+    weight = getattr(layer, "weight", None)
+    if weight is None or weight.requires_grad or weight.ndim != 2 or not weight.is_floating_point():
+        return None
+    labels = np.concatenate([task.tokens.row(number)[0][1:][(task.tokens.row(number)[1][1:] & 1) == 1] for number in numbers])
+    wanted = torch.from_numpy(labels[:_LABELS].astype(np.int64)).to(weight.device)
+    seen: list[float] = []
+    handle = layer.register_forward_pre_hook(lambda _layer, given: seen.append(float(given[0].detach().float().norm(dim=-1).max())))
+    task.model.eval()  # dropout follows micro-batches
+    try:
+        with torch.no_grad(), task.own_attention():
+            task.base(input_ids=torch.from_numpy(task.tokens.ids[:32]).long()[None].to(weight.device), use_cache=False)
+            known = weight.detach().float()
+            directions = known[wanted] - known.mean(0)
+            hidden = seen[0] * directions / directions.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+            loss = torch.nn.functional.cross_entropy(hidden @ known.T, wanted)
+    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):
+        return None
+    finally:
+        handle.remove()
+        task.model.train()
+    return round(float(loss), 6)
+
+
+def _most_common(training: TrainingState, numbers: list[int]) -> Json | None:
+    """The label that is learned most, and its share of all labels of these rows."""
+    tokens = training.task.tokens  # type: ignore[attr-defined]
+    seen: Counter[int] = Counter()
+    for number in numbers:
+        ids, learned = tokens.row(number)
+        seen.update(ids[1:][(learned[1:] & 1) == 1].tolist())
+    if not seen:
+        return None
+    token, count = seen.most_common(1)[0]
+    return {"id": int(token), "share": round(count / seen.total(), 4)}
+
+
+def _vocabulary(training: TrainingState) -> int | None:
+    embedded = getattr(training.task.model, "get_input_embeddings", lambda: None)()
+    weight = getattr(embedded, "weight", None)
+    return None if weight is None else int(weight.shape[0])
+
+
+def order_facts(training: TrainingState) -> Json:
+    """How often the first epoch sees a row, and whether the order is drawn alike twice."""
+    settings, table = training.job.settings(1), training.task.data.table
+    size = table.mixture.size if table.mixture else len(table.rows)
+    steps = min(settings.steps, max(1, size // table.batch))
+    once = [number for step in range(1, steps + 1) for number in table.samples(step, settings.samples, settings.behind)]
+    again = [number for step in range(1, steps + 1) for number in table.samples(step, settings.samples, settings.behind)]
+    most = max(Counter(once).values(), default=0)
+    mixed = table.mixture is not None
+    return {"steps": steps, "rows": len(set(once)), "most_often": most, "alike": once == again, "mixed": mixed}

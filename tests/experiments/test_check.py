@@ -1,0 +1,120 @@
+"""`check` names planted causes and none where all is well; `tune` refuses rungs that betray; `compare` names what was changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import holdfast, write_rows
+from holdfast.config.load import load_config
+from holdfast.planning.ladder import Proof, ladder_entry, proof_file, read_proof
+from holdfast.run.timeline import Settings
+
+TRAIN = {"steps": 40, "effective_batch": 8, "lr": 2e-3, "max_tokens": 96, "threads": 1}
+CONTRADICTING = [
+    {"instruction": f"Say something {i % 5}", "output": word}
+    for i, word in enumerate(["amber birch", "cedar delta", "ember fjord", "grove heath", "birch 1", "delta 2", "fjord 3", "heath 4"] * 3)
+]
+PLANTED: dict[str, tuple[dict[str, Any], str]] = {
+    "a rate of nothing": ({"train": {"lr": 1e-9}}, "rate_too_low"),
+    "a rate beyond all": ({"train": {"lr": 50.0}}, "rate_too_high"),
+    "an adapter scaled to nothing": ({"adapter": {"alpha": 1e-6}}, "adapter.alpha"),
+    "an epsilon above all gradients": ({"train": {"epsilon": 1e4}}, "train.epsilon"),
+    "noise on the embeddings": ({"train": {"neftune": 3000}}, "train.neftune"),
+    "decay as large as the weights": ({"train": {"weight_decay": 400.0}}, "train.weight_decay"),
+    "a loss that counts no token": ({"faults": [{"effect": "zero_loss"}]}, "masks"),
+    "gradients that are not finite": ({"faults": [{"effect": "nan_grad"}]}, "not_finite"),
+}
+BETRAYALS: dict[str, dict[str, Any]] = {
+    "crash": {"effect": "abort"},
+    "not a number at one shape": {"effect": "nan_loss", "tokens": [20, 30]},
+    "wrong by one per cent": {"effect": "spike", "factor": 1.01},
+    "a backward pass that is not finite": {"effect": "nan_grad"},
+    "not a number after many steps": {"effect": "nan_loss", "step": 9},
+    "broken at import": {"effect": "raise", "phase": "start"},
+}
+
+
+def asked(*arguments: object, code: int | None = None) -> dict[str, Any]:
+    done = holdfast(*arguments, "--json")
+    assert code is None or done.returncode == code, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_in_the_way_of_learning_is_named(config_of: Callable[..., Path], name: str) -> None:
+    sections, cause = PLANTED[name]
+    plain = {"train": TRAIN, "adapter": {"r": 4, "dropout": 0.0}}
+    tree = {key: plain.get(key, {}) | value if isinstance(value, dict) else value for key, value in {**plain, **sections}.items()}
+    (item,) = asked("check", config_of(**tree), "--only", "overfit", code=1)["items"]
+    assert item["verdict"] == "failed" and item["numbers"]["cause"] == cause, item
+    assert item["next"]
+
+
+def test_rows_that_contradict_each_other_are_named(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "contra.jsonl", CONTRADICTING)
+    (item,) = asked("check", config_of(train=TRAIN, data={"files": [str(rows)]}), "--only", "overfit", code=1)["items"]
+    assert item["numbers"]["cause"] == "contradicting_rows" and item["numbers"]["least_loss"] > 0.1
+
+
+@pytest.mark.parametrize("sections", [{}, {"adapter": {"type": "dora"}}, {"train": TRAIN | {"precision": "bf16"}}])
+def test_nothing_is_named_where_all_is_well(config_of: Callable[..., Path], sections: dict[str, Any]) -> None:
+    answer = asked("check", config_of(**({"train": TRAIN} | sections)), code=0)
+    assert [item["id"] for item in answer["items"]] == ["start", "first", "overfit", "precision", "order", "resume", "speed"]
+    assert {item["verdict"] for item in answer["items"]} == {"passed"}, answer
+    assert answer["start"]["learns"]["attention"]["parameters"] > 0 and answer["start"]["dtype"]["trained"] == "float32"
+
+
+def test_a_format_that_is_wrong_is_named_with_the_shape(config_of: Callable[..., Path]) -> None:
+    faults = [{"effect": "spike", "factor": 1.05, "when": {"setting": {"dtype": "bf16"}}}]
+    (item,) = asked("check", config_of(train=TRAIN | {"precision": "bf16"}, faults=faults), "--only", "precision", code=1)["items"]
+    found = item["numbers"]["bf16"]
+    assert item["verdict"] == "failed" and found["holds"] is False and found["shape"] == "shortest"
+    assert "train.precision=" in item["next"]
+
+
+def test_an_item_that_is_none_is_refused(config_of: Callable[..., Path]) -> None:
+    done = holdfast("check", config_of(), "--only", "start,speeed")
+    assert done.returncode == 2 and "speeed" in done.stderr
+
+
+@pytest.mark.parametrize("name", BETRAYALS)
+def test_a_rung_that_betrays_is_refused_and_the_others_are_tried(config_of: Callable[..., Path], name: str) -> None:
+    fault = {key: value for key, value in BETRAYALS[name].items() if key in ("effect", "factor")}
+    when = {key: value for key, value in BETRAYALS[name].items() if key in ("tokens", "step", "phase")}
+    faults = [fault | {"when": when | {"setting": {"attention": "sdpa"}}}]
+    answer = asked("tune", config_of(train=TRAIN, faults=faults), code=0)
+    rungs = {rung["id"]: rung for rung in answer["rungs"]}
+    assert rungs["sdpa"]["verdict"] == "refused" and rungs["sdpa"]["why"], rungs["sdpa"]
+    assert rungs["packing"]["verdict"] in ("kept", "slower") and "sdpa" not in answer["chosen"]["rungs"]
+
+
+def test_a_proof_is_used_where_it_was_made_and_nowhere_else(config_of: Callable[..., Path]) -> None:
+    config = load_config(config_of(train=TRAIN | {"ladder": "proven"}), [])
+    settings = Settings.model_validate({"micro_batch_tokens": 64, "threads": 1, "steps": 1, "samples": 8})
+    here = {"memory_bytes": 1 << 34, "torch": {"version": "2.13.0"}}
+    assert ladder_entry(config, here, settings)[0] is None
+    file = proof_file(config)
+    assert file is not None
+    asked("tune", config_of(train=TRAIN), code=0)
+    proof = Proof.model_validate(json.loads(file.read_text()))
+    other, why = read_proof(config, here)
+    assert other is None and "torch" in why
+    file.write_text('{"machine": ')
+    assert "damaged" in read_proof(config, here)[1]
+    file.write_text(proof.model_dump_json())
+    file.unlink()
+
+
+def test_one_thing_that_was_changed_is_named(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    for name, rate in (("low", 1e-5), ("high", 2e-2)):
+        assert holdfast("train", config_of(name, train=TRAIN | {"lr": rate}), "--run", tmp_path / name).returncode == 0
+    answer = asked("compare", tmp_path / "low", tmp_path / "high", code=0)
+    assert {"what": "train.lr", "values": {"low": 1e-5, "high": 2e-2}} in answer["differences"]
+    assert answer["likely"][0]["cause"] == "train.lr"
+    assert holdfast("compare", tmp_path / "low", tmp_path / "low").returncode == 2

@@ -1,0 +1,97 @@
+"""Goals and budgets: a run ends when one is reached, with the bits of a run that was not killed; hours fit the schedule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from conftest import holdfast, lines
+from holdfast.config.train import Until
+from holdfast.run.timeline import Entry, Settings
+from holdfast.trainer.goals import Goals
+
+LONG = {"steps": None, "epochs": 3, "effective_batch": 8, "lr": 1e-2}
+KILLS = [{"when": {"step": step, "attempt": at, "phase": "backward"}, "effect": "kill"} for at, step in enumerate((2, 4, 6), 1)]
+
+
+def trained(config: Path, folder: Path, faults: list[dict[str, Any]]) -> dict[str, Any]:
+    file = folder.with_suffix(".faults.yaml")
+    file.write_text(yaml.safe_dump({"faults": faults}))
+    done = holdfast("train", config, "--run", folder, "--json", *(["--faults", file] if faults else []))
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize(("goal", "value"), [("loss", 5.9), ("tokens", 2000)])
+def test_a_killed_run_reaches_its_goal_at_the_same_step_with_the_same_bits(
+    config_of: Callable[..., Path], tmp_path: Path, goal: str, value: float
+) -> None:
+    config = config_of(train=LONG | {"until": {goal: value}})
+    plain = trained(config, tmp_path / "plain", [])
+    killed = trained(config, tmp_path / "killed", KILLS)
+    assert plain["until"]["reached"] == killed["until"]["reached"] == goal
+    assert 1 < plain["steps"] < 45 and plain["steps"] == killed["steps"]
+    assert killed["attempts"] > 1
+    assert plain["artifact_sha256"] == killed["artifact_sha256"]
+    rows = lines(tmp_path / "killed/steps.jsonl")
+    if goal == "loss":
+        assert rows[-1]["loss"] <= value
+    else:
+        assert sum(row["tokens"] for row in rows) >= value > sum(row["tokens"] for row in rows[:-1])
+        assert rows[-1]["lr"] < 0.1 * rows[0]["lr"], "the schedule ends where the run does"
+
+
+def test_a_run_without_a_goal_in_reach_ends_at_its_last_step(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    answer = trained(config_of(train={"steps": 4, "until": {"loss": 0.01, "hours": 5}}), tmp_path / "run", [])
+    assert answer["steps"] == 4 and answer["until"]["reached"] is None
+
+
+def test_a_goal_that_is_none_is_refused(config_of: Callable[..., Path]) -> None:
+    done = holdfast("train", config_of(train={"until": {}}))
+    assert done.returncode == 2 and "give loss, hours or tokens" in done.stderr
+
+
+class _Bench:
+    """A run of 1000 steps whose steps take as long as is said."""
+
+    def __init__(self, tmp_path: Path, steps: int | None) -> None:
+        self.entries = [Entry(1, {"steps": 1000, "samples": 8000, "micro_batch_tokens": 1, "threads": 1})]
+        train = SimpleNamespace(steps=steps, epochs=None)
+        self.rank = SimpleNamespace(first=True, exchange=lambda facts: [facts])
+        self.task = SimpleNamespace(data=SimpleNamespace(table=SimpleNamespace(batch=8)))
+        run = SimpleNamespace(steps=lambda: iter(()), attempts=list)
+        self.job = SimpleNamespace(run=run, number=1, orders={"started": 10.0}, settings=self.settings, amend=self.entries.append)
+        self.job.config, self.job.plan, self.job.event = SimpleNamespace(train=train), SimpleNamespace(steps=1000), lambda *_, **__: None
+
+    def settings(self, step: int) -> Settings:
+        merged: dict[str, Any] = {}
+        for entry in self.entries:
+            merged |= entry.settings if entry.from_step <= step else {}
+        return Settings.model_validate(merged)
+
+    def steps_of(self, hours: float, seconds: float) -> int:
+        now = [10.0]
+        goals = Goals(self, Until(hours=hours), 0, lambda: now[0])  # type: ignore[arg-type]
+        step = 0
+        while step < self.settings(step + 1).steps:
+            step += 1
+            now[0] += seconds
+            goals.look({"step": step, "loss": 1.0, "tokens": 10, "time": now[0], "attempt": 1})
+        return step
+
+
+@pytest.mark.parametrize(("named", "seconds", "ends"), [(None, 2.0, 1800), (None, 30.0, 120), (1000, 2.0, 1000), (1000, 30.0, 120)])
+def test_a_schedule_is_fitted_to_hours_and_never_beyond_a_length_that_is_named(
+    tmp_path: Path, named: int | None, seconds: float, ends: int
+) -> None:
+    bench = _Bench(tmp_path, named)
+    steps = bench.steps_of(hours=1.0, seconds=seconds)
+    assert ends * 0.9 <= steps <= ends
+    assert len(bench.entries) < 30, "not at every step"
