@@ -31,6 +31,7 @@ OPTIONS = {
     "data collect": {"SOURCE", "--out", "--json"},
     "data show": {"FILE", "--row", "--model", "--json"},
     "data bars": {"FILE", "--vix", "--out", "--json"},
+    "init": {"--from", "--model", "--data", "--card", "--goal", "--out", "--json"},
     "train": {"CONFIG", "key=value", "--run", "--extend", "--faults", "--json"},
     "run": {"--name", "--run", "--progress", "--checkpoints", "--retries", "--hang-s", "--try", "--callback", "--json", "-- COMMAND ..."},
     "drill": {"CONFIG", "--faults", "--json"},

@@ -24,7 +24,7 @@ FLOORS = (  # a room imports those of the floors above it in this list, never on
     {"book", "processes", "ray"},  # ray: in Ray's processes, where torch need not be
     {"data", "diagnosis", "doctor"},
     {"experiments", "planning", "export"},
-    {"report", "tables", "verify"},
+    {"report", "tables", "verify", "new_config"},
     {"terminal", "serve", "trainer"},  # trainer is launched; only itself imports it
     {"supervision"},
     {"cli"},

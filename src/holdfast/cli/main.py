@@ -20,6 +20,7 @@ from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
 
 VERBS = {
+    "init": "write a first config, from a few questions or from another trainer's config, command line or script",
     "doctor": "look at the machine: what would fail, what is risky, what fixes it",
     "plan": "say what a run needs before it begins: whether it fits, where each byte goes, what would fit instead",
     "train": "train a model from a config, or go on with an unfinished run",

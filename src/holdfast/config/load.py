@@ -40,7 +40,7 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
     tree = read_yaml(file)
     if program := program_of(tree):
         told = "\n".join(f"  - {line}" for line in translated(tree))
-        hint = "write the keys behind the arrows into a config of your own; `holdfast schema` lists every key"
+        hint = f"holdfast init --from {file} --out NEW.yaml writes a config of it, and says what became of each key"
         raise Stop(USAGE, f"{file}: this is a config of {program}, not of holdfast\n{told}", hint)
     problems = _apply_overrides(tree, overrides or [])
     config: Config | None = None

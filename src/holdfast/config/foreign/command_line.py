@@ -12,7 +12,9 @@ from holdfast.config.foreign.keys import Computed, Key, Source
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?")
-_TRAINS = re.compile(r"(?<![\w.-])(trl\s+\w+|python3?|torchrun|deepspeed|accelerate|llamafactory-cli|axolotl|tune\s+run|unsloth|soup)(?![\w-])")
+_TRAINS = re.compile(
+    r"(?<![\w.-])(trl\s+\w+|python3?|torchrun|deepspeed|accelerate|llamafactory-cli|axolotl|tune\s+run|unsloth|soup)(?![\w-])"
+)
 _LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "tune")
 _TASKS = ("sft", "dpo", "kto", "reward", "grpo", "rloo", "orpo", "cpo", "ppo")
 _CONFIGS = (".yaml", ".yml", ".json")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from holdfast.config.config import Config
 from holdfast.config.foreign import rules, rules_adapter, rules_rows
-from holdfast.config.foreign.keys import Computed, Contents, Draft, Key, Outcome, Row, Source, left
+from holdfast.config.foreign.keys import SAME, Computed, Contents, Draft, Key, Outcome, Row, Source, left
 from holdfast.config.foreign.left_out import why_left
 from holdfast.config.foreign.rules_rows import RowFile, of_torchtune, row_files
 from holdfast.config.foreign.vocabulary import DEFAULTS, TRL_LR, common_name
@@ -42,12 +42,15 @@ def _given(source: Source, named: list[tuple[str, Key]], data: list[str] | None,
     for common, key in named:
         if not isinstance(key.value, Contents | Computed) and not _empty(key.value):
             given.setdefault(common, key.value)
-    made = row_files(named, known)
+    names = [key.theirs for key in source.keys]
+    made = row_files(named, known, of_hub=source.program != "LLaMA-Factory" or "train_dataset" in names)
     given |= {"_program": source.program, "_row_files": made, "_data": data, "_objective": _objective(source, given)}
     given["_held"] = {key.theirs for common, key in named if common == "held_out_file"}
     given["_full"] = _is_full(source, given)
-    given["_four_bits"] = rules.is_true(given.get("load_in_4bit")) or str(given.get("quantization_bit")) == "4" or (
-        given.get("adapter_kind") == "qlora" or str(given.get("quantization")) in ("4bit", "True")
+    given["_four_bits"] = (
+        rules.is_true(given.get("load_in_4bit"))
+        or str(given.get("quantization_bit")) == "4"
+        or (given.get("adapter_kind") == "qlora" or str(given.get("quantization")) in ("4bit", "True"))
     )
     return given
 
@@ -114,7 +117,7 @@ def _row(draft: Draft, key: Key, outcome: Outcome) -> Row:
     for path, value in outcome.sets.items():
         if draft.tree.setdefault(path, value) != value:
             fate, why = "not_carried", f"{path} is {draft.tree[path]} already, from another key"
-        draft.reasons.setdefault(path, f"{key.theirs}: {why}")
+        draft.reasons.setdefault(path, key.theirs if why == SAME else f"{key.theirs}: {why}")
     value = key.value.source if isinstance(key.value, Computed) else None if isinstance(key.value, Contents) else key.value
     return Row(key.theirs, outcome.ours, fate, why, value, key.where)
 
@@ -179,7 +182,7 @@ def _rows(draft: Draft, given: dict[str, Any], data: list[str] | None) -> None:
     made: list[RowFile] = [one for name, files in given["_row_files"].items() if name not in given["_held"] for one in files]
     if name := of_torchtune(given.get("dataset_type")):
         made.append(rules_rows.fetched(name, given.get("dataset_config"), given.get("dataset_split")))
-    draft.todo += [f"save the rows: {one.command}" for one in dict.fromkeys(made) if one.command]
+    draft.todo += [one.todo() for one in dict.fromkeys(made) if one.command]
     if "data.files" not in tree:
         tree["data.files"], draft.reasons["data.files"] = [_ROWS], "the file names no rows that can be read: write yours here"
         draft.todo.append(f"put the rows into {_ROWS}, or write their files at data.files")

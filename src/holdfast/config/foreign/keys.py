@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Fate = Literal["carried", "changed", "not_carried"]
+SAME = "the same there and here"
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -20,7 +21,7 @@ class Computed(NamedTuple):
 class Contents(NamedTuple):
     """The value of a section: its keys stand beside it."""
 
-    count: int
+    keys: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Draft:
         return root
 
 
-def same(ours: str, value: Any, why: str = "the same there and here") -> Outcome:
+def same(ours: str, value: Any, why: str = SAME) -> Outcome:
     return Outcome("carried", why, ours, {ours: value})
 
 

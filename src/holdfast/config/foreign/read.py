@@ -18,12 +18,20 @@ from holdfast.config.yaml_tree import LOADER, in_one_line
 
 _TAKEN = "it takes configs of Axolotl, LLaMA-Factory, TRL, Soup and torchtune, shell scripts with a training command, and training scripts"
 _MARKS = {  # keys that only one program has
-    "LLaMA-Factory": "finetuning_type cutoff_len lora_target stage template dataset_dir overwrite_cache plot_loss model_class train_dataset "
-    "dist_config peft_config kernel_config quant_config export_dir infer_backend",
-    "Axolotl": "base_model sequence_len micro_batch_size sample_packing val_set_size num_epochs lora_target_linear dataset_prepared_path "
-    "lora_model_dir train_on_inputs pad_to_sequence_len evals_per_epoch saves_per_epoch load_in_8bit rl",
-    "TRL": "model_name_or_path per_device_train_batch_size dataset_name num_train_epochs use_peft lora_target_modules logging_steps report_to "
-    "output_dir gradient_accumulation_steps learning_rate eval_strategy lr_scheduler_type max_length attn_implementation",
+    "LLaMA-Factory": (
+        "finetuning_type cutoff_len lora_target stage template dataset_dir overwrite_cache plot_loss model_class "
+        "train_dataset dist_config peft_config kernel_config quant_config export_dir infer_backend"
+    ),
+    "Axolotl": (
+        "base_model sequence_len micro_batch_size sample_packing val_set_size num_epochs lora_target_linear "
+        "dataset_prepared_path lora_model_dir train_on_inputs pad_to_sequence_len evals_per_epoch saves_per_epoch "
+        "load_in_8bit rl"
+    ),
+    "TRL": (
+        "model_name_or_path per_device_train_batch_size dataset_name num_train_epochs use_peft lora_target_modules "
+        "logging_steps report_to output_dir gradient_accumulation_steps learning_rate eval_strategy lr_scheduler_type "
+        "max_length attn_implementation"
+    ),
 }
 _NAMED = re.compile(r"\$\{(\w+)\}")
 _LAUNCH = {"compute_environment", "distributed_type", "zero_optimization"}
@@ -67,7 +75,7 @@ def _script(file: Path, text: str) -> Source:
 def read_config(file: Path, text: str) -> Source:
     """A config in YAML or JSON."""
     try:
-        tree = json.loads(text) if file.suffix == ".json" else yaml.load(text, LOADER)  # noqa: S506  (a safe loader)
+        tree = json.loads(text) if file.suffix == ".json" else yaml.load(text, LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         said = in_one_line(error) if isinstance(error, yaml.YAMLError) else str(error)
         raise Stop(USAGE, f"--from {file}: not readable: {said}", "check that line") from None
@@ -77,7 +85,11 @@ def read_config(file: Path, text: str) -> Source:
     if program == "holdfast":
         raise Stop(USAGE, f"--from {file}: this is a config of holdfast already", f"holdfast plan {file}")
     if not program:
-        what = "it configures a launcher, not a training" if _LAUNCH & tree.keys() else f"its keys are of no trainer that is known: {_some(tree)}"
+        what = (
+            "it configures a launcher, not a training"
+            if _LAUNCH & tree.keys()
+            else f"its keys are of no trainer that is known: {_some(tree)}"
+        )
         raise Stop(USAGE, f"--from {file}: {what}", _TAKEN)
     tree = _numbers(tree)
     return Source(program, "config", tuple(flatten(_interpolated(tree, tree) if program == "torchtune" else tree)), "")
@@ -136,7 +148,9 @@ def _some(tree: dict[str, Any]) -> str:
 def _command(file: Path, text: str) -> Source:
     source, configs = read_command(text)
     if not source.program:
-        raise Stop(USAGE, f"--from {file}: no training command in it (python, torchrun, accelerate, trl, llamafactory-cli, axolotl, tune)", _TAKEN)
+        raise Stop(
+            USAGE, f"--from {file}: no training command in it (python, torchrun, accelerate, trl, llamafactory-cli, axolotl, tune)", _TAKEN
+        )
     for name in configs:
         path = next((path for path in (file.parent / name, Path(name)) if path.is_file()), None)
         if path is None:

@@ -25,9 +25,13 @@ _OPTIMIZER = {theirs.lower(): ours for ours, names in _OPTIMIZERS.items() for th
 _NEAR = {"paged_adamw_32bit": "adamw", "paged_adamw": "adamw", "lion_8bit": "lion", "paged_lion_8bit": "lion", "paged_lion_32bit": "lion"}
 _TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 _OBJECTIVES = {
-    "sft": "sft", "pt": "sft", "pretrain": "sft", "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo", "simpo": "simpo", "rm": "reward",
-    "reward": "reward", "reward_model": "reward", "train_sft": "sft", "train_dpo": "dpo", "hinge": "dpo",
-}  # fmt: skip
+    **dict.fromkeys(("sft", "pt", "pretrain", "train_sft"), "sft"),
+    **dict.fromkeys(("dpo", "ipo", "hinge", "train_dpo"), "dpo"),
+    "kto": "kto",
+    "orpo": "orpo",
+    "simpo": "simpo",
+    **dict.fromkeys(("rm", "reward", "reward_model"), "reward"),
+}
 
 
 def is_true(value: Any) -> bool:
@@ -180,7 +184,11 @@ def checkpointing(value: Any, given: Given) -> Outcome:
 
 
 def liger(value: Any, given: Given) -> Outcome:
-    return same("train.liger", is_true(value), "once proven to give the model's own results") if is_true(value) else implied("train.liger", "off")
+    return (
+        same("train.liger", is_true(value), "once proven to give the model's own results")
+        if is_true(value)
+        else implied("train.liger", "off")
+    )
 
 
 def noise(value: Any, given: Given) -> Outcome:

@@ -12,19 +12,32 @@ from holdfast.config.foreign.rules import Given, Rule, is_true, number
 
 FILES = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".zst", ".gz")
 _READERS = ("json", "csv", "parquet", "text", "arrow")
-_FORMATS = {"alpaca": "alpaca", "chat_template": "chat", "sharegpt": "chat", "chatml": "chat", "completion": "text", "pretrain": "text",
-            "plaintext": "text", "text": "text", "chat": "chat", "openai": "chat"}  # fmt: skip
-_TUNE = {"alpaca_dataset": "tatsu-lab/alpaca", "alpaca_cleaned_dataset": "yahma/alpaca-cleaned", "samsum_dataset": "Samsung/samsum",
-         "grammar_dataset": "liweili/c4_200m", "slimorca_dataset": "Open-Orca/SlimOrca-Dedup", "stack_exchange_paired_dataset": "lvwerra/stack-exchange-paired",
-         "wikitext_dataset": "EleutherAI/wikitext_document_level", "cnn_dailymail_articles_dataset": "ccdv/cnn_dailymail",
-         "hh_rlhf_helpful_dataset": "RLHFlow/HH-RLHF-Helpful-standard"}  # fmt: skip
+_FORMATS = {
+    "alpaca": "alpaca",
+    **dict.fromkeys(("chat_template", "sharegpt", "chatml", "chat", "openai"), "chat"),
+    **dict.fromkeys(("completion", "pretrain", "plaintext", "text"), "text"),
+}
+_TUNE = {  # builders of torchtune's and what they load
+    "alpaca_dataset": "tatsu-lab/alpaca",
+    "alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
+    "samsum_dataset": "Samsung/samsum",
+    "grammar_dataset": "liweili/c4_200m",
+    "slimorca_dataset": "Open-Orca/SlimOrca-Dedup",
+    "stack_exchange_paired_dataset": "lvwerra/stack-exchange-paired",
+    "wikitext_dataset": "EleutherAI/wikitext_document_level",
+    "cnn_dailymail_articles_dataset": "ccdv/cnn_dailymail",
+    "hh_rlhf_helpful_dataset": "RLHFlow/HH-RLHF-Helpful-standard",
+}
 
 
 class RowFile(NamedTuple):
-    """A file of rows for the config, and the command that makes it of a data set of the hub; none where the file is theirs."""
+    """A file of rows for the config, and what makes it of a data set; nothing where the file is theirs."""
 
     file: str
     command: str = ""
+
+    def todo(self) -> str:
+        return f"save the rows: {self.command}" if self.command.startswith("python") else self.command
 
 
 def fetched(name: str, config: Any = None, split: Any = None) -> RowFile:
@@ -32,25 +45,34 @@ def fetched(name: str, config: Any = None, split: Any = None) -> RowFile:
     file = f"data/{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}.jsonl"
     more = f", {config!r}" if isinstance(config, str) and config else ""
     part = split if isinstance(split, str) and split else "train"
-    return RowFile(file, f"python -c \"from datasets import load_dataset; load_dataset({name!r}{more}, split={part!r}).to_json({file!r})\"")
+    return RowFile(file, f'python -c "from datasets import load_dataset; load_dataset({name!r}{more}, split={part!r}).to_json({file!r})"')
 
 
-def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str]) -> dict[str, list[RowFile]]:
-    """The row files that each key of theirs comes to, by its path. keys: with their common names; known: files of data sets by name."""
+def _registered(name: str) -> RowFile:
+    """The file of a data set that a list of LLaMA-Factory's names, which is not here."""
+    file = f"data/{name}.jsonl"
+    return RowFile(file, f"put the rows of {name}, whose file LLaMA-Factory's dataset_info.json names, at {file}, or write their place")
+
+
+def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: bool = True) -> dict[str, list[RowFile]]:
+    """The row files that each key of theirs comes to, by its path.
+
+    keys: with their common names; known: files of data sets by name; of_hub: other names are those of data sets of the hub.
+    """
     found: dict[str, list[RowFile]] = {}
     for common, key in keys:
         if common not in ("dataset", "data_files", "held_out_file") or isinstance(key.value, Contents | Computed) or not key.value:
             continue
         head = key.theirs.rpartition(".")[0]
         beside = {name: other.value for name, other in keys if other.theirs.rpartition(".")[0] == head and other.where == key.where}
-        names = key.value if isinstance(key.value, list) else str(key.value).split(",") if known or "," in str(key.value) else [key.value]
-        names = list(key.value.values()) if isinstance(key.value, dict) else names
+        names = key.value if isinstance(key.value, list) else str(key.value).split(",")
         if common == "dataset" and beside.get("data_files") and str(key.value) in _READERS:
             continue
         for name in (str(one).strip() for one in names):
             if not name or name in _READERS:
                 continue
-            made = RowFile(known[name]) if name in known else RowFile(name) if _is_file(name) else fetched(name, beside.get("dataset_config"), beside.get("dataset_split"))
+            hub = fetched(name, beside.get("dataset_config"), beside.get("dataset_split")) if of_hub else _registered(name)
+            made = RowFile(known[name]) if name in known else RowFile(name) if _is_file(name) else hub
             found.setdefault(key.theirs, []).append(made)
     return found
 
@@ -73,7 +95,8 @@ def rows(value: Any, given: Given) -> Outcome:
         return implied("data.files", "how the file is read, which holdfast sees for itself")
     everything = [one.file for name, files in made.items() if name not in given["_held"] for one in files]
     if any(one.command for one in mine):
-        return turned("data.files", everything, "a data set of the hub: save its rows in this file first (see what is left to do)")
+        where = "a data set of the hub" if mine[0].command.startswith("python") else "a name of dataset_info.json, which is not here"
+        return turned("data.files", everything, f"{where}: see what is left to do")
     return same("data.files", everything, "the same file")
 
 
@@ -137,9 +160,11 @@ RULES: dict[str, Rule] = {
     "dataset_ds_type": lambda value, given: implied("data.files", "the form of a file is seen from its contents"),
     "dataset_type": kind,
     "dataset_dir": lambda value, given: implied("data.files", "where dataset_info.json names the files"),
-    "dataset_text_field": lambda value, given: implied("data.fields", "rows of plain text have theirs in `text`")
-    if value == "text"
-    else Outcome("carried", "what the file calls the field", "data.fields", {"data.fields.text": str(value)}),
+    "dataset_text_field": lambda value, given: (
+        implied("data.fields", "rows of plain text have theirs in `text`")
+        if value == "text"
+        else Outcome("carried", "what the file calls the field", "data.fields", {"data.fields.text": str(value)})
+    ),
     "dataset_field_messages": field("messages"),
     "train_on_all": learn_all,
     "assistant_only_loss": learn_answers,

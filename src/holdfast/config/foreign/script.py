@@ -9,19 +9,25 @@ from typing import Any
 
 from holdfast.config.foreign.keys import Computed, Key, Source, flatten
 
-_ARGUMENTS = (  # classes whose arguments are those of a training
-    "TrainingArguments Seq2SeqTrainingArguments SFTConfig DPOConfig KTOConfig ORPOConfig CPOConfig RewardConfig GRPOConfig PPOConfig "
-    "RLOOConfig OnlineDPOConfig UnslothTrainingArguments BCOConfig GKDConfig PRMConfig XPOConfig NashMDConfig"
-).split()
-_TRAINERS = (
-    "Trainer Seq2SeqTrainer SFTTrainer DPOTrainer KTOTrainer ORPOTrainer CPOTrainer RewardTrainer GRPOTrainer PPOTrainer RLOOTrainer "
-    "UnslothTrainer OnlineDPOTrainer BCOTrainer GKDTrainer PRMTrainer SentenceTransformerTrainer"
-).split()
+_ARGUMENTS = {  # classes whose arguments are those of a training
+    *("TrainingArguments", "Seq2SeqTrainingArguments", "UnslothTrainingArguments", "SFTConfig", "DPOConfig", "KTOConfig", "ORPOConfig"),
+    *("CPOConfig", "RewardConfig", "GRPOConfig", "PPOConfig", "RLOOConfig", "OnlineDPOConfig", "BCOConfig", "GKDConfig", "PRMConfig"),
+}
+_TRAINERS = {
+    *("Trainer", "Seq2SeqTrainer", "UnslothTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer"),
+    *("RewardTrainer", "GRPOTrainer", "PPOTrainer", "RLOOTrainer", "OnlineDPOTrainer", "BCOTrainer", "GKDTrainer", "PRMTrainer"),
+    "SentenceTransformerTrainer",
+}
 _ADAPTERS = ("LoraConfig", "get_peft_model", "AdaLoraConfig", "IA3Config", "PromptTuningConfig")
 _QUANTISERS = ("BitsAndBytesConfig",)
 _LOADERS = ("load_dataset", "load_from_disk")
 _PLAIN = ("train_on_responses_only", "get_chat_template")
-_FIRST = {"load_dataset": ("path", "name"), "load_from_disk": ("path",), "from_pretrained": ("model_name",), "TrainingArguments": ("output_dir",)}
+_FIRST = {
+    "load_dataset": ("path", "name"),
+    "load_from_disk": ("path",),
+    "from_pretrained": ("model_name",),
+    "TrainingArguments": ("output_dir",),
+}
 _OBJECTS = ("model", "args", "train_dataset", "tokenizer", "processing_class", "eval_dataset", "peft_config", "quantization_config")
 
 
@@ -78,9 +84,10 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
     positions = _FIRST.get(name, ())
     given = list(zip(positions, call.args, strict=False)) + [(word.arg, word.value) for word in call.keywords if word.arg]
     for key, node in given:
-        if key in _OBJECTS and isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript) and role in ("trainer", "adapter", "model"):
-            if not (key == "model" and isinstance(node, ast.Name) and isinstance(names.get(node.id), str)):
-                continue  # an object, whose own call is read
+        is_name = key == "model" and isinstance(node, ast.Name) and isinstance(names.get(node.id), str)
+        is_object = key in _OBJECTS and isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript)
+        if is_object and not is_name and role in ("trainer", "adapter", "model"):
+            continue  # its own call is read
         value = _value(node, names)
         yield from flatten(value, f"{role}.{key}" if role in ("dataset", "quantised") else str(key), where)
 
@@ -107,7 +114,9 @@ def _literals(tree: ast.AST) -> dict[str, Any]:
             found[name] = value
     plain: dict[str, Any] = {}
     for _ in range(3):  # a name may stand for another one
-        plain |= {name: value for name, node in found.items() if name not in twice and not isinstance(value := _value(node, plain), Computed)}
+        plain |= {
+            name: value for name, node in found.items() if name not in twice and not isinstance(value := _value(node, plain), Computed)
+        }
     return plain
 
 
