@@ -44,12 +44,14 @@ VERBS = {
     "data": "check rows, clean, split, sample or compare them, make them from a recipe, collect them from real use",
     "report": "regenerate a run's one-file report",
     "schema": "print the JSON schema of a config file",
+    "completion": "print what makes your shell complete commands, options and keys",
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="holdfast", description="holdfast makes fine-tuning runs finish.")
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    parser.set_defaults(root=parser)
     add_verbs(parser, "verb", VERBS, "holdfast.cli.commands.", own_verbs())
     return parser
 

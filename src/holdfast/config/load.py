@@ -211,6 +211,11 @@ def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None
     return current
 
 
+def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every key of a config with its sections, as in train.lr."""
+    return _paths(model, prefix)
+
+
 def _paths(model: type[BaseModel], prefix: str) -> list[str]:
     found = []
     for name, field in model.model_fields.items():

@@ -151,7 +151,7 @@ def _fit(finding: Finding, found: Json) -> float:
         return 3.0
     if known.cause == found["cause"]:
         return 2.0
-    return 1.0 + sum(one["confidence"] for one in found["also"] if one["cause"] == known.cause)
+    return 1.0 + sum(float(one["confidence"]) for one in found["also"] if one["cause"] == known.cause)
 
 
 def _cleared(findings: Sequence[Finding], machine: Json) -> dict[str, str]:
