@@ -44,7 +44,7 @@ OPTIONS = {
     "models": {"list|promote NAME VERSION|rollback NAME", "--json"},
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--suite", "--json", "--html"},
 }
-BEYOND = {"walk", "move", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
+BEYOND = {"completion", "walk", "move", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
 NOT_YET = {"tune", "learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 

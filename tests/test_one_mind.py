@@ -97,9 +97,9 @@ def test_device_nodes_that_open_speak_against_access(tmp_path: Path, capsys: pyt
     ("template", "loss", "says"), [(True, 3.0, "has a chat template"), (False, 3.0, "no chat template"), (True, 11.9, "guessing")]
 )
 def test_a_run_is_told_of_its_own_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], template: bool, loss: float, says: str) -> None:
+    from holdfast.diagnosis.at_hand import at_hand
     from holdfast.run.folder import RunFolder
     from holdfast.run.types import Diagnosis
-    from holdfast.supervision.at_hand import at_hand
 
     model, run = tmp_path / "model", tmp_path / "run"
     model.mkdir()

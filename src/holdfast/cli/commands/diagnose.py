@@ -17,6 +17,7 @@ from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.checkup.examine import examine
+from holdfast.diagnosis.at_hand import at_hand
 from holdfast.diagnosis.diagnose import diagnose
 from holdfast.diagnosis.explain import answer
 from holdfast.diagnosis.logs.text import Evidence
@@ -25,7 +26,6 @@ from holdfast.diagnosis.remedy_fitting import elsewhere, fitted, program_of
 from holdfast.run.attempt import closed
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis
-from holdfast.supervision.at_hand import at_hand
 from holdfast.supervision.diagnose_run import diagnose_run, read_lines_of
 
 _WORTH_TELLING = 0.02  # of another cause

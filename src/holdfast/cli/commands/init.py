@@ -139,7 +139,7 @@ def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
     """The plan of the config, or why there is none."""
     try:
         config = load_config(out, need_rows=False)
-        if task != "sft":
+        if task == "tabular":
             return None, "the memory of a network on tables is measured when it begins"
         if config.model and not (Path(config.model).is_dir() or config.model == "tiny"):
             return None, f"{config.model} is not on this machine: `holdfast plan {out}` fetches it"
