@@ -42,5 +42,6 @@ def largest_sibling(model: str, plan: Plan) -> str:
         need = (fixed + per_parameter * parameters) * _MARGIN
         if parameters < 0.9 * plan.params.total and need <= room:
             size = f"{billions * 1000:.0f}M" if billions < 0.5 else f"{billions:g}B"
-            return f"the largest sibling that fits by its size: {family} of {size}, about {gib(round(need))} with these settings; plan it to be sure"
+            about = f"about {gib(round(need))} with these settings; plan it to be sure"
+            return f"the largest sibling that fits by its size: {family} of {size}, {about}"
     return ""
