@@ -172,11 +172,8 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
             message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
             shown = "" if isinstance(problem["input"], dict) else f" {_short(problem['input'])}:"
             said = _INSTEAD_OF.get((path, str(problem["input"]).lower())) or _PLAINLY.get(kind) or message[0].lower() + message[1:]
-            said += (
-                f": write `{_AS_SECTION[path].format(problem['input'])}`"
-                if path in _AS_SECTION and isinstance(problem["input"], str)
-                else ""
-            )
+            if path in _AS_SECTION and isinstance(problem["input"], str):
+                said += f": write `{_AS_SECTION[path].format(problem['input'])}`"
             lines.append(f"{path}:{shown} {said}")
         else:
             lines.append(problem["msg"])
