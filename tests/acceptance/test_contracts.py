@@ -31,6 +31,7 @@ OPTIONS = {
     "data collect": {"SOURCE", "--out", "--json"},
     "data show": {"FILE", "--row", "--model", "--json"},
     "data bars": {"FILE", "--vix", "--out", "--json"},
+    "init": {"--from", "--model", "--data", "--card", "--goal", "--out", "--json"},
     "train": {"CONFIG", "key=value", "--run", "--extend", "--faults", "--json"},
     "run": {"--name", "--run", "--progress", "--checkpoints", "--retries", "--hang-s", "--try", "--callback", "--json", "-- COMMAND ..."},
     "drill": {"CONFIG", "--faults", "--json"},
@@ -46,7 +47,7 @@ OPTIONS = {
     "models": {"list|promote NAME VERSION|rollback NAME", "--json"},
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--suite", "--json", "--html"},
 }
-BEYOND = {"walk", "move", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
+BEYOND = {"completion", "walk", "move", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
 NOT_YET = {"learn", "watch"}
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 

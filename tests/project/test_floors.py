@@ -29,7 +29,7 @@ FLOORS = (  # a room imports those of the floors above it in this list, never on
     {"book", "processes", "ray"},  # ray: in Ray's processes, where torch need not be
     {"data", "checkup", "diagnosis"},
     {"experiments", "planning", "export"},
-    {"report", "tables", "verify"},
+    {"report", "tables", "verify", "new_config"},
     {"terminal", "serve", "trainer"},  # trainer is launched; only itself imports it
     {"supervision"},
     {"api", "cli"},  # what Python and a shell call

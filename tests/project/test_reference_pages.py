@@ -13,6 +13,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import assistant_pages
 from reference_pages import CODES, FOLDER, MORE, SENTENCES, events, pages
 
 from holdfast.base import errors
@@ -72,3 +73,8 @@ def test_every_event_has_its_sentence() -> None:
 
 def test_every_exit_code_stands_there() -> None:
     assert {name for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)} == set(CODES)
+
+
+def test_pages_for_assistants_are_what_the_help_and_the_docs_say() -> None:
+    for path, text in assistant_pages.pages().items():
+        assert (ROOT / "docs" / path).read_text(encoding="utf-8") == text, "python scripts/assistant_pages.py"

@@ -21,6 +21,7 @@ from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
 
 VERBS = {
+    "init": "write a first config, from a few questions or from another trainer's config, command line or script",
     "doctor": "look at the machine: what would fail, what is risky, what fixes it",
     "plan": "say what a run needs before it begins: whether it fits, where each byte goes, what would fit instead",
     "check": "try a run before it begins: start, first steps, ten rows by heart, precision, order, resume, speed",
@@ -46,12 +47,14 @@ VERBS = {
     "data": "check rows, clean, split, sample or compare them, make them from a recipe, collect them from real use",
     "report": "regenerate a run's one-file report",
     "schema": "print the JSON schema of a config file",
+    "completion": "print what makes your shell complete commands, options and keys",
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="holdfast", description="holdfast makes fine-tuning runs finish.")
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    parser.set_defaults(root=parser)
     add_verbs(parser, "verb", VERBS, "holdfast.cli.commands.", own_verbs())
     return parser
 

@@ -19,7 +19,8 @@ _ELSEWHERE = {  # names of the Trainer's arguments, of PEFT, Axolotl and LLaMA-F
     "adapter.start": "lora_model_dir adapter_name_or_path",
     "train.epochs": "num_epochs num_train_epochs",
     "train.steps": "max_steps",
-    "train.effective_batch": "batch_size micro_batch_size per_device_train_batch_size gradient_accumulation_steps train_batch_size "
+    "train.effective_batch": "batch_size batchsize micro_batch_size per_device_train_batch_size gradient_accumulation_steps "
+    "train_batch_size "
     "grad_accumulation_steps accumulate_grad_batches",
     "train.lr": "learning_rate",
     "train.schedule": "lr_scheduler lr_scheduler_type scheduler",
@@ -47,6 +48,10 @@ _NO_KEY = {  # why some have none of ours
     f"train.objective: {either(list(OBJECTIVES))}": "stage sft rlhf rl",
     "`holdfast train` trains; evaluate.every evaluates on the way": ("do_train do_eval do_predict do_test predict_with_generate"),
     "the chat template is the model's own": "template chat_template conversation default_system",
+    "the device is chosen by itself, the first GPU, else the CPU; CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES hides others": (
+        "device devices device_map use_cpu no_cuda cuda gpu gpus"
+    ),
+    "adapter: {type: full} trains all weights": "full full_finetune full_finetuning full_fine_tune",
     "adapter.type names the kind": ("finetuning_type peft_type peft lora use_lora use_peft lora_config qlora"),
     "train.frozen holds the base model in nf4, fp4 or int8": (
         "load_in_8bit load_in_4bit quantization_bit quantization_method bnb_4bit_quant_type "

@@ -29,6 +29,12 @@ _OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 _SHOWN = 60  # characters of a wrong value
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
+_AS_SECTION = {"data": "data: {{files: {}}}", "adapter": "adapter: {{type: {}}}"}  # sections that people write as one value
+_INSTEAD_OF = {  # values of other keys
+    ("train.weights", "full"): "it says how trained weights are held; `adapter: {type: full}` trains all of them",
+    ("adapter.type", "qlora"): "4 bits are train.frozen: nf4, beside adapter.type lora",
+    ("adapter.type", "none"): "`adapter: {type: full}` trains all weights, without an adapter",
+}
 _PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
 
 
@@ -42,7 +48,7 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
     tree = read_yaml(file)
     if program := program_of(tree):
         told = "\n".join(f"  - {line}" for line in translated(tree))
-        hint = "write the keys behind the arrows into a config of your own; `holdfast schema` lists every key"
+        hint = f"holdfast init --from {file} --out NEW.yaml writes a config of it, and says what became of each key"
         raise Stop(USAGE, f"{file}: this is a config of {program}, not of holdfast\n{told}", hint)
     problems = _apply_overrides(tree, overrides or [])
     config: Config | None = None
@@ -155,8 +161,8 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
         path = ".".join(str(part) for part in place)
         kind = problem["type"]
         if kind == "extra_forbidden":
-            near = _nearest(place, model)
             turned = _turned(place, model)
+            near = "train.frozen: nf4" if place[-1] == "kind" and problem["input"] == "qlora" else _nearest(place, model)
             why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config and not turned else ""
             more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
             lines.append(f"{path}: unknown key (value {_short(problem['input'])}){more}")
@@ -165,7 +171,9 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
         elif path:
             message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
             shown = "" if isinstance(problem["input"], dict) else f" {_short(problem['input'])}:"
-            said = _PLAINLY.get(kind) or message[0].lower() + message[1:]
+            said = _INSTEAD_OF.get((path, str(problem["input"]).lower())) or _PLAINLY.get(kind) or message[0].lower() + message[1:]
+            if path in _AS_SECTION and isinstance(problem["input"], str):
+                said += f": write `{_AS_SECTION[path].format(problem['input'])}`"
             lines.append(f"{path}:{shown} {said}")
         else:
             lines.append(problem["msg"])
@@ -211,6 +219,11 @@ def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None
         annotation = field.annotation if field else None
         current = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
     return current
+
+
+def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every key of a config with its sections, as in train.lr."""
+    return _paths(model, prefix)
 
 
 def _paths(model: type[BaseModel], prefix: str) -> list[str]:

@@ -21,6 +21,7 @@ from holdfast.config.train import ROUNDED_AT_RANDOM
 from holdfast.machine.facts import FREEZE_WHEN_FULL
 from holdfast.machine.machine_file import read, training_devices
 from holdfast.machine.system import usable_threads
+from holdfast.planning.advice import far_off
 from holdfast.planning.memory.arithmetic import TrainedBytes, gathered_bytes, layers_bytes, trained_bytes
 from holdfast.planning.memory.demand import Demand, away_bytes, cut_between, in_pieces, kept_away, with_branches
 from holdfast.planning.memory.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose, on_several
@@ -40,6 +41,7 @@ from holdfast.planning.plan import (
 )
 from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import PARTS, branches_of, ranks_of
+from holdfast.planning.siblings import largest_sibling
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import workload
 from holdfast.run.plan import Bytes, Course, Plan
@@ -66,6 +68,11 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
     with planner(config, machine) as work:
         planned = work.plan(limit, curve)
     plan = correct_from_history(config, machine, planned.plan)
+    told = [
+        *far_off(config, plan.params.total),
+        *([sibling] if plan.fits is False and (sibling := largest_sibling(config.model, plan)) else []),
+    ]
+    plan = plan.model_copy(update={"reasons": (*plan.reasons, *told)})
     ahead = workload(config, planned.model, work.rows.longest)
     if isinstance(ahead, str):
         plan = plan.model_copy(update={"reasons": (*plan.reasons, f"how long it takes is unknown: {ahead}")})

@@ -71,7 +71,7 @@ def of_steps(
         "loss": {name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
-        **({"until": _until(until, events)} if until else {}),
+        **({"until": _until(until, told.events)} if until else {}),
         "health": health,
         "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
         "tokens_per_second": round(sum(row["tokens"] for row in rows) / in_steps, 1) if in_steps else None,

@@ -62,13 +62,14 @@ class Card(BaseModel):
 
     def page(self) -> str:
         """The card as Markdown."""
-        lines = [f"## {self.id}", "", f"**{self.title}.** {self.why}", "", *self.details(), ""]
+        lines = [f"## {self.id}", "", f"**{self.title}.** {self.why}", ""]
         if self.remedies:
             lines += ["Remedies, in order:", ""]
         for remedy in self.remedies:
             ways = [f"`{key}={value}`" for key, value in remedy.patch.items()] + [f"`{remedy.command}`"] * bool(remedy.command)
             lines.append(f"1. {remedy.what} ({remedy.standing})" + (f": {', '.join(ways)}" if ways else ""))
-        lines += ["", "Sources: " + ", ".join(f"<{link}>" for link in self.source), ""]
+        links = ", ".join(f"<{link}>" for link in dict.fromkeys(self.source))
+        lines += [""] * bool(self.remedies) + ["Sources: " + links, "", *self.details(), ""]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:

@@ -11,20 +11,24 @@ from typing import Any
 import orjson
 
 from holdfast.base.errors import DONE, USAGE, Stop, reading
-from holdfast.base.files import Json
+from holdfast.base.files import Json, read_json
 from holdfast.base.inert import say
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
+from holdfast.checkup.examine import examine
+from holdfast.diagnosis.at_hand import at_hand
 from holdfast.diagnosis.diagnose import diagnose
 from holdfast.diagnosis.explain import answer
 from holdfast.diagnosis.logs.text import Evidence
+from holdfast.diagnosis.on_machine import on_this_machine
 from holdfast.diagnosis.remedy_fitting import elsewhere, fitted, program_of
 from holdfast.run.attempt import closed
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis
 from holdfast.supervision.diagnose_run import diagnose_run, read_lines_of
 
+_WORTH_TELLING = 0.02  # of another cause
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
 
 
@@ -52,6 +56,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         with reading(folder.path):
             found, attempts = diagnose_run(folder, cards)
             result = answer(found, cards) | _refusal(folder, found) | {"attempts": attempts}
+            result |= at_hand(folder, found, read_json(folder.path / "summary.json") or {})
+            facts = machine or read_json(folder.path / "machine.json") or {}
+            if facts and found.cause not in ("healthy", "unknown"):
+                result = on_this_machine(result, examine(facts), "\n".join(clue["text"] for clue in result["clues"]), facts)
     else:
         lines = read_lines_of(arguments.log)
         if lines or code is not None or machine:
@@ -62,6 +70,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         text = "\n".join(line.text for line in lines)
         whose = program_of(text)
         result["remedies"] = fitted(result["remedies"], text, of_holdfast=whose == "ours")
+        if machine:
+            result = on_this_machine(result, examine(machine), text, machine)
     if not arguments.json:
         say("\n".join(_told(result, whose)))
     return DONE, result
@@ -118,9 +128,9 @@ def _told(result: Json, whose: str) -> list[str]:
         lines += [f"     {remedy['command']}"] if remedy["command"] else []
     if whose != "another's" and any(remedy["patch"] for remedy in result["remedies"]):
         lines.append("  (KEY=VALUE are settings of `holdfast train CONFIG KEY=VALUE`)")
-    if result["also"]:
+    if others := [also for also in result["also"] if also["confidence"] >= _WORTH_TELLING]:
         could = "It could also be" if result["cause"] != "unknown" else "If something failed, it could be"
-        lines += ["", f"{could}: " + ", ".join(f"{also['cause']} ({also['confidence']:.0%})" for also in result["also"])]
+        lines += ["", f"{could}: " + ", ".join(f"{also['cause']} ({also['confidence']:.0%})" for also in others)]
     for attempt in result.get("attempts", []):
         lines.append(f"  attempt {attempt['attempt']} {attempt['ending']}: {attempt['cause']} ({attempt['confidence']:.0%})")
     lines += ["", *(f"More: holdfast explain {card}" for card in result["cards"][:1])]

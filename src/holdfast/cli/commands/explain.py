@@ -11,7 +11,10 @@ from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.book import cards_of, shelves
 from holdfast.book.kinds.catalog import Card
+from holdfast.book.kinds.failure import Failure
 
+_MEANT = {"oom": "out of memory", "nan": "loss is nan", "segfault": "Segmentation fault", "hang": "hang", "cuda oom": "CUDA out of memory"}
+_MOST = 3  # cards for words that are no name
 EXAMPLE = "holdfast explain gpu-oom-allocator"
 
 
@@ -39,6 +42,17 @@ def _find(name: str, cards: dict[str, Card]) -> list[Card]:
         return [card]
     if chapter := [card for card in cards.values() if card.chapter() == name]:
         return chapter
+    if found := _about(name, cards):
+        return found
     near = difflib.get_close_matches(name, [*cards, *(card.chapter() for card in cards.values())], n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else "`holdfast explain` lists them all"
     raise Stop(USAGE, f"no card is called {name}", hint)
+
+
+def _about(words: str, cards: dict[str, Card]) -> list[Card]:
+    """Cards for what is no name of one: an abbreviation, words of a title, or a line that a failure prints. At most three."""
+    line = _MEANT.get(words.lower(), words)
+    printed = [card for card in cards.values() if isinstance(card, Failure) and card.matches(line)]
+    titled = [card for card in cards.values() if line.lower() in f"{card.id.replace('-', ' ')} {card.title}".lower()]
+    found = {card.id: card for card in [*sorted(printed, key=lambda card: -card.sure), *titled]}
+    return list(found.values())[:_MOST] if len(line) > 2 else []

@@ -1,46 +1,102 @@
-"""Talk to base and tuned model side by side. Reads lines from standard input; keeps no history, so that both always see the same."""
+"""Talk to base and tuned model side by side. Reads lines from standard input; each side remembers what it said itself."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from holdfast.base_model.folder import read_model
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.tokens.chat_template import pieces
-from holdfast.data.tokens.codec import Tokens
+from holdfast.data.tokens.codec import Codec, Tokens
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks.text.answer import answers
 from holdfast.trainer.tasks.text.evaluation import Sides
 
+_CUT = " […]"  # behind an answer that ends at the limit
+_POSITIONS = 4096  # where the model's config does not say
+
+
+class Talk:
+    """Two conversations with the same questions. longest: tokens of an answer; limit: of prompt and answer together."""
+
+    def __init__(self, codec: Codec, limit: int, wishes: dict[str, Any]) -> None:
+        self.codec, self.limit, self.wishes = codec, limit, wishes
+        self.said: dict[str, list[Message]] = {"base": [], "tuned": []}
+        self.forgot = False
+
+    def prompt(self, side: str, question: str) -> list[int] | str:
+        """The tokens of a conversation with a question at its end, old turns left out first; words where the question alone is too long."""
+        system = [Message("system", self.wishes["system"])] if self.wishes.get("system") else []
+        while True:
+            messages = (*system, *self.said[side], Message("user", question), Message("assistant", "x"))
+            given = list(pieces(Example(messages=messages), self.codec.template))
+            last = max((at for at, piece in enumerate(given) if piece[1]), default=len(given))
+            before = [(text, False) for text, _ in given[:last]]
+            tokens = self.codec.encode([[*before, ("x", True)]], Rules(max_tokens=self.limit - self.wishes["longest"]))[0]
+            if isinstance(tokens, Tokens):
+                return [number for number, learned in zip(tokens.ids, tokens.learned, strict=True) if not learned]
+            if not self.said[side]:
+                return f"that is too long: {tokens.detail}"
+            self.said[side], self.forgot = self.said[side][2:], True
+
+    def answer(self, side: str, model: Any, question: str) -> str:
+        """What a side says, with a mark where it was cut off."""
+        prompt = self.prompt(side, question)
+        if isinstance(prompt, str):
+            return prompt
+        codec, longest = self.codec, self.wishes["longest"]
+        said = answers(model, [prompt], codec.tokenizer, codec.pad, codec.eos, longest)[0]
+        if self.wishes["history"]:
+            self.said[side] += [Message("user", question), Message("assistant", said)]
+        cut = len(codec.tokenizer.encode(said, add_special_tokens=False).ids) >= longest - 1
+        return said + (_CUT if cut else "") if said else "(nothing)"
+
 
 def chat(path: Path) -> int:
-    """Answer each line with both models until the input ends (Ctrl-D) or says `exit`."""
+    """Answer each line with both models until the input ends (Ctrl-D) or says `exit`; or one prompt, and end."""
+    wishes = json.loads(os.environ.get("HOLDFAST_CHAT") or "{}")
+    wishes = {"prompt": "", "longest": 512, "history": True, "only": None, "system": None} | wishes
     run = RunFolder(path)
     config = run.config()
-    codec = codec_of(config, read_model(config.model).folder)
+    model = read_model(config.model)
+    limit = max(model.positions or _POSITIONS, 16)
+    wishes["longest"] = min(wishes["longest"], limit // 2)
+    talk = Talk(codec_of(config, model.folder), limit, wishes)
     planned = settings_of_process(read_timeline(run.timeline_file))
     sides = Sides(run, config, planned.model_copy(update={"device": None}))  # to talk, any device will do
-    show = sys.stdin.isatty()
-    print(f"base and tuned ({run.path.name}) answer side by side; an empty line or Ctrl-D ends", flush=True)
+    if wishes["prompt"]:
+        _reply(talk, sides, wishes["prompt"])
+        return 0
+    remembers = "each remembers its own answers, /new forgets" if wishes["history"] else "each line is a question of its own"
+    who = wishes["only"] or f"base and tuned ({run.path.name}) answer side by side"
+    print(f"{who}; {remembers}; at most {wishes['longest']} tokens an answer; an empty line or Ctrl-D ends", flush=True)
     while True:
-        if show:
+        if sys.stdin.isatty():
             print("\n> ", end="", flush=True)
         question = sys.stdin.readline().strip()
         if not question or question == "exit":
             return 0
-        example = Example(messages=(Message("user", question), Message("assistant", "x")))
-        given = [piece for piece in pieces(example, codec.template) if not piece[1]]
-        tokens = codec.encode([[*given, ("x", True)]], Rules(max_tokens=config.train.max_tokens))[0]
-        if not isinstance(tokens, Tokens):
-            print(f"that is too long: {tokens.detail}", flush=True)
+        if question == "/new":
+            talk.said = {"base": [], "tuned": []}
             continue
-        prompt = [number for number, learned in zip(tokens.ids, tokens.learned, strict=True) if not learned]
-        longest = config.evaluate.max_new_tokens
+        _reply(talk, sides, question)
+
+
+def _reply(talk: Talk, sides: Sides, question: str) -> None:
+    """Print what each side says."""
+    only = talk.wishes["only"]
+    if only != "tuned":
         with sides.base() as model:
-            base = answers(model, [prompt], codec.tokenizer, codec.pad, codec.eos, longest)[0]
-        tuned = answers(sides.tuned, [prompt], codec.tokenizer, codec.pad, codec.eos, longest)[0]
-        print(f"base : {base}\ntuned: {tuned}", flush=True)
+            print(f"base : {talk.answer('base', model, question)}", flush=True)
+    if only != "base":
+        print(f"tuned: {talk.answer('tuned', sides.tuned, question)}", flush=True)
+    if talk.forgot:
+        print("(the conversation is longer than the model takes: its first turns are forgotten)", flush=True)
+        talk.forgot = False

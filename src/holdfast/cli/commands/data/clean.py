@@ -7,10 +7,11 @@ The result is there whole or not at all; rerun the same command to resume an int
 from __future__ import annotations
 
 import argparse
+import difflib
 import time
 from pathlib import Path
 
-from holdfast.base.errors import DONE
+from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.cli.commands.data import passes as data_pass
 from holdfast.cli.row_check import add_kinds, checked_by_kind
@@ -21,6 +22,7 @@ from holdfast.data.survey.findings import Findings
 from holdfast.data.survey.survey import clean_block
 from holdfast.data.tokens.cache import cache_key
 
+_KINDS = tuple(kind.replace("_", "-") for kind in data_pass.REPEATED)
 EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024"
 
 
@@ -30,17 +32,35 @@ def add_arguments(clean: argparse.ArgumentParser) -> None:
     clean.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="where the clean rows go: JSON Lines; of a table CSV or Parquet, too"
     )
-    clean.add_argument("--rejects", type=Path, required=True, metavar="FILE", help="where the others go, each with its reason and bytes")
+    clean.add_argument(
+        "--rejects", type=Path, metavar="FILE", help="where the others go, each with its reason and bytes (default: OUT.rejects.jsonl)"
+    )
     clean.add_argument(
         "--drop",
         action="append",
         default=[],
-        choices=[kind.replace("_", "-") for kind in data_pass.REPEATED],
-        help="reject what repeats an earlier row, too (may be given again)",
+        metavar="KIND[,KIND]",
+        help=f"reject what repeats an earlier row, too: {', '.join(_KINDS)}",
     )
 
 
+def _kinds(given: list[str]) -> list[str]:
+    """Kinds of repetition, also as a list with commas, and with _ for -. Raises Stop(2) for what is none."""
+    kinds = [kind.strip().replace("_", "-") for one in given for kind in one.split(",") if kind.strip()]
+    for kind in kinds:
+        if kind not in _KINDS:
+            near = difflib.get_close_matches(kind, _KINDS, 1)
+            raise Stop(
+                USAGE,
+                f"--drop {kind}: no kind of repetition is called so",
+                f"{f'did you mean {near[0]}? ' if near else ''}{', '.join(_KINDS)} are",
+            )
+    return kinds
+
+
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    arguments.rejects = arguments.rejects or arguments.out.with_name(f"{arguments.out.name}.rejects.jsonl")
+    arguments.drop = _kinds(arguments.drop)
     if own := checked_by_kind(arguments):
         return own[0].clean(arguments, own[1])
     files, held_out = expand(arguments.paths), expand(arguments.held_out)

@@ -1,0 +1,184 @@
+"""`holdfast init`: write a first config with the reason behind each line, from a few questions or from another trainer's file."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.files import Json, write_bytes, write_json
+from holdfast.base.inert import say
+from holdfast.base.units import gib
+from holdfast.book.graphics_cards import named_card
+from holdfast.config.foreign.keys import SAME
+from holdfast.config.load import load_config
+from holdfast.machine.read import read_machine
+from holdfast.new_config.make import Made, checked, from_answers, from_file
+from holdfast.planning.planning import plan_run, with_card
+from holdfast.report.words import between
+from holdfast.run.plan import Plan
+
+EXAMPLE = "holdfast init --model ../models/Qwen2.5-0.5B --data rows.jsonl --goal 'answer like our support' --out my-run.yaml"
+_QUESTIONS = (
+    ("model", "Which model? A folder in Hugging Face layout, a hub name, or tiny to try", "tiny"),
+    ("data", "Which rows? Files or patterns, separated by spaces", ""),
+    ("goal", "What is it for? One sentence; words as quick, quality or memory are heard", ""),
+    ("card", "For which card? Its name, or empty for this machine", ""),
+    ("out", "Where should the config go?", "my-run.yaml"),
+)
+_FATES = {"carried": "carried", "changed": "changed", "not_carried": "not carried"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE",
+        help="translate a config, command line or script of Axolotl, LLaMA-Factory, TRL, transformers, Unsloth, Soup or torchtune; "
+        "nothing of it is run",
+    )
+    parser.add_argument("--model", metavar="M", help="folder in Hugging Face layout, hub name, or tiny")
+    parser.add_argument("--data", nargs="+", action="extend", default=[], metavar="FILES", help="row files, folders, or patterns in quotes")
+    parser.add_argument("--card", metavar="NAME", help="plan for this card, for example 'RTX 4090' (default: this machine)")
+    parser.add_argument("--goal", default="", metavar="TEXT", help="what it is for, in a sentence; quick, quality and memory are heard")
+    parser.add_argument("--out", type=Path, metavar="CONFIG", help="the config to write; nothing is overwritten")
+    parser.add_argument("--json", action="store_true", help="print what became of each key as JSON")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    """Exit codes: 0 written; 1 written, and its plan does not fit, or what theirs trains is not here and nothing is written."""
+    if not arguments.source and not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():
+        _ask(arguments)
+    out = _place(arguments)
+    data = [part for one in arguments.data for part in ([one] if Path(one).exists() else one.split(","))]
+    if arguments.source:
+        made = from_file(arguments.source, data, arguments.model, arguments.goal)
+    else:
+        made = from_answers(arguments.model, data, arguments.goal)
+    answer = _account(made, out)
+    if made.refused:
+        _tell_keys(made, arguments.json)
+        command = f"holdfast run --callback -- {_command(arguments.source)}"
+        raise Stop(
+            BLOCKED,
+            f"{arguments.source}: {made.refused[0]}; nothing is written",
+            f"protect it as it is: {command}",
+            answer | {"config": None},
+        )
+    config = checked(made)
+    card = named_card(arguments.card) if arguments.card else None
+    _write(out, made.text())
+    plan, why = _plan(out, card, config.task)
+    if plan:
+        write_json(out.with_suffix(".plan.json"), plan.model_dump(mode="json"))
+    _tell_keys(made, arguments.json)
+    _tell(made, out, plan, why, arguments.json)
+    answer |= {"plan": plan.model_dump(mode="json") if plan else None, "plan_unknown": why or None}
+    return BLOCKED if plan and plan.fits is False else DONE, answer
+
+
+def _ask(arguments: argparse.Namespace) -> None:
+    """Put the questions that the command line has not answered. Ctrl-C ends it, nothing is written."""
+    for name, question, otherwise in _QUESTIONS:
+        if getattr(arguments, name):
+            continue
+        try:
+            given = input(f"{question}{f' [{otherwise}]' if otherwise else ''}: ").strip() or otherwise
+        except EOFError:
+            given = otherwise
+        value: Any = shlex.split(given) if name == "data" else Path(given) if name == "out" else given or None
+        setattr(arguments, name, value if value or name != "goal" else "")
+
+
+def _place(arguments: argparse.Namespace) -> Path:
+    """Where the config goes. Raises Stop(2) where something is missing or lies there already."""
+    if not arguments.source and not arguments.data:
+        text = "rows are needed, or another trainer's file"
+        raise Stop(
+            USAGE, text, "holdfast init --model M --data rows.jsonl --out my-run.yaml, or holdfast init --from THEIRS --out my-run.yaml"
+        )
+    if arguments.source and not arguments.source.exists():
+        raise Stop(USAGE, f"--from {arguments.source}: no such file", f"the current folder is {Path.cwd()}")
+    out: Path = arguments.out or Path("my-run.yaml")
+    if out.exists():
+        raise Stop(USAGE, f"{out} exists, and nothing is overwritten", "choose another name: --out OTHER.yaml")
+    if out.suffix not in (".yaml", ".yml"):
+        raise Stop(USAGE, f"--out {out}: a config is a YAML file", f"--out {out}.yaml")
+    return out
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(out, text.encode())
+    except OSError as error:
+        raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out") from None
+
+
+def _command(source: Path | None) -> str:
+    return f"python {source}" if source and source.suffix == ".py" else "COMMAND, as you start it today"
+
+
+def _account(made: Made, out: Path) -> Json:
+    counts = {fate: sum(row["fate"] == fate for row in made.keys) for fate in _FATES}
+    return {
+        "keys": made.keys,
+        "config": str(out),
+        "program": made.program or None,
+        "counts": counts,
+        "values": made.sections(),
+        "todo": made.todo,
+    }
+
+
+def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
+    """The plan of the config, or why there is none."""
+    try:
+        config = load_config(out, need_rows=False)
+        if task == "tabular":
+            return None, "the memory of a network on tables is measured when it begins"
+        if config.model and not (Path(config.model).is_dir() or config.model == "tiny"):
+            return None, f"{config.model} is not on this machine: `holdfast plan {out}` fetches it"
+        machine = read_machine(Path.cwd(), ask_torch=card is None)
+        return plan_run(config, with_card(machine, card) if card else machine).plan, ""
+    except Stop as stop:
+        return None, stop.message
+
+
+def _tell_keys(made: Made, quiet: bool) -> None:
+    """The account for people: keys of one fate and reason in one line."""
+    if quiet or not made.keys:
+        return
+    for fate, words in _FATES.items():
+        rows = [row for row in made.keys if row["fate"] == fate]
+        if rows:
+            say(f"{words} ({len(rows)}):")
+        grouped: dict[tuple[str, str], list[str]] = {}
+        for row in rows:
+            arrow = f" -> {row['ours']}" if row["ours"] else ""
+            grouped.setdefault((arrow if fate != "not_carried" else "", row["why"]), []).append(row["theirs"])
+        for (arrow, why), names in grouped.items():
+            say(f"  {', '.join(names)}{arrow}: {why}" if why != SAME else f"  {', '.join(names)}{arrow}")
+
+
+def _tell(made: Made, out: Path, plan: Plan | None, why: str, quiet: bool) -> None:
+    if quiet:
+        return
+    say(f"{out} is written; the reason for each value stands beside it")
+    for one in made.todo:
+        say(f"! to do: {one}")
+    if plan:
+        fits = {True: "it fits", False: "IT DOES NOT FIT", None: "whether it fits is unknown"}[plan.fits]
+        room = f" of {gib(plan.capacity_bytes)}" if plan.capacity_bytes else ""
+        say(f"the plan ({out.with_suffix('.plan.json')}): {fits}, {gib(plan.peak_bytes)}{room}, {plan.precision}")
+        if plan.seconds:
+            say(f"wall time {between(plan.seconds)}")
+        for other in plan.alternatives if plan.fits is False else ():
+            say(f"  instead: {other.change}")
+    else:
+        say(f"no plan yet: {why}")
+    say(f"next: holdfast doctor {out}; holdfast train {out}")

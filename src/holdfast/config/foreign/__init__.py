@@ -1,0 +1,1 @@
+"""Configs, command lines and scripts of other trainers: read, never run, and made into a config of holdfast key by key."""

@@ -1,0 +1,118 @@
+"""Read the options of a training command out of a shell script: words alone, nothing is run or expanded but variables set in the file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import yaml
+
+from holdfast.config.foreign.keys import Computed, Key, Source
+
+_ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?")
+_TRAINS = re.compile(
+    r"(?<![\w.-])(trl\s+\w+|python3?|torchrun|deepspeed|accelerate|llamafactory-cli|axolotl|tune\s+run|unsloth|soup)(?![\w-])"
+)
+_LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "tune")
+_TASKS = ("sft", "dpo", "kto", "reward", "grpo", "rloo", "orpo", "cpo", "ppo")
+_CONFIGS = (".yaml", ".yml", ".json")
+
+
+def read_command(text: str, program: str = "") -> tuple[Source, list[str]]:
+    """The options of the longest training command in a shell text, and config files that it names, in their order."""
+    variables = _variables(text)
+    commands = [words for line in _lines(text) if _TRAINS.search(line) and (words := _words(line, variables))]
+    words = max(commands, key=lambda words: sum(word.startswith("-") for word in words), default=[])
+    keys, configs, task, launcher = _options(words)
+    if not program and words:
+        program = "LLaMA-Factory" if "llamafactory-cli" in words else "Axolotl" if "axolotl" in words else ""
+        program = program or ("torchtune" if words[:1] == ["tune"] else "Soup" if words[:1] == ["soup"] else "TRL")
+    named = {key.theirs for key in keys}
+    if program == "TRL" and named & {"finetuning_type", "cutoff_len", "lora_target"}:
+        program = "LLaMA-Factory"
+    return Source(program if keys or configs else "", "command line", tuple(launcher + keys), task), configs
+
+
+def _lines(text: str) -> list[str]:
+    joined = re.sub(r"\\\s*\n", " ", text)
+    return [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def _variables(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in _lines(text):
+        if match := _ASSIGNED.match(line):
+            value = match[2].strip()
+            found[match[1]] = value[1:-1] if value[:1] in "\"'" and value[-1:] == value[:1] and len(value) > 1 else value.partition(" #")[0]
+    return found
+
+
+def _words(line: str, variables: dict[str, str]) -> list[str]:
+    for _ in range(3):
+        line = _VARIABLE.sub(lambda match: variables.get(match[1], match[2] if match[2] is not None else match[0]), line)
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        words = line.split()
+    start = next((at for at, word in enumerate(words) if not re.match(r"^[A-Za-z_]\w*=", word)), 0)  # NAME=VALUE before the command
+    return words[start:]
+
+
+def _options(words: list[str]) -> tuple[list[Key], list[str], str, list[Key]]:
+    """Keys of the training, its config files, its task, and options of the launcher before it."""
+    script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+    task = next((word for word in words if word in _TASKS), "")
+    if script is not None:
+        task = task or next((one for one in _TASKS if re.search(rf"(^|[/_]){one}([_.]|$)", words[script])), "")
+    launched = words[:1] and words[0] in _LAUNCHERS
+    cut = script if script is not None and launched else 0
+    keys: list[Key] = []
+    configs = [word for word in words[cut:] if word.endswith(_CONFIGS) and "accelerate" not in word and "deepspeed" not in word]
+    launcher = _pairs(words[1:cut], "the launcher's option") if cut else []
+    keys = _pairs(words[cut:], "command line")
+    configs = [word for word in configs if not any(key.value == word and key.theirs not in ("config", "config_file") for key in keys)]
+    return [key for key in keys if key.theirs != "config"], configs, task, launcher
+
+
+def _pairs(words: list[str], where: str) -> list[Key]:
+    """--name value, --name=value, --flag, and name=value."""
+    found: list[Key] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word.startswith("--") and len(word) > 2:
+            name, sign, value = word[2:].partition("=")
+            values = [value] if sign else []
+            while not sign and at < len(words) and not (words[at].startswith("--") or words[at] in ("&&", "|", ">", ";", "2>&1")):
+                values.append(words[at])
+                at += 1
+            found.append(Key(name.replace("-", "_"), _value(values), where))
+        elif re.match(r"^[A-Za-z_][\w.]*=", word):
+            name, _, value = word.partition("=")
+            found.append(Key(name, _value([value]), where))
+    return found
+
+
+def _value(values: list[str]) -> Any:
+    if not values:
+        return True
+    if any("$" in value for value in values):
+        return Computed(" ".join(values))
+    plain = [_scalar(value) for value in values]
+    return plain[0] if len(plain) == 1 else [str(value).rstrip(",") for value in plain]
+
+
+def _scalar(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):
+        try:
+            return float(value)  # 1e-4, which YAML takes for a text
+        except ValueError:
+            return value
+    return text if isinstance(value, dict) or value is None else value

@@ -1,0 +1,229 @@
+"""Make a config of holdfast from what another trainer's file says, and account for every key of it. Reads no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from holdfast.config.config import Config
+from holdfast.config.foreign import rules, rules_adapter, rules_rows
+from holdfast.config.foreign.keys import SAME, Computed, Contents, Draft, Key, Outcome, Row, Source, left
+from holdfast.config.foreign.left_out import why_left
+from holdfast.config.foreign.rules_rows import RowFile, of_torchtune, row_files
+from holdfast.config.foreign.vocabulary import DEFAULTS, TRL_LR, common_name
+
+_RULES = rules.RULES | rules_adapter.RULES | rules_rows.RULES
+_OF_TRAINER = {"DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "simpo", "Reward": "reward", "SFT": "sft"}
+_REFUSED = ("grpo", "ppo", "rloo", "online", "bco", "gkd", "prm", "xpo", "nash", "ebft", "gdpo", "embedding", "distill", "diffusion", "asr")
+_UNREFUSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "UnslothTrainer", "UnslothTrainingArguments", "Seq2SeqTrainingArguments")
+_ADAPTER_KEYS = ("lora_r", "lora_alpha", "target_modules", "lora_dropout", "lora_attn_modules")
+_ROWS = "data/rows.jsonl"
+
+
+def convert(source: Source, data: list[str] | None = None, model: str | None = None, known: Mapping[str, str] | None = None) -> Draft:
+    """data, model: given beside the file, and stronger; known: files of data sets by their names in it."""
+    draft = Draft(source.program)
+    named = [(common_name(source.program, key.pattern), key) for key in source.keys]
+    given = _given(source, named, data, known or {})
+    outcomes = [_outcome(common, key, given, source.program) for common, key in named]
+    for (_, key), outcome in zip(named, outcomes, strict=True):
+        draft.rows.append(_row(draft, key, outcome))
+    _name_sections(draft, source)
+    _fill(draft, source, given, data, model)
+    _keep_valid(draft)
+    return draft
+
+
+def _given(source: Source, named: list[tuple[str, Key]], data: list[str] | None, known: Mapping[str, str]) -> dict[str, Any]:
+    """What the rules may look at: each value by its common name, and what follows from several."""
+    given: dict[str, Any] = {}
+    for common, key in named:
+        if not isinstance(key.value, Contents | Computed) and not _empty(key.value):
+            given.setdefault(common, key.value)
+    names = [key.theirs for key in source.keys]
+    made = row_files(named, known, of_hub=source.program != "LLaMA-Factory" or "train_dataset" in names)
+    given |= {"_program": source.program, "_row_files": made, "_data": data, "_objective": _objective(source, given)}
+    given["_held"] = {key.theirs for common, key in named if common == "held_out_file"}
+    given["_full"] = _is_full(source, given)
+    given["_four_bits"] = (
+        rules.is_true(given.get("load_in_4bit"))
+        or str(given.get("quantization_bit")) == "4"
+        or (given.get("adapter_kind") == "qlora" or str(given.get("quantization")) in ("4bit", "True"))
+    )
+    return given
+
+
+def _objective(source: Source, given: Mapping[str, Any]) -> str:
+    asked = str(given.get("objective") or "")
+    by_loss = str(given.get("loss_type") or "").removesuffix("_pair")
+    if by_loss in ("orpo", "simpo", "kto"):
+        return by_loss
+    trained = next((name for start, name in _OF_TRAINER.items() if source.trains.startswith((start, start.lower()))), "")
+    found = rules.objective(asked, {}).sets.get("train.objective") if asked else None
+    recipe = str(given.get("loss._component_") or "")
+    return str(found or trained or ("dpo" if "DPO" in recipe else "sft"))
+
+
+def _is_full(source: Source, given: Mapping[str, Any]) -> bool:
+    """Whether theirs trains all weights."""
+    kind = str(given.get("adapter_kind", "")).lower()
+    if kind in ("full", "none") or rules.is_true(given.get("full_finetuning")) or rules.is_true(given.get("full_finetune")):
+        return True
+    if kind:
+        return kind == "freeze"
+    if source.program == "TRL" and source.kind != "script":
+        return not rules.is_true(given.get("use_peft"))
+    if source.program in ("LLaMA-Factory", "Soup", "Unsloth"):
+        return False
+    return not any(name in given for name in _ADAPTER_KEYS)
+
+
+def _outcome(common: str, key: Key, given: dict[str, Any], program: str) -> Outcome:
+    rule = _RULES.get(common)
+    if isinstance(key.value, Contents):
+        return left("")  # settled by what is in it
+    if isinstance(key.value, Computed):
+        ours = _our_key(common, given)
+        where = f"; set {ours} yourself" if ours else ""
+        return left(f"computed when it runs ({key.value.source}), and nothing of it is run{where}", ours)
+    if _empty(key.value):
+        return left("empty there: its default counts" if key.value != "" else "empty there")
+    if rule is None:
+        return left(why_left(key.pattern, program))
+    try:
+        return rule(key.value, given | {"_at": key.theirs})
+    except (TypeError, ValueError, AttributeError):
+        return left(f"{str(key.value)[:60]!r} is no value that holdfast can read for it", _our_key(common, given))
+
+
+def _our_key(common: str, given: dict[str, Any]) -> str | None:
+    """The key of ours that a rule sets, tried on a plain value."""
+    for sample in (1, "x", True):
+        try:
+            return _RULES[common](sample, given | {"_at": ""}).ours
+        except (TypeError, ValueError, KeyError, AttributeError):
+            continue
+    return None
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value == "" or value == [] or value == {}
+
+
+def _row(draft: Draft, key: Key, outcome: Outcome) -> Row:
+    fate, why = outcome.fate, outcome.why
+    for path, value in outcome.sets.items():
+        if draft.tree.setdefault(path, value) != value:
+            fate, why = "not_carried", f"{path} is {draft.tree[path]} already, from another key"
+        draft.reasons.setdefault(path, key.theirs if why == SAME else f"{key.theirs}: {why}")
+    value = key.value.source if isinstance(key.value, Computed) else None if isinstance(key.value, Contents) else key.value
+    return Row(key.theirs, outcome.ours, fate, why, value, key.where)
+
+
+def _name_sections(draft: Draft, source: Source) -> None:
+    """A section was carried as far as what is in it was."""
+    sections = {key.theirs for key in source.keys if isinstance(key.value, Contents)}
+    for row in reversed(draft.rows):
+        if row.theirs not in sections:
+            continue
+        inside = [other for other in draft.rows if other is not row and other.theirs.startswith((f"{row.theirs}.", f"{row.theirs}["))]
+        fates = {other.fate for other in inside}
+        row.fate = fates.pop() if len(fates) == 1 else "changed"
+        ours = {other.ours.partition(".")[0] for other in inside if other.ours}
+        row.ours = ours.pop() if len(ours) == 1 else None
+        whys = {other.why for other in inside}
+        row.why = whys.pop() if len(whys) == 1 else "a section; its keys stand by themselves"
+
+
+def _fill(draft: Draft, source: Source, given: dict[str, Any], data: list[str] | None, model: str | None) -> None:
+    """What the file does not say: theirs's defaults where ours are others, rows, model, and what cannot be done here."""
+    tree = draft.tree
+    _refuse(draft, source, given)
+    objective = str(tree.get("train.objective") or given["_objective"])
+    if objective != "sft":
+        tree["train.objective"] = objective
+        draft.reasons.setdefault("train.objective", f"{source.trains or source.program} trains so")
+    if given["_full"] and "adapter.type" not in tree:
+        tree["adapter.type"] = "full"
+        draft.reasons["adapter.type"] = f"no adapter in {source.program}'s file: all weights are trained"
+    if tree.get("adapter.type") == "full" and objective not in ("sft", "orpo", "simpo"):
+        tree["adapter.type"] = "lora"
+        why = f"theirs trains all weights; {objective} here holds the model against the one without its adapter"
+        draft.reasons["adapter.type"] = why
+        draft.todo.append(f"an adapter is trained, not all weights: {why}")
+        for row in (row for row in draft.rows if row.ours == "adapter.type" and row.fate == "carried"):
+            row.fate, row.why = "changed", f"lora: {why}"
+    if source.program == "LLaMA-Factory" and "adapter.r" in tree and "adapter.alpha" not in tree:
+        tree["adapter.alpha"], draft.reasons["adapter.alpha"] = 2.0 * tree["adapter.r"], "LLaMA-Factory's default: twice the rank"
+    for path, (value, why) in DEFAULTS.get(source.program, {}).items():
+        if path == "train.lr" and objective in TRL_LR and source.program in ("TRL", "Unsloth"):
+            value, why = TRL_LR[objective], f"TRL's default for {objective}"
+        if (path == "train.epochs" and "train.steps" in tree) or (path == "data.train_on" and objective != "sft"):
+            continue
+        if path == "data.held_out" and "data.held_out_files" in tree:
+            continue
+        if path not in tree:
+            tree[path], draft.reasons[path] = value, why
+    if model:
+        tree["model"], draft.reasons["model"] = model, "--model"
+    if "model" not in tree:
+        tree["model"], draft.reasons["model"] = "tiny", "the file names no model: write its folder or hub name here"
+        draft.todo.append("write the model's folder or hub name at `model`: the file names none")
+    _rows(draft, given, data)
+
+
+def _rows(draft: Draft, given: dict[str, Any], data: list[str] | None) -> None:
+    tree = draft.tree
+    if data:
+        tree["data.files"], draft.reasons["data.files"] = data, "--data"
+        return
+    made: list[RowFile] = [one for name, files in given["_row_files"].items() if name not in given["_held"] for one in files]
+    if name := of_torchtune(given.get("dataset_type")):
+        made.append(rules_rows.fetched(name, given.get("dataset_config"), given.get("dataset_split")))
+    draft.todo += [one.todo() for one in dict.fromkeys(made) if one.command]
+    if "data.files" not in tree:
+        tree["data.files"], draft.reasons["data.files"] = [_ROWS], "the file names no rows that can be read: write yours here"
+        draft.todo.append(f"put the rows into {_ROWS}, or write their files at data.files")
+    tree["data.files"] = list(dict.fromkeys(tree["data.files"]))
+
+
+def _refuse(draft: Draft, source: Source, given: dict[str, Any]) -> None:
+    asked = str(given.get("objective") or "").lower()
+    trains = source.trains if source.trains not in _UNREFUSED else ""
+    for name in (asked, trains.lower()):
+        if any(name.startswith(other) for other in _REFUSED):
+            draft.refused.append(f"it trains with {asked or trains}, and holdfast has no such objective")
+            return
+    component = str(given.get("loss._component_") or "") + str(given.get("teacher_model._component_") or "")
+    if any(word in component for word in ("GRPO", "PPO", "teacher", "qwen2_5.", "RSO")) and "teacher" in str(list(given)):
+        draft.refused.append("it distils from a teacher model, and holdfast has no such objective")
+    elif any(word in component.upper() for word in ("GRPO", "PPO")):
+        draft.refused.append("it trains with rewards of generated answers, and holdfast has no such objective")
+
+
+def _keep_valid(draft: Draft) -> None:
+    """Take back what holdfast would refuse, one problem at a time, and say so."""
+    for _ in range(len(draft.tree) + 1):
+        try:
+            Config.model_validate(draft.as_tree())
+            return
+        except ValidationError as error:
+            problem = error.errors()[0]
+        path = ".".join(str(part) for part in problem["loc"][:2])
+        text = problem["msg"].removeprefix("Value error, ")
+        out = path if path in draft.tree else _blamed(draft, text)
+        if not out:
+            return
+        draft.tree.pop(out)
+        for row in draft.rows:
+            if row.ours == out:
+                row.fate, row.why = "not_carried", text
+
+
+def _blamed(draft: Draft, text: str) -> str:
+    """The key that a problem of several is taken from: one that it names, of those that are no model and no rows."""
+    needed = ("model", "data.files", "adapter.type", "train.objective")
+    named = [path for path in draft.tree if path not in needed and (path in text or path.rpartition(".")[2] in text.split())]
+    return named[0] if named else ""

@@ -1,0 +1,177 @@
+"""What becomes of keys of another trainer that say what rows are learned, and what of them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from holdfast.config.foreign.keys import Computed, Contents, Key, Outcome, implied, left, same, turned
+from holdfast.config.foreign.rules import Given, Rule, is_true, number
+
+FILES = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".zst", ".gz")
+_READERS = ("json", "csv", "parquet", "text", "arrow")
+_FORMATS = {
+    "alpaca": "alpaca",
+    **dict.fromkeys(("chat_template", "sharegpt", "chatml", "chat", "openai"), "chat"),
+    **dict.fromkeys(("completion", "pretrain", "plaintext", "text"), "text"),
+}
+_TUNE = {  # builders of torchtune's and what they load
+    "alpaca_dataset": "tatsu-lab/alpaca",
+    "alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
+    "samsum_dataset": "Samsung/samsum",
+    "grammar_dataset": "liweili/c4_200m",
+    "slimorca_dataset": "Open-Orca/SlimOrca-Dedup",
+    "stack_exchange_paired_dataset": "lvwerra/stack-exchange-paired",
+    "wikitext_dataset": "EleutherAI/wikitext_document_level",
+    "cnn_dailymail_articles_dataset": "ccdv/cnn_dailymail",
+    "hh_rlhf_helpful_dataset": "RLHFlow/HH-RLHF-Helpful-standard",
+}
+
+
+class RowFile(NamedTuple):
+    """A file of rows for the config, and what makes it of a data set; nothing where the file is theirs."""
+
+    file: str
+    command: str = ""
+
+    def todo(self) -> str:
+        return f"save the rows: {self.command}" if self.command.startswith("python") else self.command
+
+
+def fetched(name: str, config: Any = None, split: Any = None) -> RowFile:
+    """The file that a data set of the hub is saved in, and how."""
+    file = f"data/{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}.jsonl"
+    more = f", {config!r}" if isinstance(config, str) and config else ""
+    part = split if isinstance(split, str) and split else "train"
+    return RowFile(file, f'python -c "from datasets import load_dataset; load_dataset({name!r}{more}, split={part!r}).to_json({file!r})"')
+
+
+def _registered(name: str) -> RowFile:
+    """The file of a data set that a list of LLaMA-Factory's names, which is not here."""
+    file = f"data/{name}.jsonl"
+    return RowFile(file, f"put the rows of {name}, whose file LLaMA-Factory's dataset_info.json names, at {file}, or write their place")
+
+
+def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: bool = True) -> dict[str, list[RowFile]]:
+    """The row files that each key of theirs comes to, by its path.
+
+    keys: with their common names; known: files of data sets by name; of_hub: other names are those of data sets of the hub.
+    """
+    found: dict[str, list[RowFile]] = {}
+    for common, key in keys:
+        if common not in ("dataset", "data_files", "held_out_file") or isinstance(key.value, Contents | Computed) or not key.value:
+            continue
+        head = key.theirs.rpartition(".")[0]
+        beside = {name: other.value for name, other in keys if other.theirs.rpartition(".")[0] == head and other.where == key.where}
+        names = key.value if isinstance(key.value, list) else str(key.value).split(",")
+        if common == "dataset" and beside.get("data_files") and str(key.value) in _READERS:
+            continue
+        for name in (str(one).strip() for one in names):
+            if not name or name in _READERS:
+                continue
+            hub = fetched(name, beside.get("dataset_config"), beside.get("dataset_split")) if of_hub else _registered(name)
+            made = RowFile(known[name]) if name in known else RowFile(name) if _is_file(name) else hub
+            found.setdefault(key.theirs, []).append(made)
+    return found
+
+
+def of_torchtune(component: Any) -> str:
+    """The data set of the hub that a builder of torchtune's loads; empty where it has none of its own."""
+    return _TUNE.get(str(component).rpartition(".")[2], "")
+
+
+def _is_file(name: str) -> bool:
+    return PurePath(name.partition("?")[0]).suffix.lower() in FILES or name.startswith(("/", "./", "../", "~"))
+
+
+def rows(value: Any, given: Given) -> Outcome:
+    made: dict[str, list[RowFile]] = given["_row_files"]
+    mine = made.get(given["_at"], [])
+    if given.get("_data"):
+        return turned("data.files", given["_data"], "--data names the rows")
+    if not mine:
+        return implied("data.files", "how the file is read, which holdfast sees for itself")
+    everything = [one.file for name, files in made.items() if name not in given["_held"] for one in files]
+    if any(one.command for one in mine):
+        where = "a data set of the hub" if mine[0].command.startswith("python") else "a name of dataset_info.json, which is not here"
+        return turned("data.files", everything, f"{where}: see what is left to do")
+    return same("data.files", everything, "the same file")
+
+
+def held_rows(value: Any, given: Given) -> Outcome:
+    mine = given["_row_files"].get(given["_at"], [])
+    if not mine or any(one.command for one in mine):
+        return left("rows for evaluation stand in files of their own here", "data.held_out_files")
+    return same("data.held_out_files", [one.file for one in mine])
+
+
+def split(value: Any, given: Given) -> Outcome:
+    return implied("data.files", "in the command that saves the rows")
+
+
+def kind(value: Any, given: Given) -> Outcome:
+    name = str(value).rpartition(".")[2] if str(value).startswith("torchtune") else str(value).partition(".")[0].partition(":")[0]
+    if of_torchtune(value) and not given.get("_data"):
+        made = fetched(of_torchtune(value), given.get("dataset_config"), given.get("dataset_split"))
+        return turned("data.files", [made.file], f"the data set {of_torchtune(value)}: save its rows in this file first")
+    if name in _FORMATS:
+        why = "the prompt is written by the model's own chat template, not as Alpaca's text" if name == "alpaca" else "the layout of a row"
+        sets: dict[str, Any] = {"data.format": _FORMATS[name]} | ({"data.train_on": "all"} if name in ("completion", "pretrain") else {})
+        return Outcome("changed", why, "data.format", sets)
+    return implied("data.format", f"{value}: the fields of each row tell (auto); data.fields names them where they are called otherwise")
+
+
+def learn_all(value: Any, given: Given) -> Outcome:
+    if is_true(value):
+        return same("data.train_on", "all", "prompts are learned, too")
+    return same("data.train_on", "assistant", "answers alone are learned")
+
+
+def learn_answers(value: Any, given: Given) -> Outcome:
+    if is_true(value):
+        return same("data.train_on", "assistant", "answers alone are learned")
+    return same("data.train_on", "all", "all tokens are learned")
+
+
+def learn_last(value: Any, given: Given) -> Outcome:
+    return same("data.train_on", "last", "the last answer alone") if is_true(value) else implied("data.train_on", "every answer")
+
+
+def share(value: Any, given: Given) -> Outcome:
+    amount = number(value)
+    if amount > 1:
+        return left(f"{amount:g} rows there; data.held_out is a share of the rows, at most 0.5", "data.held_out")
+    if amount > 0.5:
+        return turned("data.held_out", 0.5, "at most half")
+    return same("data.held_out", amount, "a share of the rows, drawn by holdfast's seed")
+
+
+def field(ours: str) -> Rule:
+    return lambda value, given: Outcome("carried", "what the file calls the field", "data.fields", {f"data.fields.{ours}": str(value)})
+
+
+RULES: dict[str, Rule] = {
+    "dataset": rows,
+    "data_files": rows,
+    "dataset_split": split,
+    "dataset_config": split,
+    "dataset_ds_type": lambda value, given: implied("data.files", "the form of a file is seen from its contents"),
+    "dataset_type": kind,
+    "dataset_dir": lambda value, given: implied("data.files", "where dataset_info.json names the files"),
+    "dataset_text_field": lambda value, given: (
+        implied("data.fields", "rows of plain text have theirs in `text`")
+        if value == "text"
+        else Outcome("carried", "what the file calls the field", "data.fields", {"data.fields.text": str(value)})
+    ),
+    "dataset_field_messages": field("messages"),
+    "train_on_all": learn_all,
+    "assistant_only_loss": learn_answers,
+    "completion_only_loss": learn_answers,
+    "mask_history": learn_last,
+    "held_share": share,
+    "held_out_file": held_rows,
+    "max_samples": lambda value, given: left(f"`holdfast data sample FILE --rows {value} --out FEWER` draws rows", "data.files"),
+    "excess_length_strategy": lambda value, given: same("data.too_long", "cut" if str(value).startswith("trunc") else "reject"),
+}

@@ -1,0 +1,184 @@
+"""Read what a training script says, from its syntax tree: literal arguments of calls that are known. Nothing of it is run or imported."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.config.foreign.keys import Computed, Key, Source, flatten
+
+_ARGUMENTS = {  # classes whose arguments are those of a training
+    *("TrainingArguments", "Seq2SeqTrainingArguments", "UnslothTrainingArguments", "SFTConfig", "DPOConfig", "KTOConfig", "ORPOConfig"),
+    *("CPOConfig", "RewardConfig", "GRPOConfig", "PPOConfig", "RLOOConfig", "OnlineDPOConfig", "BCOConfig", "GKDConfig", "PRMConfig"),
+}
+_TRAINERS = {
+    *("Trainer", "Seq2SeqTrainer", "UnslothTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer"),
+    *("RewardTrainer", "GRPOTrainer", "PPOTrainer", "RLOOTrainer", "OnlineDPOTrainer", "BCOTrainer", "GKDTrainer", "PRMTrainer"),
+    "SentenceTransformerTrainer",
+}
+_ADAPTERS = ("LoraConfig", "get_peft_model", "AdaLoraConfig", "IA3Config", "PromptTuningConfig")
+_QUANTISERS = ("BitsAndBytesConfig",)
+_LOADERS = ("load_dataset", "load_from_disk")
+_PLAIN = ("train_on_responses_only", "get_chat_template")
+_FIRST = {
+    "load_dataset": ("path", "name"),
+    "load_from_disk": ("path",),
+    "from_pretrained": ("model_name",),
+    "TrainingArguments": ("output_dir",),
+}
+_OBJECTS = ("model", "args", "train_dataset", "tokenizer", "processing_class", "eval_dataset", "peft_config", "quantization_config")
+
+
+def read_script(text: str, file: str = "") -> Source:
+    """The keys of a Python script, or of a notebook. Raises SyntaxError where it is neither."""
+    tree = ast.parse(_python(text, file))
+    names = _literals(tree)
+    keys: list[Key] = []
+    trains = ""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = _name(call.func)
+        if name in _TRAINERS or name in _ARGUMENTS:
+            trains = name if name in _TRAINERS or not trains else trains
+        keys += _keys_of(call, name, names)
+    imports = {part for node in ast.walk(tree) for part in _imported(node)}
+    program = "Unsloth" if "unsloth" in imports else "TRL" if "trl" in imports else "transformers"
+    if not keys or not (trains or any("get_peft_model" in key.where or "LoraConfig" in key.where for key in keys)):
+        program = ""
+    return Source(program, "script", tuple(keys), trains)
+
+
+def _python(text: str, file: str) -> str:
+    """The Python of a file: cells of a notebook are joined, lines for the shell or IPython left out."""
+    if file.endswith(".ipynb"):
+        cells = [cell for cell in json.loads(text).get("cells", []) if cell.get("cell_type") == "code"]
+        text = "\n".join("".join(cell["source"]) for cell in cells)
+    lines = []
+    for line in text.splitlines():
+        bare = line.lstrip()
+        lines.append(f"{line[: len(line) - len(bare)]}pass" if bare[:1] in ("!", "%") else line)
+    return "\n".join(lines)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    return [node.module.partition(".")[0]] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def _name(func: ast.expr) -> str:
+    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+
+
+def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
+    """The keys that a call gives; none where it is no call of a training."""
+    loads = name == "from_pretrained" and "Tokenizer" not in ast.unparse(call.func) and "Processor" not in ast.unparse(call.func)
+    if not (loads or name in (*_ARGUMENTS, *_TRAINERS, *_ADAPTERS, *_QUANTISERS, *_LOADERS, *_PLAIN)):
+        return
+    where = f"{name}, line {call.lineno}"
+    role = _role(name, loads)
+    if role == "marks":
+        yield Key(name, True, where)
+        return
+    positions = _FIRST.get(name, ())
+    given = list(zip(positions, call.args, strict=False)) + [(word.arg, word.value) for word in call.keywords if word.arg]
+    for key, node in given:
+        is_name = key == "model" and isinstance(node, ast.Name) and isinstance(names.get(node.id), str)
+        is_object = key in _OBJECTS and isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript)
+        if is_object and not is_name and role in ("trainer", "adapter", "model"):
+            continue  # its own call is read
+        value = _value(node, names)
+        yield from flatten(value, f"{role}.{key}" if role in ("dataset", "quantised") else str(key), where)
+
+
+def _role(name: str, loads: bool) -> str:
+    if loads:
+        return "model"
+    if name in _PLAIN:
+        return "marks"
+    if name in _LOADERS:
+        return "dataset"
+    if name in _QUANTISERS:
+        return "quantised"
+    return "trainer" if name in _TRAINERS else "adapter" if name in _ADAPTERS else "arguments"
+
+
+def _literals(tree: ast.AST) -> dict[str, Any]:
+    """Names that stand for one literal, options of argparse with their defaults, and fields of dataclasses, as `args.NAME`."""
+    found: dict[str, Any] = {}
+    twice: set[str] = set()
+    for node in ast.walk(tree):
+        for name, value in _bound(node):
+            twice |= {name} if name in found else set()
+            found[name] = value
+    plain: dict[str, Any] = {}
+    for _ in range(3):  # a name may stand for another one
+        plain |= {
+            name: value for name, node in found.items() if name not in twice and not isinstance(value := _value(node, plain), Computed)
+        }
+    return plain
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        yield node.targets[0].id, node.value
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+        yield node.target.id, node.value
+    elif isinstance(node, ast.Call) and _name(node.func) == "add_argument" and node.args:
+        option = next((arg.value for arg in node.args if isinstance(arg, ast.Constant) and str(arg.value).startswith("--")), None)
+        default = next((word.value for word in node.keywords if word.arg == "default"), None)
+        if option and default is not None:
+            yield f"args.{str(option).lstrip('-').replace('-', '_')}", default
+
+
+def _value(node: ast.expr, names: dict[str, Any]) -> Any:
+    """The value of an expression of literals; else its source."""
+    try:
+        return _of(node, names)
+    except (ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError):
+        return Computed(ast.unparse(node)[:100])
+
+
+def _of(node: ast.expr, names: dict[str, Any]) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return names[node.id]
+        case ast.Attribute():
+            source = ast.unparse(node)
+            if source.startswith("torch."):
+                return source.removeprefix("torch.")
+            return names[f"args.{node.attr}"]
+        case ast.List() | ast.Tuple():
+            return [_of(item, names) for item in node.elts]
+        case ast.Dict() if all(key is not None for key in node.keys):
+            return {str(_of(key, names)): _of(value, names) for key, value in zip(node.keys, node.values, strict=True) if key is not None}
+        case ast.Call(func=ast.Name(id="dict"), args=[]):
+            return {word.arg: _of(word.value, names) for word in node.keywords if word.arg}
+        case ast.UnaryOp(op=ast.USub()):
+            return -_of(node.operand, names)
+        case ast.BinOp(op=ast.Mult() | ast.Add() | ast.Sub() | ast.Div() | ast.FloorDiv()):
+            return _computed(node, _of(node.left, names), _of(node.right, names))
+        case ast.JoinedStr():
+            return "".join(str(_of(part.value if isinstance(part, ast.FormattedValue) else part, names)) for part in node.values)
+    raise ValueError(ast.unparse(node))
+
+
+def _computed(node: ast.BinOp, first: Any, second: Any) -> Any:
+    """Arithmetic of two plain numbers, or two texts put together."""
+    if isinstance(node.op, ast.Add) and isinstance(first, str) and isinstance(second, str):
+        return first + second
+    if not (isinstance(first, int | float) and isinstance(second, int | float)):
+        raise ValueError("no numbers")
+    match node.op:
+        case ast.Mult():
+            return first * second
+        case ast.Add():
+            return first + second
+        case ast.Sub():
+            return first - second
+        case ast.Div():
+            return first / second
+    return first // second

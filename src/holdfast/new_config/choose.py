@@ -1,0 +1,115 @@
+"""Choose the keys of a first config from what was looked at, each with its reason. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.new_config.rows import LookedAt
+from holdfast.planning.advice import advise
+
+_BILLIONS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([BM])(?![a-z])", re.IGNORECASE)
+_GOALS: dict[str, tuple[str, dict[str, Any], str]] = {  # words of a goal and what follows
+    "quick": ("quick fast try trial test smoke demo schnell", {"train.epochs": 1, "run.standby": False}, "the goal is a quick look"),
+    "thorough": ("best quality thorough overnight careful", {"evaluate.keep_best": True}, "the goal is quality"),
+    "small": ("memory small laptop tight low-memory vram", {"train.frozen": "nf4"}, "the goal is little memory"),
+}
+_FAR = {"dpo": "pairs", "kto": "marks"}
+
+
+@dataclass
+class Choice:
+    """Dotted keys of a config with reasons, what is noted beside them, and what is left to do."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    todo: list[str] = field(default_factory=list)
+
+    def set(self, key: str, value: Any, reason: str) -> None:
+        self.tree[key], self.reasons[key] = value, reason
+
+
+def size_in_name(model: str) -> int | None:
+    """Parameters as a model's name tells them, as in Qwen2.5-7B; None where it does not."""
+    match = _BILLIONS.search(model.rpartition("/")[2])
+    return round(float(match[1]) * (1e9 if match[2].upper() == "B" else 1e6)) if match else None
+
+
+def choose_table(files: list[str], rows: LookedAt, goal: str) -> Choice:
+    """A config for rows of a table: the column to learn is the one that the goal names, else the last."""
+    choice = Choice()
+    named = [name for name in rows.columns if re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", goal.lower())]
+    target = named[0] if named else rows.columns[-1]
+    choice.set("task", "tabular", "the rows are a table: numbers, no prompt and no answer")
+    choice.set("data.files", files, "")
+    why = "the goal names it" if named else "the last column: write the one to learn"
+    choice.set("table.target", target, why)
+    if not named:
+        choice.todo.append(f"see that table.target is the column to learn: {target} is only the last one")
+    times = [name for name in rows.columns if name.lower() in ("time", "timestamp", "date", "datetime") and name != target]
+    if times:
+        choice.set("table.time", times[0], "rows in order of time: the newest are held out")
+    choice.set("data.held_out", 0.2, "enough rows to see whether it learns")
+    choice.set("train.epochs", 10, "a network on a table is small; evaluate.patience ends it early")
+    choice.set("evaluate.every", 50, "steps between looks at the held-out rows")
+    choice.set("evaluate.patience", 5, "ends when five looks in a row bring nothing")
+    return choice
+
+
+def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goal: str, positions: int | None) -> Choice:
+    """A config for a language model. params: of the model, None unknown; positions: the most tokens it takes."""
+    choice = Choice()
+    choice.set("model", model, f"{params / 1e9:.3g} billion parameters" if params else "")
+    counted = f"{rows.rows:,} rows" if rows.rows is not None else "rows not counted: the files are large"
+    choice.set("data.files", files, counted + (f", {rows.rejected:,} rejected (`holdfast data check` tells why)" if rows.rejected else ""))
+    objective = {"pairs": "dpo", "marks": "kto"}.get(rows.kind, "sft")
+    if objective == "dpo" and (wanted := next((one for one in ("orpo", "simpo") if one in goal.lower()), "")):
+        objective = wanted
+    share = 0.05 if (rows.rows or 10_000) >= 400 else 0.1 if (rows.rows or 0) >= 50 else 0.2
+    choice.set("data.held_out", share, "rows kept aside, so that base and tuned can be compared")
+    adapter = "full" if re.search(r"\bfull\b|all weights", goal.lower()) else "lora"
+    choice.set("adapter.type", adapter, "small, quick, and the base stays as it is" if adapter == "lora" else "the goal says all weights")
+    if objective != "sft":
+        choice.set(
+            "train.objective", objective, f"the rows hold {'a better and a worse answer' if rows.kind == 'pairs' else 'marked answers'}"
+        )
+    for key, value, reason in advise(params, None if rows.rows is None else round(rows.rows * (1 - share)), adapter, objective):
+        choice.set(key, value, reason)
+    _length(choice, rows, positions)
+    _watch(choice, rows, share)
+    _follow(choice, goal)
+    return choice
+
+
+def _length(choice: Choice, rows: LookedAt, positions: int | None) -> None:
+    if rows.longest is None or rows.p99 is None:
+        choice.set("train.max_tokens", min(2048, positions or 2048), "not counted; `holdfast data check --tokenizer MODEL` tells")
+        return
+    wanted = max(64, -(-rows.longest // 64) * 64)
+    limit = min(4096, positions or 4096)
+    if wanted <= limit:
+        choice.set("train.max_tokens", wanted, f"the longest row has {rows.longest:,} tokens")
+        return
+    choice.set(
+        "train.max_tokens", limit, f"99 of 100 rows have at most {rows.p99:,} tokens, the longest {rows.longest:,}; longer ones are cut"
+    )
+
+
+def _watch(choice: Choice, rows: LookedAt, share: float) -> None:
+    """Evaluate on the way where there are enough steps for it."""
+    steps = round((rows.rows or 0) * (1 - share) / choice.tree["train.effective_batch"] * choice.tree["train.epochs"])
+    if steps >= 40:
+        choice.set("evaluate.every", max(10, steps // 10), f"ten looks in about {steps:,} steps; the best state is kept")
+
+
+def _follow(choice: Choice, goal: str) -> None:
+    """What the words of the goal ask for."""
+    words = set(re.findall(r"[a-z-]+", goal.lower()))
+    for names, sets, reason in _GOALS.values():
+        if words & set(names.split()):
+            for key, value in sets.items():
+                if key == "evaluate.keep_best" and "evaluate.every" not in choice.tree:
+                    continue
+                choice.set(key, value, reason)

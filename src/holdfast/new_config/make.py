@@ -1,0 +1,102 @@
+"""Make a config: from another trainer's file, or from a model and rows. Reads models, rows and the machine; writes the config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import Json
+from holdfast.base_model.folder import EMBEDDED, read_description
+from holdfast.config.config import Config
+from holdfast.config.foreign.convert import convert
+from holdfast.config.foreign.keys import Draft
+from holdfast.config.foreign.read import read_foreign
+from holdfast.config.load import looks_local
+from holdfast.data.files.paths import expand
+from holdfast.new_config.choose import choose, choose_table, size_in_name
+from holdfast.new_config.rows import look_at_rows
+from holdfast.new_config.write import as_yaml
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Made:
+    """A config in the making. keys: the account of another trainer's keys; tree: dotted keys of ours; refused: why nothing is written."""
+
+    tree: dict[str, Any]
+    reasons: dict[str, str]
+    head: list[str]
+    keys: list[Json] = field(default_factory=list)
+    todo: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    program: str = ""
+
+    def text(self) -> str:
+        return as_yaml(self.tree, self.reasons, self.head)
+
+    def sections(self) -> dict[str, Any]:
+        return Draft("", self.tree).as_tree()
+
+
+def from_file(file: Path, data: list[str], model: str | None, goal: str) -> Made:
+    """Translate another trainer's file. Raises Stop(2) where it is none."""
+    source, known = read_foreign(file)
+    draft = convert(source, data or None, model, known)
+    counts = {fate: sum(row.fate == fate for row in draft.rows) for fate in ("carried", "changed", "not_carried")}
+    head = [
+        f"Made of {file.name}, a {source.kind} of {source.program}, by `holdfast init --from`: of {len(draft.rows)} keys "
+        f"{counts['carried']} were carried, {counts['changed']} changed, {counts['not_carried']} not carried.",
+        *([f"Goal: {goal}"] if goal else []),
+        *(f"To do: {one}" for one in draft.todo),
+    ]
+    return Made(draft.tree, draft.reasons, head, [row.as_json() for row in draft.rows], draft.todo, draft.refused, draft.program)
+
+
+def from_answers(model: str | None, data: list[str], goal: str) -> Made:
+    """Look at rows and model and choose. Raises Stop(2) where one is missing."""
+    files = expand(data)
+    if not files:
+        raise Stop(USAGE, "no rows are named", "holdfast init --model MODEL --data rows.jsonl --out my-run.yaml")
+    rows = look_at_rows(files, model)
+    if rows.kind == "table" and not model:
+        choice = choose_table(files, rows, goal)
+    else:
+        if not model:
+            raise Stop(
+                USAGE,
+                "no model is named, and these rows are for a language model",
+                "add --model FOLDER or a hub name, or --model tiny to try",
+            )
+        if rows.rows == 0:
+            raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on", f"holdfast data check {' '.join(files)}")
+        params, positions = _size(model)
+        choice = choose(model, params, files, rows, goal, positions)
+    head = ["Made by `holdfast init`.", *([f"Goal: {goal}"] if goal else []), *(f"To do: {one}" for one in choice.todo)]
+    return Made(choice.tree, choice.reasons, head, todo=choice.todo)
+
+
+def _size(model: str) -> tuple[int | None, int | None]:
+    """Parameters and positions of a model that is here; as its name tells them where it is on the hub. Raises Stop where it is damaged."""
+    if model in EMBEDDED or Path(model).expanduser().is_dir():
+        facts = read_description(str(Path(model).expanduser()) if model not in EMBEDDED else model)
+        return facts.parameters() or size_in_name(model), facts.positions
+    if looks_local(model):
+        raise Stop(USAGE, f"--model {model}: no such folder", f"the current folder is {Path.cwd()}")
+    return size_in_name(model), None
+
+
+def checked(made: Made) -> Config:
+    """The config as holdfast takes it. Raises Stop(2) with what is wrong."""
+    try:
+        return Config.model_validate(made.sections())
+    except ValidationError as error:
+        lines = [f"  - {'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()]
+        raise Stop(
+            USAGE, "what it asks for does not go together in holdfast\n" + "\n".join(lines), "change that in the original", None
+        ) from None

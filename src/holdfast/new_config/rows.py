@@ -1,0 +1,101 @@
+"""Look at rows before there is a config: how many, how long, of what kind. Changes nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.data.files.raw_row import RawRow
+from holdfast.data.files.read import read_rows
+from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, in_our_case
+from holdfast.data.judge.rules import Rules
+from holdfast.data.survey.clean import check_files
+from holdfast.data.survey.findings import Findings
+from holdfast.data.survey.survey import check_block
+from holdfast.data.tokens.codec import Codec, load_codec, plain_codec
+from holdfast.data.workers.workers import Copies, Workers
+from holdfast.machine.system import usable_threads
+
+_FIRST = 50  # rows whose fields tell their kind
+_WHOLE = 500 << 20  # bytes of files that are read whole; of more the first rows tell
+_TEXTS = {"text", "messages", "conversations"} | {name for pair in PAIRS for name in (pair.question, pair.answer)}
+
+
+@dataclass(frozen=True)
+class LookedAt:
+    """What rows are. kind: answers, pairs, marks or table; rows: kept ones, None where too many to count; tokens: as data check counts."""
+
+    kind: str
+    columns: tuple[str, ...]
+    rows: int | None
+    rejected: int
+    longest: int | None
+    p99: int | None
+    bytes: int
+    total_tokens: int | None = None
+
+
+def look_at_rows(files: list[str], model: str | None) -> LookedAt:
+    """model: a folder or `tiny`, whose tokenizer counts; otherwise the embedded one does. Raises Stop as reading does."""
+    first = [row.value for file in files for row in islice(_good(file), _FIRST)]
+    kind, columns = _kind(first)
+    size = sum(Path(file).stat().st_size for file in files)
+    if kind == "table" or size > _WHOLE:
+        return LookedAt(kind, columns, None, 0, None, None, size)
+    rules = Rules(
+        wanted="pairs" if kind == "pairs" else "marks" if kind == "marks" else "answers",
+        learns="assistant" if kind == "answers" else "last",
+    )
+    findings = Findings()
+    alone = sys.platform == "linux" and threading.active_count() == 1
+    with (Copies if alone else Workers)(_codec(model), rules, usable_threads(), check_block) as crew:
+        check_files(files, [], crew, findings)
+    found = findings.as_json()
+    tokens = found["tokens"]
+    kept = found["kept"] + found["mended"]
+    return LookedAt(kind, columns, kept, found["rejected"], tokens.get("max"), tokens.get("p99"), size, tokens.get("total"))
+
+
+def _good(file: str) -> Iterator[RawRow]:
+    return (row for row in read_rows(file) if isinstance(row, RawRow) and isinstance(row.value, dict))
+
+
+def _codec(model: str | None) -> Codec:
+    if model in EMBEDDED:
+        return load_codec(EMBEDDED[str(model)])
+    if model and Path(model).is_dir() and (Path(model) / "tokenizer.json").exists():
+        return load_codec(Path(model))
+    return plain_codec(load_codec(EMBEDDED["tiny"]))
+
+
+def _kind(rows: list[dict[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    names = tuple(dict.fromkeys(name for row in rows for name in row))
+    cased = {in_our_case(name) for name in names}
+    if any(cased >= set(pair) for pair in TWO_ANSWERS):
+        return "pairs", names
+    if (
+        cased & set(MARKS)
+        and cased & _TEXTS
+        and any(isinstance(row.get(name), bool) for row in rows for name in row if in_our_case(name) in MARKS)
+    ):
+        return "marks", names
+    if cased & _TEXTS or not rows:
+        return "answers", names
+    numbers = sum(_is_number(value) for row in rows for value in row.values())
+    values = sum(len(row) for row in rows)
+    return ("table" if numbers >= 0.5 * values else "answers"), names
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int | float):
+        return True
+    try:
+        return bool(isinstance(value, str) and value and float(value) == float(value))
+    except ValueError:
+        return False

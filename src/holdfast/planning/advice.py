@@ -1,0 +1,91 @@
+"""Settings that are usual for a model's size, the number of rows and what is trained, each with its reason. Pure.
+
+Where they are from: learning rates of LoRA 2e-4 up to 13B and 1e-4 above (QLoRA, arXiv 2305.14314), about ten times those of full
+fine-tuning, and rank as the rows need it (LoRA Without Regret, Thinking Machines 2025); preferences near 5e-6 (DPO with LoRA in TRL's
+and Zephyr's recipes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from holdfast.config.config import Config
+
+_FAR_OFF = 10.0  # times the usual learning rate
+_STEPS = 100  # that a run should have at least, where rows allow it
+_ROWS_OF_RANK = ((2_000, 8), (50_000, 16))
+_ROWS_OF_EPOCHS = ((500, 5), (5_000, 3), (50_000, 2))
+_ROWS_OF_BATCH = ((400, 4), (2_000, 8), (20_000, 16))
+
+
+class Advice(NamedTuple):
+    """A key of the config, its usual value and why."""
+
+    key: str
+    value: float | int | str
+    reason: str
+
+
+def usual_lr(params: int | None, adapter: str, objective: str = "sft") -> float:
+    """The peak learning rate that is usual. params: of the whole model; None: unknown, taken for a few billion."""
+    billions = (params or 3_000_000_000) / 1e9
+    if objective in ("dpo", "kto", "simpo", "orpo"):
+        rate = 5e-6 if objective != "orpo" else 2e-5
+        return rate / 10 if adapter in ("full", "layers") else rate
+    if adapter in ("full", "layers"):
+        return 1e-4 if billions < 0.3 else 5e-5 if billions < 1 else 2e-5 if billions < 10 else 1e-5
+    if adapter == "ia3":
+        return 3e-3
+    if adapter == "prompt":
+        return 3e-2
+    return 2e-3 if billions < 0.05 else 1e-3 if billions < 0.3 else 4e-4 if billions < 1 else 2e-4 if billions < 14 else 1e-4
+
+
+def advise(params: int | None, rows: int | None, adapter: str = "lora", objective: str = "sft") -> Iterator[Advice]:
+    """What is usual. rows: to train on; None: unknown."""
+    size = f"{params / 1e9:.2g} billion parameters" if params else "a model of unknown size"
+    what = "all weights" if adapter == "full" else f"{adapter} on" if adapter != "layers" else "layers of"
+    yield Advice("train.lr", usual_lr(params, adapter, objective), f"usual for {what} {size}, objective {objective}")
+    count = rows or 5_000
+    told = f"{rows:,} rows" if rows else "the number of rows is unknown, some thousand taken"
+    batch = _by(count, _ROWS_OF_BATCH, 32)
+    epochs = 1 if objective != "sft" else _by(count, _ROWS_OF_EPOCHS, 1)
+    steps = math.ceil(count / batch) * epochs
+    yield Advice("train.epochs", epochs, f"{told}: {'fewer need more passes' if epochs > 1 else 'one pass is enough'}")
+    yield Advice(
+        "train.effective_batch", batch, f"about {steps:,} steps; LoRA loses with large batches, fewer than {_STEPS} steps learn little"
+    )
+    yield Advice("train.warmup", 0.03 if steps > 300 else 0.1, f"some ten steps or more of about {steps:,}")
+    if adapter not in ("full", "layers", "ia3", "prompt"):
+        rank = _by(count, _ROWS_OF_RANK, 32)
+        yield Advice("adapter.r", rank, f"{told}: rank follows what there is to learn")
+        yield Advice("adapter.alpha", 2 * rank, "twice the rank, so that the rate above fits any rank")
+        yield Advice(
+            "adapter.dropout",
+            0.05 if count < 2_000 and epochs > 1 else 0.0,
+            "few rows that are seen often" if count < 2_000 else "enough rows",
+        )
+
+
+def _by(count: int, table: tuple[tuple[int, int], ...], otherwise: int) -> int:
+    return next((value for most, value in table if count < most), otherwise)
+
+
+def far_off(config: Config, params: int | None) -> Iterator[str]:
+    """What of a config of a language model is far from what is usual, in words."""
+    train, adapter = config.train, config.adapter
+    usual = usual_lr(params, adapter.type, train.objective)
+    if params and train.optimizer in ("adamw", "adamw8bit", "paged", "schedule_free"):
+        ratio = train.lr / usual
+        if ratio >= _FAR_OFF or ratio <= 1 / _FAR_OFF:
+            more = f"{ratio:.0f} times" if ratio > 1 else f"a {1 / ratio:.0f}th of"
+            yield f"train.lr {train.lr:g} is {more} the {usual:g} usual for {adapter.type} and this size: try train.lr={usual:g}"
+    scale = adapter.alpha / adapter.r
+    if adapter.type in ("lora", "dora") and not 0.2 <= scale <= 16:
+        yield f"adapter.alpha {adapter.alpha:g} is {scale:.2g} times the rank; usual is twice: adapter.alpha={2 * adapter.r}"
+    if train.epochs and train.epochs > 20:
+        yield f"train.epochs {train.epochs:g}: rows seen that often are learned by heart; usual are 1 to 5, with evaluate.patience"
+    if train.warmup and 0.5 <= train.warmup < 1:
+        yield f"train.warmup {train.warmup:g} is most of the run; usual is 0.03 to 0.1"

@@ -1,0 +1,325 @@
+"""A first config: chosen from rows and model, or made of another trainer's file with every key accounted for."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from conftest import make_rows, write_rows
+from holdfast.base.errors import Stop
+from holdfast.config.config import Config
+from holdfast.config.foreign.convert import convert
+from holdfast.config.foreign.keys import Draft, flatten
+from holdfast.config.foreign.read import read_foreign
+from holdfast.config.load import load_config
+from holdfast.planning.advice import advise, usual_lr
+
+AXOLOTL = """
+base_model: NousResearch/Llama-3.2-1B
+datasets:
+  - {path: rows.jsonl, ds_type: json, type: chat_template}
+val_set_size: 0.1
+adapter: qlora
+load_in_4bit: true
+sequence_len: 2048
+sample_packing: true
+lora_r: 16
+lora_alpha: 32
+lora_dropout: 0.05
+lora_target_linear: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+num_epochs: 3
+optimizer: paged_adamw_8bit
+lr_scheduler: cosine
+learning_rate: 1e-4
+warmup_steps: 10
+bf16: auto
+gradient_checkpointing: true
+flash_attention: true
+special_tokens: {pad_token: "<|end|>"}
+no_such_key_of_axolotl: 5
+wandb_project:
+"""
+LLAMA_FACTORY = """
+model_name_or_path: Qwen/Qwen3-4B
+stage: dpo
+finetuning_type: lora
+lora_rank: 8
+lora_target: q_proj,v_proj
+pref_beta: 0.2
+pref_loss: sigmoid
+dataset: mine
+template: qwen3
+cutoff_len: 1024
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 5.0e-6
+num_train_epochs: 1.0
+bf16: true
+max_samples: 1000
+"""
+TRL = """
+model_name_or_path: Qwen/Qwen2.5-0.5B
+dataset_name: trl-lib/Capybara
+use_peft: true
+lora_r: 32
+learning_rate: 2.0e-4
+lr_scheduler_type: constant_with_warmup
+warmup_ratio: 0.1
+per_device_train_batch_size: 4
+max_length: 512
+max_steps: 50
+num_train_epochs: 2
+report_to: [wandb]
+"""
+SOUP = """
+base: Qwen/Qwen2.5-7B-Instruct
+task: sft
+data: {train: ./data/train.jsonl, format: alpaca, val_split: 0.05, max_length: 1024}
+training:
+  epochs: 2
+  lr: 1e-4
+  batch_size: 4
+  quantization: 4bit
+  lora: {r: 8, alpha: 16, target_modules: auto}
+output: ./out
+"""
+TORCHTUNE = """
+output_dir: /tmp/out/one
+model:
+  _component_: torchtune.models.llama3_2.lora_llama3_2_1b
+  lora_attn_modules: [q_proj, output_proj]
+  apply_lora_to_mlp: true
+  lora_rank: 64
+  lora_alpha: 128
+checkpointer: {_component_: torchtune.training.FullModelHFCheckpointer, checkpoint_dir: /tmp/Llama, output_dir: "${output_dir}"}
+dataset: {_component_: torchtune.datasets.alpaca_cleaned_dataset, packed: false}
+batch_size: 4
+gradient_accumulation_steps: 8
+epochs: 1
+optimizer: {_component_: torch.optim.AdamW, lr: 3e-4, weight_decay: 0.01}
+lr_scheduler: {_component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup, num_warmup_steps: 100}
+clip_grad_norm: null
+dtype: bf16
+"""
+SCRIPT = """
+import torch
+from trl import SFTConfig, SFTTrainer
+from peft import LoraConfig
+from datasets import load_dataset
+import os
+open("was-run", "w")
+LR = 1e-4
+dataset = load_dataset("json", data_files="rows.jsonl", split="train")
+peft = LoraConfig(r=8, lora_alpha=32, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+args = SFTConfig(output_dir="out/mine", learning_rate=LR * 2, per_device_train_batch_size=2, gradient_accumulation_steps=2 * 2,
+                 num_train_epochs=int(os.environ["EPOCHS"]), max_length=256, seed=7, optim="adamw_torch")
+SFTTrainer(model="tiny-model", args=args, train_dataset=dataset, peft_config=peft).train()
+"""
+COMMAND = """#!/bin/bash
+MODEL=Qwen/Qwen2-0.5B
+accelerate launch --num_processes 2 trl/scripts/sft.py \\
+    --model_name_or_path $MODEL \\
+    --dataset_name trl-lib/Capybara \\
+    --learning_rate=2.0e-5 \\
+    --packing \\
+    --per_device_train_batch_size 2 --gradient_accumulation_steps 8 \\
+    --use_peft --lora_r 32 --lora_alpha 16 --lora_target_modules q_proj, v_proj \\
+    --output_dir $OUT
+"""
+
+
+def made_of(tmp_path: Path, name: str, text: str) -> Draft:
+    file = tmp_path / name
+    file.write_text(text)
+    source, known = read_foreign(file)
+    draft = convert(source, known=known)
+    Config.model_validate(draft.as_tree())
+    assert [row.theirs for row in draft.rows] == [key.theirs for key in source.keys]
+    assert all(row.why and row.fate in ("carried", "changed", "not_carried") for row in draft.rows)
+    return draft
+
+
+def fate_of(draft: Draft, key: str) -> str:
+    return next(row.fate for row in draft.rows if row.theirs == key)
+
+
+def test_an_axolotl_config_is_carried_key_by_key(tmp_path: Path) -> None:
+    draft = made_of(tmp_path, "a.yml", AXOLOTL)
+    tree = draft.tree
+    assert (tree["train.effective_batch"], tree["train.lr"], tree["train.epochs"], tree["train.warmup"]) == (8, 1e-4, 3, 10)
+    assert (tree["train.frozen"], tree["train.optimizer"], tree["adapter.targets"]) == ("nf4", "paged", "all-linear")
+    assert (tree["data.files"], tree["data.format"], tree["data.held_out"], tree["train.seed"]) == (["rows.jsonl"], "chat", 0.1, 42)
+    every = {key.theirs for key in flatten(yaml.safe_load(AXOLOTL))}
+    assert every == {row.theirs for row in draft.rows} >= {"datasets", "datasets[0].path", "special_tokens.pad_token"}
+    assert fate_of(draft, "learning_rate") == "carried"
+    assert fate_of(draft, "micro_batch_size") == "changed"
+    unknown = next(row for row in draft.rows if row.theirs == "no_such_key_of_axolotl")
+    assert unknown.fate == "not_carried"
+    assert "no such key" in unknown.why
+
+
+def test_a_llama_factory_config_finds_its_rows_in_dataset_info(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset_info.json").write_text(json.dumps({"mine": {"file_name": "pairs.json"}}))
+    tree = made_of(tmp_path, "l.yaml", LLAMA_FACTORY).tree
+    assert (tree["train.objective"], tree["preference.beta"], tree["preference.loss"]) == ("dpo", 0.2, "sigmoid")
+    assert (tree["adapter.targets"], tree["adapter.alpha"], tree["data.files"]) == (
+        ["q_proj", "v_proj"],
+        16.0,
+        [str(tmp_path / "data" / "pairs.json")],
+    )
+
+
+def test_a_trl_config_keeps_its_defaults(tmp_path: Path) -> None:
+    draft = made_of(tmp_path, "t.yaml", TRL)
+    tree = draft.tree
+    assert (tree["train.steps"], tree["train.schedule"], tree["run.track"]) == (50, "constant", ["wandb"])
+    assert "train.epochs" not in tree
+    assert (tree["train.effective_batch"], tree["train.seed"]) == (4, 42)
+    assert any("load_dataset('trl-lib/Capybara'" in one for one in draft.todo)
+
+
+def test_soup_and_torchtune(tmp_path: Path) -> None:
+    soup = made_of(tmp_path, "s.yaml", SOUP).tree
+    assert (soup["train.effective_batch"], soup["train.frozen"], soup["train.lr"], soup["adapter.targets"]) == (
+        4,
+        "nf4",
+        1e-4,
+        "all-linear",
+    )
+    tune = made_of(tmp_path, "u.yaml", TORCHTUNE).tree
+    assert tune["adapter.targets"] == ["q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    assert (tune["train.effective_batch"], tune["train.warmup"], tune["run.name"], tune["model"]) == (32, 100, "one", "/tmp/Llama")
+    assert tune["train.max_grad_norm"] == 1e6
+
+
+def test_a_script_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    draft = made_of(tmp_path, "train.py", SCRIPT)
+    assert not (tmp_path / "was-run").exists()
+    tree = draft.tree
+    assert (tree["train.lr"], tree["train.effective_batch"], tree["adapter.r"], tree["train.seed"]) == (2e-4, 8, 8, 7)
+    assert (tree["model"], tree["data.files"]) == ("tiny-model", ["rows.jsonl"])
+    computed = next(row for row in draft.rows if row.theirs == "num_train_epochs")
+    assert computed.fate == "not_carried"
+    assert "train.epochs" in computed.why
+
+
+def test_a_notebook_is_read_as_its_cells(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "code", "source": ["!pip install trl\n", *SCRIPT.splitlines(keepends=True)]},
+        {"cell_type": "markdown", "source": ["# x"]},
+    ]
+    assert made_of(tmp_path, "n.ipynb", json.dumps({"cells": cells})).tree["adapter.r"] == 8
+
+
+def test_a_command_line_is_read(tmp_path: Path) -> None:
+    draft = made_of(tmp_path, "go.sh", COMMAND)
+    tree = draft.tree
+    assert (tree["model"], tree["train.effective_batch"], tree["train.lr"]) == ("Qwen/Qwen2-0.5B", 32, 2e-5)
+    assert (tree["train.packing"], tree["adapter.targets"]) == (True, ["q_proj", "v_proj"])
+    assert "computed" in next(row.why for row in draft.rows if row.theirs == "output_dir")
+
+
+def test_what_holdfast_cannot_train_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "g.yaml", tmp_path / "o.yaml"
+    file.write_text(AXOLOTL + "\nrl: grpo\n")
+    code = _main(["init", "--from", str(file), "--out", str(out), "--json"])
+    printed = capsys.readouterr()
+    answer = json.loads(printed.out)
+    assert (code, answer["config"], out.exists()) == (1, None, False)
+    assert "holdfast run --callback" in printed.err
+    assert {row["theirs"] for row in answer["keys"]} >= {"rl", "base_model"}
+
+
+def _main(words: list[str]) -> int:
+    from holdfast.cli.main import main
+
+    return main(words)
+
+
+def test_init_writes_a_config_that_loads_with_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
+    write_rows(rows, make_rows(60))
+    assert _main(["init", "--model", "tiny", "--data", str(rows), "--goal", "quick", "--out", str(out), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["config"], answer["keys"]) == (str(out), [])
+    config = load_config(out)
+    assert (config.model, config.train.epochs, config.adapter.type) == ("tiny", 1.0, "lora")
+    assert answer["plan"]["fits"] is True
+    assert json.loads(out.with_suffix(".plan.json").read_text())["peak_bytes"] == answer["plan"]["peak_bytes"]
+    values = [line for line in out.read_text().splitlines() if line.startswith("  ") and not line.lstrip().startswith("#")]
+    assert sum("#" in line for line in values) >= len(values) - 2  # nearly each with its reason
+    assert _main(["init", "--model", "tiny", "--data", str(rows), "--out", str(out)]) == 2  # nothing is overwritten
+
+
+def test_rows_decide_the_objective(tmp_path: Path) -> None:
+    from holdfast.new_config.rows import look_at_rows
+
+    pairs = tmp_path / "pairs.jsonl"
+    write_rows(pairs, [{"prompt": f"q {n}", "chosen": f"yes {n} indeed", "rejected": "no"} for n in range(9)])
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,price\n" + "".join(f"{n},{n * 2},{n * 3}\n" for n in range(9)))
+    assert (look_at_rows([str(pairs)], None).kind, look_at_rows([str(table)], None).kind) == ("pairs", "table")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["init", "--out", "x.yaml"], "holdfast init --model"),
+        (["init", "--from", "nowhere.yaml", "--out", "x.yaml"], "no such file"),
+        (["init", "--from", "launch.yaml", "--out", "x.yaml"], "launcher"),
+        (["init", "--from", "plain.py", "--out", "x.yaml"], "holdfast run --callback"),
+        (["init", "--model", "./no-folder", "--data", "rows.jsonl", "--out", "x.yaml"], "no such folder"),
+        (["init", "--model", "tiny", "--data", "rows.jsonl", "--out", "x.txt"], "x.txt.yaml"),
+        (["init", "--model", "tiny", "--data", "rows.jsonl", "--card", "RTX 9999", "--out", "x.yaml"], "--memory"),
+    ],
+)
+def test_what_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "rows.jsonl", make_rows(5))
+    (tmp_path / "launch.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
+    (tmp_path / "plain.py").write_text("print(1)\n")
+    assert _main(words) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "x.yaml").exists()
+
+
+def test_advice_follows_size_rows_and_kind() -> None:
+    assert usual_lr(70_000_000_000, "lora") < usual_lr(7_000_000_000, "lora") < usual_lr(135_000_000, "lora")
+    assert usual_lr(7_000_000_000, "full") * 10 == usual_lr(7_000_000_000, "lora")
+    few, many = ({one.key: one.value for one in advise(10**9, rows)} for rows in (300, 100_000))
+    assert few["train.epochs"] > many["train.epochs"] == 1
+    assert few["adapter.r"] < many["adapter.r"]
+
+
+@pytest.mark.skipif("HOLDFAST_FOREIGN_CONFIGS" not in os.environ, reason="a folder with the trainers' own examples")
+def test_every_key_of_the_trainers_own_examples_is_accounted_for() -> None:
+    """Each key has a fate and a reason, no reason is that nobody knows the key, and what comes out is a config."""
+    unknown: Counter[str] = Counter()
+    keys = files = 0
+    for file in sorted(Path(os.environ["HOLDFAST_FOREIGN_CONFIGS"]).rglob("*")):
+        if file.suffix not in (".py", ".yaml", ".yml", ".sh", ".ipynb"):
+            continue
+        try:
+            source, known = read_foreign(file)
+        except Stop:
+            continue
+        draft: Any = convert(source, known=known)
+        Config.model_validate(draft.as_tree())
+        assert [row.theirs for row in draft.rows] == [key.theirs for key in source.keys]
+        unknown.update(row.theirs for row in draft.rows if "knows no such key" in row.why)
+        files, keys = files + 1, keys + len(draft.rows)
+    print(f"{files} files, {keys} keys, {unknown.total()} unknown")
+    assert files > 100
+    assert not unknown
