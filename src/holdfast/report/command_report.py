@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from holdfast import __version__
-from holdfast.base.files import Json, read_json, read_lines, write_bytes
+from holdfast.base.files import Json, read_json, read_sound_lines, write_bytes
 from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted, listed
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
@@ -38,7 +38,7 @@ def render_command(run: RunFolder) -> str:
     command = read_command(run) or Command((), "")
     scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))  # a report is shown to others
     summary: Json = without_secrets(read_json(run.summary_file) or {}, scrubber)  # charts hold parts of it
-    rows = list(read_lines(run.progress_file))
+    rows = list(read_sound_lines(run.progress_file))
     incidents = summary.get("incidents", [])
     status = str(summary.get("status", "running"))
     shown: Json = {

@@ -28,7 +28,12 @@ class BufferedRunFolder(RunFolder):
         with self._lock:
             if not self.flush():
                 self.waiting.append((file, row))
-            elif not _written(file, row):
+                return
+            try:
+                super().append(file, row)
+            except OSError as error:
+                if not is_full(error):
+                    raise
                 self.waiting.append((file, row))
                 self.event("journals_kept")
                 self.tell(

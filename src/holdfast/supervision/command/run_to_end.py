@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
-from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.base.files import Json, read_json, read_sound_lines, write_bytes, write_json
 from holdfast.base.signal_names import killed_by
 from holdfast.base.units import listed
 from holdfast.book import cards_of
@@ -42,6 +42,7 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
     if not run.machine_file.exists():
         place = Place()
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
+    run.heal_journals(terminal.tell)
     run.summary_file.unlink(missing_ok=True)
     sweep_snapshots()
 
@@ -139,7 +140,7 @@ def _write_summary(run: RunFolder, command: Command, status: str, reason: str, c
         reason=reason,
         command={"argv": list(command.argv), "launcher": command.launcher},
         code=code,
-        progress=list(read_lines(run.progress_file)),
+        progress=list(read_sound_lines(run.progress_file)),
         events=list(run.events()),
         failure_reports=[end.facts for _, end in closed_attempts(run)],
         launches={number: found.facts for number in numbers if (found := read_launch_spec(run.attempt(number)))},

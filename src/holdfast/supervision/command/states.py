@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.base.files import Json, read_json, read_lines
+from holdfast.base.files import Json, read_json, read_sound_lines
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
@@ -32,7 +32,7 @@ class States:
         self.run, self.command, self.tell = run, command, tell
         self.whole = card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
         self.snapshot = snapshot_of(run)
-        self._best = max((int(row.get("step") or 0) for row in read_lines(run.progress_file)), default=0)
+        self._best = max((int(row.get("step") or 0) for row in read_sound_lines(run.progress_file)), default=0)
 
     def reached(self, step: int) -> None:
         """A step was seen."""
@@ -108,7 +108,7 @@ class States:
         pulse: Json = read_json(attempt.folder / "pulse.json") or {}
         if pulse:
             self.run.event("callback_seen", attempt=attempt.number)
-        for told in read_lines(attempt.folder / "inside.jsonl"):
+        for told in read_sound_lines(attempt.folder / "inside.jsonl"):
             self.run.event(str(told.pop("event", "told_inside")), attempt=attempt.number, **told)
         if self.command.place is None and isinstance(pulse.get("place"), str):
             there = {str(name): int(at) for name, at in (pulse.get("there") or {}).items()}
