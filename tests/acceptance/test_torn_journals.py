@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import lines
+from conftest import holdfast, lines
 from holdfast.base.files import append_line, cut_torn_line, last_line, read_lines
-from support.old_runs import ask, check_bits, command_of, settle
+from support.old_runs import check_bits, command_of, settle
 
 # how a journal's end is torn: bytes cut off, and what the disk has behind them
 TORN = {"short": (5, b""), "no line end": (1, b""), "zeros": (20, b"\0" * 512), "other bytes": (3, b"\xff\xfe{")}
@@ -48,18 +48,16 @@ def test_whoever_appends_heals_the_tail_first(tmp_path: Path, how: str, rows: in
         *(pytest.param(kind, how, marks=pytest.mark.long) for kind in JOURNALS for how in ("no line end", "other bytes")),
     ],
 )
-def test_a_run_whose_journals_are_all_torn_ends_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
-) -> None:
+def test_a_run_whose_journals_are_all_torn_ends_with_the_same_bits(tmp_path: Path, kind: str, how: str) -> None:
     name = f"{kind}-unfinished"
-    monkeypatch.chdir(settle(tmp_path, name))
+    inputs = settle(tmp_path, name)
     run = tmp_path / "runs" / name
     for journal in JOURNALS[kind]:
         if (run / journal).exists() and (journal != "timeline.jsonl" or len(lines(run / journal)) == 1):
             tear(run / journal, how)
-    code, out, err = ask(*command_of(kind, run))
-    assert code == 0, err
-    summary = json.loads(out)
+    done = holdfast(*command_of(kind, run), cwd=inputs)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
     assert summary["status"] == "finished" and (run / "report.html").exists()
     for file in run.glob("*.jsonl"):
         lines(file)  # every line of each is whole
@@ -70,12 +68,12 @@ def test_a_run_whose_journals_are_all_torn_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize("garbage", [b"{\n", b'{"time":1}{"event":"x"}\n', b"\0\0\0\n", b"[1]\n", b"\xff\xfe\n", b"{}\n"])
-def test_a_damaged_line_of_the_events_is_named_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: bytes) -> None:
-    monkeypatch.chdir(settle(tmp_path, "tabular-unfinished"))
+def test_a_damaged_line_of_the_events_is_named_and_ends_nothing(tmp_path: Path, garbage: bytes) -> None:
+    inputs = settle(tmp_path, "tabular-unfinished")
     run = tmp_path / "runs" / "tabular-unfinished"
     whole = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
     (run / "events.jsonl").write_bytes(b"".join([*whole[:1], garbage, *whole[1:]]))
-    code, out, err = ask(*command_of("tabular", run))
-    assert code == 0, err
-    assert json.loads(out)["status"] == "finished"
-    assert garbage == b"{}\n" or "line 2" in err and "events.jsonl" in err
+    done = holdfast(*command_of("tabular", run), cwd=inputs)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "finished"
+    assert garbage == b"{}\n" or "events.jsonl: line 2" in done.stderr

@@ -200,7 +200,8 @@ def read_sound_lines(path: Path) -> Iterator[Json]:
 class Tail:
     """A journal that is read again and again: each time its new whole lines alone, all of them again after it was replaced.
 
-    from_end: what stands there already is passed over. key: so is a line without this one, a damaged one included, which raises Damaged otherwise.
+    from_end: what stands there already is passed over. key: so is a line without this one; a damaged line, which raises Damaged, is
+    passed over with it.
     """
 
     def __init__(self, path: Path, from_end: bool = False, key: str | None = None) -> None:
