@@ -62,7 +62,11 @@ def test_what_is_trained_is_what_the_artifact_renders(given: str | None, without
     ("given", "told"),
     [
         ("{{ raise_exception('no such role') }}", "no such role"),
-        ("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}", "never stop"),
+        (
+            "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}assistant: {% endif %}",
+            "never stop",
+        ),
         ("{% for m in messages %}{{ m.content }}", "cannot be used"),
         ("llama3", "never stop"),
         ("no-such-file.jinja", "no file"),

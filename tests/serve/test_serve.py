@@ -96,6 +96,16 @@ REFUSED: list[tuple[str, Any, dict[str, Any], int, str]] = [
     ("/v1/chat/completions", CHAT | {"model": "gpt-4"}, {}, 404, "base, tuned"),
     ("/v1/chat/completions", CHAT | {"temperature": "hot"}, {}, 400, "temperature"),
     ("/v1/chat/completions", CHAT | {"n": 3}, {}, 400, "one answer at a time"),
+    ("/v1/chat/completions", CHAT | {"max_tokens": 0}, {}, 400, "max_tokens"),
+    ("/v1/chat/completions", CHAT | {"max_tokens": True}, {}, 400, "max_tokens"),
+    ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}, {}, 400, "response_format"),
+    ("/v1/chat/completions", CHAT | {"tools": [{"type": "function"}]}, {}, 400, "tools"),
+    ("/v1/chat/completions", CHAT | {"logprobs": True}, {}, 400, "logprobs"),
+    ("/v1/chat/completions", CHAT | {"frequency_penalty": 0.5}, {}, 400, "frequency_penalty"),
+    ("/v1/chat/completions", CHAT | {"min_p": 0.1}, {}, 400, "min_p"),
+    ("/v1/completions", {"prompt": "x", "logprobs": 0}, {}, 400, "logprobs"),
+    ("/v1/chat/completions", CHAT | {"stop": [""]}, {}, 400, "stop"),
+    ("/v1/chat/completions", CHAT | {"stream_options": {"x": 1}}, {}, 400, "stream_options"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b c " * 400}]}, {}, 400, "the model takes 256"),
     ("/nowhere", None, {}, 404, "there is no"),
     ("/ab/vote", {"id": "x", "choice": "left"}, {}, 404, "no such pair"),
@@ -107,6 +117,48 @@ def test_what_is_not_understood_is_refused_with_a_sentence(served: Any) -> None:
         code, answer = asked(served, path, body, **given)
         assert (code, told in str(answer)) == (status, True), (path, body, answer)
     assert asked(served, "/health", token=None)[0] == 200
+
+
+def test_values_that_ask_for_nothing_are_taken(served: Any) -> None:
+    asks = {"n": None, "top_p": 0, "temperature": 1, "logprobs": False, "tools": [], "presence_penalty": 0, "user": "me"}
+    assert asked(served, "/v1/chat/completions", CHAT | asks)[0] == 200
+
+
+def test_an_answer_ends_before_a_stop_text(served: Any) -> None:
+    body = {"prompt": "Join amber and 37", "max_tokens": 24, "temperature": 0}
+    whole = asked(served, "/v1/completions", body)[1]["choices"][0]["text"]
+    for stop in (whole[3:6], whole[-2:], "nowhere"):
+        choice = asked(served, "/v1/completions", body | {"stop": ["never there", stop]})[1]["choices"][0]
+        assert choice["text"] == whole.partition(stop)[0].strip()
+        assert stop not in whole or choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_hangs_up_shifts_no_answer(served: Any, streamed: bool) -> None:
+    prompts = [f"Join {word} and {number}" for word, number in (("amber", 3), ("birch", 44), ("cedar", 555))]
+    bodies = [{"model": model, "prompt": prompt, "max_tokens": 9, "temperature": 0} for prompt in prompts for model in ("base", "tuned")]
+    right = [asked(served, "/v1/completions", body)[1]["choices"][0]["text"] for body in bodies]
+    left = json.dumps({"prompt": "Tell", "max_tokens": 200, "stream": streamed}).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer {served.token}\r\nContent-Length: {len(left)}\r\n\r\n"
+    )
+    for body, wanted in zip(bodies, right, strict=True):
+        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as line:
+            line.sendall(head.encode() + left)
+            if streamed:
+                assert line.recv(20)
+        assert asked(served, "/v1/completions", body)[1]["choices"][0]["text"] == wanted
+
+
+def test_idle_connections_are_bounded(served: Any) -> None:
+    port = int(served.url.rpartition(":")[2])
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    try:
+        assert any(line.recv(64).startswith(b"HTTP/1.1 503") for line in idle[80:81])
+    finally:
+        for line in idle:
+            line.close()
+    assert asked(served, "/health", token=None)[0] in (200, 503)
 
 
 def test_answers_are_compared_blind_and_kept_as_rows(served: Any, tmp_path: Path) -> None:

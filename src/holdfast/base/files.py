@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
 import json
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 
-from holdfast.base.errors import damaged
-from holdfast.base.safe_open import LARGEST_JSON, log_descriptor, open_regular, read_small
+from holdfast.base.errors import Damaged, damaged
+from holdfast.base.safe_open import LARGEST_JSON, journal_descriptor, open_regular
 
 Json = dict[str, Any]
+DamagedLine = Callable[[int, str], Json | None]  # what stands for a damaged line, given its number and what is wrong with it
 _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO)  # what stands there is no file, or none to read
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
+_WRITING_S = 0.01  # within which a write that has begun goes on
 
 
 def is_full(error: BaseException) -> bool:
@@ -102,18 +106,20 @@ def read_python_json(path: Path) -> Json | None:
     return read_json(path, json.loads)
 
 
-def append_line(path: Path, value: Json, durable: bool = False) -> None:
-    """Append one JSON object as one line in one write; `durable`: and wait until it is on the disk.
+def append_line(path: Path, value: Json, durable: bool = False) -> int:
+    """Append one JSON object as one line in one write, after the last whole line; `durable`: and wait until it is on the disk.
 
+    What follows the last line end (a death in mid-write, a power cut) is cut first; the number of its bytes.
     Raises OSError when the disk takes no more; what was written of the line is cut off again, so the file stays whole.
     """
     line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-    descriptor = log_descriptor(path)
+    descriptor = journal_descriptor(path)
     try:
+        torn = 0 if _ends_whole(descriptor) else _heal(descriptor)
         written = os.write(descriptor, line)
         if written != len(line):
             os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-            raise OSError(28, f"only {written} of {len(line)} bytes could be written", str(path))
+            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written", str(path))
         if durable:
             os.fsync(descriptor)
     except OSError as error:
@@ -121,6 +127,7 @@ def append_line(path: Path, value: Json, durable: bool = False) -> None:
         raise
     finally:
         os.close(descriptor)
+    return torn
 
 
 def _named(error: OSError, path: Path) -> None:
@@ -129,9 +136,43 @@ def _named(error: OSError, path: Path) -> None:
         error.filename = str(path)
 
 
-def read_lines(path: Path) -> Iterator[Json]:
+def _ends_whole(descriptor: int) -> bool:
+    """Whether a journal is empty or ends with a line end."""
+    size = os.fstat(descriptor).st_size
+    return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+
+
+def _heal(descriptor: int) -> int:
+    """Cut what follows the last line end; the number of bytes cut. A line that another process is writing this moment is left whole."""
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    size = -1
+    while size != (size := os.fstat(descriptor).st_size):
+        time.sleep(_WRITING_S)
+    if _ends_whole(descriptor):
+        return 0
+    whole = _whole_bytes(descriptor, size)
+    os.ftruncate(descriptor, whole)
+    return size - whole
+
+
+def _whole_bytes(descriptor: int, size: int) -> int:
+    """Where the last whole line of the first `size` bytes ends."""
+    end = size
+    while end:
+        begin = max(0, end - _LINE_BYTES)
+        at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return 0
+
+
+def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
     """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number.
 
+    damaged_line: what stands for such a line instead, or None for nothing, given its number and what is wrong with it (of a journal that
+    nothing depends on).
     Raises Damaged, too, where no file has the journal's name, and OSError where it may not be read.
     """
     try:
@@ -146,17 +187,32 @@ def read_lines(path: Path) -> Iterator[Json]:
         for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
             if not line.endswith(b"\n"):
                 return
-            yield _parsed(path, line, f"line {number}")
+            try:
+                row = _parsed(path, line, f"line {number}")
+            except Damaged as error:
+                if damaged_line is None:
+                    raise
+                told = damaged_line(number, error.message.partition(" is damaged: ")[2])
+                if told is None:
+                    continue
+                row = told
+            yield row
+
+
+def read_sound_lines(path: Path) -> Iterator[Json]:
+    """The lines of a journal that can be read, for one that nothing depends on. Raises as `read_lines` does of the file."""
+    return read_lines(path, lambda number, why: None)
 
 
 class Tail:
     """A journal that is read again and again: each time its new whole lines alone, all of them again after it was replaced.
 
-    from_end: what stands there already is passed over.
+    from_end: what stands there already is passed over. key: so is a line without this one; a damaged line, which raises Damaged, is
+    passed over with it.
     """
 
-    def __init__(self, path: Path, from_end: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, from_end: bool = False, key: str | None = None) -> None:
+        self.path, self._key = path, key
         facts = path.stat() if from_end and path.exists() else None
         self._at, self._file = (facts.st_size, facts.st_ino) if facts else (0, 0)
 
@@ -173,26 +229,29 @@ class Tail:
             return [], replaced
         whole = data[: data.rfind(b"\n") + 1]
         self._at, self._file = (0 if replaced else self._at) + len(whole), facts.st_ino
-        return [_parsed(self.path, line, "a line") for line in whole.splitlines()], replaced
+        if self._key is None:
+            return [_parsed(self.path, line, "a line") for line in whole.splitlines()], replaced
+        rows = (_parsed_or_none(self.path, line) for line in whole.splitlines())
+        return [row for row in rows if row is not None and self._key in row], replaced
 
 
 def cut_torn_line(path: Path) -> int:
-    """Cut what follows the last line end of a journal; the number of bytes removed. Only the file's single writer may call this.
+    """Cut what follows the last line end of a journal; the number of bytes removed.
 
     Raises Damaged as `read_lines` does.
     """
     try:
-        data = read_small(path, 1 << 62)
+        descriptor = journal_descriptor(path, os.O_RDWR)
     except FileNotFoundError:
         return 0
     except OSError as error:
         if error.errno in _NO_FILE:
             raise damaged(path, f"it {error.strerror}") from None
         raise
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
-    return len(data) - whole
+    try:
+        return 0 if _ends_whole(descriptor) else _heal(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def last_line(path: Path) -> Json | None:
@@ -218,6 +277,13 @@ def _parsed(path: Path, line: bytes, name: str) -> Json:
     if not isinstance(value, dict):
         raise damaged(path, f"{name} is not a JSON object")
     return value
+
+
+def _parsed_or_none(path: Path, line: bytes) -> Json | None:
+    try:
+        return _parsed(path, line, "")
+    except Damaged:
+        return None
 
 
 def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:

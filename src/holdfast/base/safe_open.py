@@ -18,6 +18,15 @@ def log_descriptor(path: Path, anew: bool = False) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o644)
 
 
+def journal_descriptor(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    """A descriptor of a journal to read and append to. Raises OSError (ELOOP, EINVAL) where no regular file has its name."""
+    descriptor = os.open(path, flags | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "is not a regular file", str(path))
+
+
 def open_log(path: Path, anew: bool = False) -> BinaryIO:
     """The same as a file."""
     return os.fdopen(log_descriptor(path, anew), "wb")

@@ -8,13 +8,13 @@ import json
 import os
 import sys
 import traceback
-from pathlib import Path
 
 import orjson
 
 from holdfast import __version__
-from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, USAGE, Stop
-from holdfast.base.files import Json, is_full
+from holdfast.base.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.base.file_errors import file_error
+from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.tasks import own_verbs
 from holdfast.cli.parser import Parser, add_verbs
@@ -81,9 +81,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
         edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
-        if is_full(error):
-            place = getattr(error, "filename", None) or Path.cwd()
-            edge = Stop(BLOCKED, f"no room on the disk of {place}", "make room, then repeat the command")
+        if isinstance(error, OSError) and (in_words := file_error(error)):
+            edge = in_words
         else:
             traceback.print_exc()
         print(f"holdfast: {edge}", file=sys.stderr)

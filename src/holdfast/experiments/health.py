@@ -23,7 +23,7 @@ class HealthWatch:
         self.run, self.clock = run, clock
         self.acts = run.config().run.rollback
         self.signs = list(cards_of("signs").values())
-        self._events, self._evaluations = Tail(run.events_file), Tail(run.evaluations_file)
+        self._events, self._evaluations = Tail(run.events_file, key="event"), Tail(run.evaluations_file)
         events, _ = self._events.new()
         self.told = {event["sign"] for event in events if event["event"] == "sign"}
         self._past = [event for event in events if event["event"] in OF_REMEDIES]

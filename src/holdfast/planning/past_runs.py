@@ -15,7 +15,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.base.cache import cache_folder
-from holdfast.base.files import Json, append_line, read_json, read_lines
+from holdfast.base.files import Json, append_line, read_json, read_sound_lines
 from holdfast.base.units import gib, span
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
@@ -162,7 +162,7 @@ def _kept(machine: Json) -> list[_Row]:
 
 def _lines(file: Path) -> list[Json]:
     try:
-        return list(read_lines(file))
+        return list(read_sound_lines(file))
     except OSError:
         return []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from holdfast.base.files import Json, read_json, read_lines
+from holdfast.base.files import Json, read_json, read_sound_lines
 from holdfast.base.safe_open import read_small
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.base.units import counted
@@ -170,7 +170,7 @@ def _data_rows(data: Json) -> list[tuple[str, str]]:
 
 def _rejects(run: RunFolder) -> list[Json]:
     shown = []
-    for row in read_lines(run.rejects_file):
+    for row in read_sound_lines(run.rejects_file):
         text = str(row.get("raw", row.get("raw_base64", "")))
         place = f"{Path(row['file']).name}:{row['line']}"
         shown.append({"place": place, "reason": row["reason"], "detail": row["detail"], "text": text[:300]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,18 @@ import orjson
 import yaml
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
-from holdfast.base.files import Json, append_line, last_line, newest_lines, read_json, read_lines, write_bytes, write_json
+from holdfast.base.files import (
+    DamagedLine,
+    Json,
+    append_line,
+    cut_torn_line,
+    last_line,
+    newest_lines,
+    read_json,
+    read_lines,
+    write_bytes,
+    write_json,
+)
 from holdfast.base.safe_open import read_small
 from holdfast.config.config import Config
 from holdfast.config.yaml_tree import in_one_line, value_of
@@ -218,18 +229,38 @@ class RunFolder:
 
     def append(self, file: Path, row: Json) -> None:
         """Append one line to a journal of the run. Raises OSError when the disk takes no more."""
-        append_line(file, row)
+        if torn := append_line(file, row):
+            self.event("torn_line_cut", file=file.name, bytes=torn)
 
-    def rows(self, file: Path) -> Iterator[Json]:
-        """The lines of a journal of the run."""
-        return read_lines(file)
+    def heal_journals(self, tell: Callable[[str], None]) -> None:
+        """Cut what follows the last whole line of each journal, and tell of that and of lines of the events that cannot be read."""
+        for file in sorted(self.path.glob("*.jsonl")):
+            if file != self.rejects_file and (torn := cut_torn_line(file)):
+                self.event("torn_line_cut", file=file.name, bytes=torn)
+                tell(f"{file} ended in the middle of a line, as a power cut leaves it: the {torn:,} bytes of that line were cut off")
+        for event in self.events():
+            if event["event"] == "journal_damaged":
+                tell(f"{self.events_file}: line {event['line']} cannot be read ({event['why']}); it was left out")
+
+    def rows(self, file: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
+        """The lines of a journal of the run; damaged_line: as `read_lines` has it."""
+        return read_lines(file, damaged_line)
 
     def events(self) -> Iterator[Json]:
-        return self.rows(self.events_file)
+        """All events; in place of a damaged line, one that says so: nothing of a run depends on what stood there."""
+        newest = 0.0
+
+        def damaged_line(number: int, why: str) -> Json:
+            return {"time": newest, "event": "journal_damaged", "file": self.events_file.name, "line": number, "why": why}
+
+        for row in self.rows(self.events_file, damaged_line):
+            if isinstance(row.get("event"), str) and isinstance(row.get("time"), int | float):
+                newest = row["time"]
+                yield row
 
     def progress(self) -> Iterator[Json]:
         """What was seen of somebody else's command: {time, attempt, step, total, source, loss}."""
-        return self.rows(self.progress_file)
+        return self.rows(self.progress_file, lambda number, why: None)
 
     def steps(self) -> Iterator[Json]:
         return read_lines(self.steps_file)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,7 +30,10 @@ MODELS = ("base", "tuned")
 
 @dataclass(frozen=True)
 class Wanted:
-    """One answer: of which of MODELS, to which tokens, how long at most and how drawn (temperature 0: greedy)."""
+    """One answer: of which of MODELS, to which tokens, how long at most and how drawn (temperature 0: greedy).
+
+    stop: texts before which it ends; tell_usage: a stream's last part says how many tokens there were.
+    """
 
     model: str
     ids: list[int]
@@ -38,6 +41,8 @@ class Wanted:
     temperature: float
     top_p: float
     seed: int
+    stop: tuple[str, ...] = ()
+    tell_usage: bool = False
 
 
 class Engine(Protocol):
@@ -45,7 +50,7 @@ class Engine(Protocol):
 
     name: str
 
-    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]: ...
+    def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]: ...
     def close(self) -> None: ...
 
 
@@ -65,7 +70,7 @@ class LlamaCpp:
         ready = _ready(self._child, work / "engine.log")
         self._url, self._key = ready["url"], ready["key"]
 
-    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+    def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
         body = {"prompt": wanted.ids, "n_predict": wanted.longest, "stream": True, "temperature": wanted.temperature, "seed": wanted.seed}
         body |= {"top_p": wanted.top_p, "lora": [{"id": 0, "scale": float(wanted.model == "tuned")}], "cache_prompt": True}
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
@@ -115,32 +120,47 @@ class Transformers:
         self._log = (work / "engine.log").open("wb")
         command = trainer_command("serve", work / "serve.json")
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=dict(env))
-        self._lock, self._codec = threading.Lock(), codec
+        self._lock, self._codec, self._number = threading.Lock(), codec, 0
         _ready(self._child, work / "engine.log")
 
-    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+    def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
         with self._lock:
-            assert self._child.stdin and self._child.stdout
-            self._child.stdin.write(orjson.dumps(vars(wanted), option=orjson.OPT_APPEND_NEWLINE))
-            self._child.stdin.flush()
+            self._number += 1
+            self._send({"number": self._number, **vars(wanted)})
             ids: list[int] = []
             told = ""
-            while line := self._child.stdout.readline():
-                part = orjson.loads(line)
-                if "error" in part:
-                    raise RuntimeError(part["error"])
-                if part.get("end"):
+            ended = False
+            try:
+                while not ended:
+                    part = self._next(self._number)
+                    ended = "end" in part or "error" in part
+                    if "error" in part:
+                        raise RuntimeError(part["error"])
+                    ids += [] if ended else [part["id"]]
                     text = self._codec.tokenizer.decode(ids, skip_special_tokens=True)
-                    yield text[len(told) :], 0, part["end"]
-                    return
-                ids.append(part["id"])
-                text = self._codec.tokenizer.decode(ids, skip_special_tokens=True)
-                if not text.endswith("\ufffd"):  # a part of a character waits for the rest
-                    yield text[len(told) :], 1, None
+                    if not ended and text.endswith("\ufffd"):  # a part of a character waits for the rest
+                        yield "", 1, None
+                        continue
+                    yield text[len(told) :], int(not ended), part.get("end")
                     told = text
-                else:
-                    yield "", 1, None
-        raise RuntimeError("the model's process has ended")
+            finally:
+                if not ended and self._child.poll() is None:  # who asked has gone: nobody else gets the rest
+                    self._send({"cancel": self._number})
+                    while not {"end", "error"} & self._next(self._number).keys():
+                        pass
+
+    def _send(self, told: Json) -> None:
+        assert self._child.stdin
+        self._child.stdin.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+        self._child.stdin.flush()
+
+    def _next(self, number: int) -> Json:
+        """The child's next line of a request. Raises RuntimeError where the child has ended, or answers another one."""
+        assert self._child.stdout
+        part: Json = orjson.loads(self._child.stdout.readline() or b"{}")
+        if part.get("of") != number:
+            raise RuntimeError("the model's process has ended" if not part else f"the model answers request {part.get('of')}, not {number}")
+        return part
 
     def close(self) -> None:
         _end(self._child, self._log)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import re
+import select
+import socket
+import sys
+import threading
 import time
 import uuid
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,9 +25,11 @@ from holdfast.data.judge.turns import Message
 from holdfast.data.tokens.codec import Codec
 from holdfast.serve.engines import MODELS, Engine, Wanted
 from holdfast.serve.preferences import CHOICES, Blind
-from holdfast.serve.requests import Refused, chat_ids, message_of, wanted_of
+from holdfast.serve.requests import Refused, chat_ids, message_of, until, wanted_of
 
 _LARGEST_BODY = 1 << 22  # bytes
+_CONNECTIONS = 64
+_SILENT_S = 30  # a client may take between two reads or writes
 
 
 @dataclass
@@ -43,11 +52,40 @@ def open_gateway(state: State, port: int) -> ThreadingHTTPServer:
     """A server that listens on 127.0.0.1. Raises Stop(2) where the port is taken."""
     handler = type("Bound", (Handler,), {"state": state})
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server = Server(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         raise Stop(USAGE, f"port {port} cannot be used: {getattr(error, 'strerror', error)}", "give another --port, or none") from None
-    server.daemon_threads = True
     return server
+
+
+class Server(ThreadingHTTPServer):
+    """So many connections at once as a person and their programs need; those beyond are closed at once."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._room = threading.BoundedSemaphore(_CONNECTIONS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with contextlib.suppress(OSError):
+            request.settimeout(0)
+            request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of the server's."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -55,6 +93,9 @@ class Handler(BaseHTTPRequestHandler):
 
     state: State
     protocol_version = "HTTP/1.1"
+    timeout = _SILENT_S  # of the socket, in seconds
+
+    _streaming = False
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are counted, not printed."""
@@ -76,10 +117,13 @@ class Handler(BaseHTTPRequestHandler):
             known()
         except Refused as refused:
             self._json({"error": {"message": str(refused), "type": "invalid_request_error", "code": None}}, refused.status)
-        except (BrokenPipeError, ConnectionResetError):
+        except (ConnectionError, TimeoutError):
             self.close_connection = True
         except (RuntimeError, OSError) as error:
-            self._json({"error": {"message": error_message(error), "type": "server_error", "code": None}}, 500)
+            if self._streaming:  # its status is sent
+                self.wfile.write(b"data: " + orjson.dumps({"error": {"message": error_message(error), "type": "server_error"}}) + b"\n\n")
+            else:
+                self._json({"error": {"message": error_message(error), "type": "server_error", "code": None}}, 500)
 
     def _refuse_strangers(self, path: str) -> None:
         """A page of somebody else's in a browser has no token, and cannot take our name."""
@@ -107,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> Json:
         length = self.headers.get("Content-Length") or ""
-        if not length.isdigit() or int(length) > _LARGEST_BODY:
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LARGEST_BODY:
             raise Refused(413, f"a body of at most {_LARGEST_BODY:,} bytes, with its length, is needed")
         try:
             value = orjson.loads(self.rfile.read(int(length)))
@@ -147,13 +191,14 @@ class Handler(BaseHTTPRequestHandler):
         self._complete(body, [*self.state.codec.bos, *encoded], chat=False)
 
     def _complete(self, body: Json, ids: list[int], chat: bool) -> None:
-        wanted = wanted_of(self.state.context, body, ids)
+        wanted = wanted_of(self.state.context, body, ids, {"messages"} if chat else {"prompt"})
         name, made = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
         head: Json = {"id": made + uuid.uuid4().hex, "created": int(time.time()), "model": wanted.model}
         if body.get("stream"):
+            self._streaming = True
             self._stream(wanted, head | {"object": f"{name}.chunk" if chat else name}, chat)
             return
-        text, count, reason = collect(self.state, wanted)
+        text, count, reason = collect(self.state, wanted, self._gone)
         choice: Json = {"index": 0, "finish_reason": reason, "logprobs": None}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         usage = {"prompt_tokens": len(ids), "completion_tokens": count, "total_tokens": len(ids) + count}
@@ -173,11 +218,16 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"data: " + orjson.dumps(head | {"choices": [choice]}) + b"\n\n")
             self.wfile.flush()
 
-        first = True
-        for piece, _, reason in counted(self.state, wanted):
-            if piece or reason:
-                say(piece, reason, first)
-                first = False
+        first, count = True, 0
+        with contextlib.closing(counted(self.state, wanted, self._gone)) as parts:
+            for piece, tokens, reason in parts:
+                count += tokens
+                if piece or reason:
+                    say(piece, reason, first)
+                    first = False
+        if wanted.tell_usage:
+            usage = {"prompt_tokens": len(wanted.ids), "completion_tokens": count, "total_tokens": len(wanted.ids) + count}
+            self.wfile.write(b"data: " + orjson.dumps(head | {"choices": [], "usage": usage}) + b"\n\n")
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _page(self) -> None:
@@ -192,7 +242,9 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400, "prompt: a text")
         ids = chat_ids(self.state.codec, [Message("user", prompt)])
         answers = {
-            model: collect(self.state, wanted_of(self.state.context, {"model": model, "max_tokens": body.get("max_tokens")}, ids))[0]
+            model: collect(
+                self.state, wanted_of(self.state.context, {"model": model, "max_tokens": body.get("max_tokens")}, ids), self._gone
+            )[0]
             for model in MODELS
         }
         self._json(self._blind.show(prompt, answers))
@@ -206,26 +258,38 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, "there is no such pair, or it was judged already")
         self._json(counts)
 
+    def _gone(self) -> bool:
+        """Whether the client has closed its connection."""
+        if not select.select([self.connection], [], [], 0)[0]:
+            return False
+        return not self.connection.recv(1, socket.MSG_PEEK)
+
     @property
     def _blind(self) -> Blind:
         assert self.state.blind is not None  # its addresses are known with --ab alone
         return self.state.blind
 
 
-def counted(state: State, wanted: Wanted) -> Any:
-    """What the engine gives, counted for the metrics."""
+def counted(state: State, wanted: Wanted, gone: Callable[[], bool]) -> Generator[tuple[str, int, str | None], None, None]:
+    """What the engine gives up to a stop text, counted for the metrics. Raises ConnectionError once who asked has gone."""
     began = time.monotonic()
     state.requests[wanted.model] += 1
-    for part in state.engine.stream(wanted):
-        state.tokens[wanted.model] += part[1]
-        yield part
-    state.seconds += time.monotonic() - began
+    try:
+        with contextlib.closing(state.engine.stream(wanted)) as parts:
+            for part in until(parts, wanted.stop):
+                state.tokens[wanted.model] += part[1]
+                if gone():
+                    raise ConnectionResetError("the client has gone")
+                yield part
+    finally:
+        state.seconds += time.monotonic() - began
 
 
-def collect(state: State, wanted: Wanted) -> tuple[str, int, str]:
+def collect(state: State, wanted: Wanted, gone: Callable[[], bool]) -> tuple[str, int, str]:
     """A whole answer, its tokens, and why it ended."""
     texts, count, reason = [], 0, "length"
-    for piece, tokens, why in counted(state, wanted):
-        texts.append(piece)
-        count, reason = count + tokens, why or reason
+    with contextlib.closing(counted(state, wanted, gone)) as parts:
+        for piece, tokens, why in parts:
+            texts.append(piece)
+            count, reason = count + tokens, why or reason
     return "".join(texts).strip(), count, reason

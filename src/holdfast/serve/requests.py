@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.base.files import Json
@@ -13,6 +14,23 @@ from holdfast.data.tokens.codec import Codec, Tokens
 from holdfast.serve.engines import MODELS, Wanted
 
 _LONGEST = 512  # tokens of an answer that asks for no number
+_MOST_STOPS = 16
+_UNDERSTOOD = {"model", "n", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens", "stream", "stream_options", "stop"}
+_WITHOUT_EFFECT = {"user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key"}
+_NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for what is done anyway
+    "logprobs": (False,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "logit_bias": ({},),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "modalities": (["text"],),
+}
 
 
 class Refused(Exception):
@@ -48,12 +66,16 @@ def chat_ids(codec: Codec, turns: list[Message]) -> list[int]:
     return tokens.ids[:last]
 
 
-def wanted_of(context: int, body: Json, ids: list[int]) -> Wanted:
-    """The settings of a request. Raises Refused for one that is not understood."""
+def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()) -> Wanted:
+    """The settings of a request. read: its keys that were dealt with. Raises Refused for one that is not understood, or not known."""
+    body = {name: value for name, value in body.items() if value is not None}
+    for name in body.keys() - _UNDERSTOOD - _WITHOUT_EFFECT - set(read):
+        if not any(type(value) is type(body[name]) and value == body[name] for value in _NEUTRAL.get(name, ())):
+            raise Refused(400, f"{name}: not supported here, and nothing is left out in silence; leave it out")
     model = body.get("model", "tuned")
     if model not in MODELS:
         raise Refused(404, f"there is no model {model!r}: one of {', '.join(MODELS)}")
-    if body.get("n", 1) != 1:
+    if type(body.get("n", 1)) is not int or body.get("n", 1) != 1:
         raise Refused(400, "n: one answer at a time")
     numbers: dict[str, float] = {}
     for name, default, low, high in (("temperature", 0.0, 0.0, 5.0), ("top_p", 1.0, 0.0, 1.0), ("seed", 0, -(2**62), 2**62)):
@@ -65,8 +87,42 @@ def wanted_of(context: int, body: Json, ids: list[int]) -> Wanted:
     room = context - len(ids)
     if room < 1:
         raise Refused(400, f"the prompt has {len(ids):,} tokens, the model takes {context:,}")
-    longest = body.get("max_completion_tokens") or body.get("max_tokens") or min(_LONGEST, room)
-    if not isinstance(longest, int) or longest < 1:
+    longest = body.get("max_completion_tokens", body.get("max_tokens", min(_LONGEST, room)))
+    if type(longest) is not int or longest < 1:
         raise Refused(400, "max_tokens: a whole number from 1")
+    if type(body.get("stream", False)) is not bool:
+        raise Refused(400, "stream: true or false")
     seed = int(numbers["seed"]) % 2**31
-    return Wanted(model, ids, min(longest, room), float(numbers["temperature"]), float(numbers["top_p"]), seed)
+    return Wanted(
+        model, ids, min(longest, room), float(numbers["temperature"]), float(numbers["top_p"]), seed, _stops(body), _tell_usage(body)
+    )
+
+
+def _stops(body: Json) -> tuple[str, ...]:
+    given = body.get("stop", [])
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or len(texts) > _MOST_STOPS or not all(isinstance(text, str) and text for text in texts):
+        raise Refused(400, f"stop: a text, or a list of at most {_MOST_STOPS}")
+    return tuple(texts)
+
+
+def _tell_usage(body: Json) -> bool:
+    options = body.get("stream_options", {})
+    if not isinstance(options, dict) or options.keys() - {"include_usage"} or type(options.get("include_usage", False)) is not bool:
+        raise Refused(400, "stream_options: {include_usage: true or false}")
+    return bool(options.get("include_usage"))
+
+
+def until(parts: Iterable[tuple[str, int, str | None]], stops: tuple[str, ...]) -> Iterator[tuple[str, int, str | None]]:
+    """The parts of an answer up to the first of `stops`, which is left out; what may be the beginning of one waits."""
+    held = ""
+    for piece, tokens, reason in parts:
+        held += piece
+        at = min((held.find(stop) for stop in stops if stop in held), default=-1)
+        if at >= 0:
+            yield held[:at], tokens, "stop"
+            return
+        begun = (length for stop in stops for length in range(len(stop) - 1, 0, -1) if held.endswith(stop[:length]))
+        ready = len(held) if reason else len(held) - max(begun, default=0)
+        yield held[:ready], tokens, reason
+        held = held[ready:]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, GAVE_UP, Stop
-from holdfast.base.files import Json, append_line, is_full
+from holdfast.base.files import DamagedLine, Json, append_line, is_full
 from holdfast.run.folder import RunFolder
 
 
@@ -28,7 +28,12 @@ class BufferedRunFolder(RunFolder):
         with self._lock:
             if not self.flush():
                 self.waiting.append((file, row))
-            elif not _written(file, row):
+                return
+            try:
+                super().append(file, row)
+            except OSError as error:
+                if not is_full(error):
+                    raise
                 self.waiting.append((file, row))
                 self.event("journals_kept")
                 self.tell(
@@ -52,8 +57,8 @@ class BufferedRunFolder(RunFolder):
         if not self.flush():
             raise OSError(errno.ENOSPC, "the disk takes no more", str(self.waiting[0][0]))
 
-    def rows(self, file: Path) -> Iterator[Json]:
-        yield from super().rows(file)
+    def rows(self, file: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
+        yield from super().rows(file, damaged_line)
         yield from [row for journal, row in list(self.waiting) if journal == file]
 
 

@@ -123,7 +123,7 @@ class Terminal:
     def begin(self, run: RunFolder, config: Config, looking_on: bool = False) -> None:
         """Start to show progress of `run`. Who is `looking_on` hears from the journal what its supervisor says itself."""
         self._run, self._looking_on = run, looking_on
-        self._events = Tail(run.events_file, from_end=True)
+        self._events = Tail(run.events_file, from_end=True, key="event")
         self._steps = newest_settings(read_timeline(run.timeline_file)).steps
         self._per_second = words_of(config).per_second
         self.say(f"run: {run.path}  ({words_of(config).title}, {counted(self._steps, 'step')})")

@@ -43,6 +43,7 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
     if not run.machine_file.exists():
         place = Place()
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
+    run.heal_journals(terminal.tell)
     run.summary_file.unlink(missing_ok=True)
     sweep_snapshots()
 

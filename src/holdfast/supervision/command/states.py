@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.base.files import Json, read_json, read_lines
+from holdfast.base.files import Json, read_json, read_sound_lines
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
@@ -108,7 +108,7 @@ class States:
         pulse: Json = read_json(attempt.folder / "pulse.json") or {}
         if pulse:
             self.run.event("callback_seen", attempt=attempt.number)
-        for told in read_lines(attempt.folder / "inside.jsonl"):
+        for told in read_sound_lines(attempt.folder / "inside.jsonl"):
             self.run.event(str(told.pop("event", "told_inside")), attempt=attempt.number, **told)
         if self.command.place is None and isinstance(pulse.get("place"), str):
             there = {str(name): int(at) for name, at in (pulse.get("there") or {}).items()}

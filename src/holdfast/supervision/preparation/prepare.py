@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop, reading
-from holdfast.base.files import is_full, read_json, sha256, write_json
+from holdfast.base.files import Json, is_full, read_json, sha256, write_json
 from holdfast.base.inert import inert
 from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
@@ -29,13 +29,14 @@ from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.words import between, shown
 from holdfast.run.base_model import follow_pinned, refuse_changed, take_model_elsewhere, take_repaired
 from holdfast.run.folder import RunFolder, differences
-from holdfast.run.plan import unknown_keys, write_plan
+from holdfast.run.plan import RunPlan, unknown_keys, write_plan
 from holdfast.run.sampling.step_table import learning_rate, run_length
 from holdfast.run.snapshots.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_in
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.changes import take_up_changes
 from holdfast.supervision.preparation.needs import tell_limits
+from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.types import preparation_of
 from holdfast.terminal.run_view import Terminal
 
@@ -52,6 +53,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
 
 def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
     """Go on with an existing run, as far as its preparation goes. Raises Stop."""
+    run.heal_journals(terminal.tell)
     _check_timeline(run, terminal)
     _tell_of_plan(run, terminal)
     old = run.config()
@@ -99,10 +101,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     write_json(run.machine_file, machine)
     write_plan(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
-    rank_info = rank_info_of(os.environ)
-    ranks = rank_info.size if rank_info else ranks_on(config.train, machine)
-    settings = settings_of(planned.settled, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
-    add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
+    _begin_timeline(run, planned.settled, plan, machine)
     entry, told = ladder_entry(config, machine, settings_in(run.timeline_file))
     if entry:
         add_entry(run.timeline_file, entry)
@@ -121,6 +120,14 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         terminal.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1].removeprefix('wall time ')}")
 
 
+def _begin_timeline(run: RunFolder, settled: Config, plan: RunPlan, machine: Json) -> None:
+    """Write down the settings that follow from the plan: the first entry of the timeline."""
+    rank_info = rank_info_of(os.environ)
+    ranks = rank_info.size if rank_info else ranks_on(settled.train, machine)
+    settings = settings_of(settled, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
+    add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
+
+
 def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
     for finding in findings:
         if finding.severity == "warn" or finding.id == "device":
@@ -132,10 +139,22 @@ def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
 
 def _check_timeline(run: RunFolder, terminal: Terminal) -> None:
     """Tell which settings of another version's run folder are ignored. Raises Stop where one has a value that is none."""
+    if not read_timeline(run.timeline_file):
+        _begin_timeline_again(run, terminal)
     settings_in(run.timeline_file)
     entries = read_timeline(run.timeline_file)
     if unknown := sorted({name for entry in entries for name in entry.settings} - Settings.model_fields.keys()):
         terminal.tell(f"{run.timeline_file}: this version has no setting {', '.join(unknown)}; ignored")
+
+
+def _begin_timeline_again(run: RunFolder, terminal: Terminal) -> None:
+    """Write the timeline's only line, which was torn, again of the plan it followed from. Raises Stop where plan or file is lost."""
+    if not run.timeline_file.exists():
+        text = f"{run.timeline_file} is missing: which settings the steps were computed with stands there alone"
+        raise Stop(BLOCKED, text, "put it back, or begin a new run in another folder with --run DIR")
+    plan, config = run.plan(), run.config()
+    _begin_timeline(run, with_start(run, config), plan, read_json(run.machine_file) or read_machine(run.path))
+    terminal.tell(f"{run.timeline_file}: its only line was torn; it was written again of the plan")
 
 
 def _tell_of_plan(run: RunFolder, terminal: Terminal) -> None:

@@ -55,12 +55,27 @@ class Target(Protocol):
 
 def target_of(address: str) -> Target:
     """The place that an address names. Raises Stop(2) where it is none, or its package is not installed."""
+    if not address.strip():
+        raise Stop(USAGE, "the address is empty (a variable that is not set?)", _HINT)
     if not _ADDRESS.match(address):
-        return SharedFolder(Path(address).expanduser().absolute())
+        return SharedFolder(_folder_of(address))
+    if address.startswith("memory://"):
+        raise Stop(USAGE, f"{address} is the memory of one process: nothing of it is left when that ends", _HINT)
     if "@" in address.split("://", 1)[1].split("/")[0]:
         text = "the address holds a user or a password, which would stand in config.yaml"
         raise Stop(USAGE, text, "give credentials through the environment or the service's own configuration file")
     return Remote(address)
+
+
+def _folder_of(address: str) -> Path:
+    """The folder of an address that has no protocol. Raises Stop(2) where it looks like one that has, or is of no user."""
+    if ":" in address.split("/")[0]:
+        text = f"{address} has a colon before its first slash, and is no address that is known here (protocols are in small letters)"
+        raise Stop(USAGE, text, f"{_HINT}; a folder of that name: ./{address}")
+    try:
+        return Path(address).expanduser().absolute()
+    except RuntimeError:
+        raise Stop(USAGE, f"{address}: there is no such user on this machine", _HINT) from None
 
 
 class SharedFolder:

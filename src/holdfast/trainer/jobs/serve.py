@@ -1,9 +1,11 @@
-"""Answer for `holdfast serve`: one request a line on standard input, one token a line on standard output. Knows no HTTP."""
+"""Answer for `holdfast serve`: one request a line on standard input, one token a line on standard output with the request's number."""
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,28 @@ def serve(path: Path) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_plain(request["model"], request["adapter"], device)
     _say({"ready": True})
-    for line in sys.stdin.buffer:
+    waiting: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+    cancelled: set[int] = set()
+    threading.Thread(target=_listen, args=(waiting, cancelled), daemon=True).start()
+    while (wanted := waiting.get()) is not None:
+        number = wanted["number"]
         try:
-            for part in _tokens(model, orjson.loads(line), request["ends"], device):
-                _say(part)
+            for part in _tokens(model, wanted, request["ends"], device, cancelled):
+                _say({"of": number, **part})
         except RuntimeError as error:  # what does not fit into memory, say; the next may
-            _say({"error": error_message(error)})
+            _say({"of": number, "error": error_message(error)})
     return 0
+
+
+def _listen(waiting: queue.SimpleQueue[Json | None], cancelled: set[int]) -> None:
+    """Take requests, and the numbers of those that nobody waits for any more, until the input ends."""
+    for line in sys.stdin.buffer:
+        told = orjson.loads(line)
+        if "cancel" in told:
+            cancelled.add(told["cancel"])
+        else:
+            waiting.put(told)
+    waiting.put(None)
 
 
 def _say(part: Json) -> None:
@@ -39,12 +56,15 @@ def _say(part: Json) -> None:
 
 
 @torch.inference_mode()
-def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device) -> Iterator[Json]:
+def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device, cancelled: set[int]) -> Iterator[Json]:
     """One token a time, then why there are no more."""
     draws = torch.Generator().manual_seed(wanted["seed"])
     with contextlib.nullcontext() if wanted["model"] == "tuned" else model.disable_adapter():
         ids, cache = torch.tensor([wanted["ids"]], device=device), None
         for _ in range(wanted["longest"]):
+            if wanted["number"] in cancelled:
+                yield {"end": "cancelled"}
+                return
             out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache, number = out.past_key_values, _drawn(out.logits[0, -1].float().cpu(), wanted, draws)
             if number in ends:
@@ -61,4 +81,5 @@ def _drawn(logits: torch.Tensor, wanted: Json, draws: torch.Generator) -> int:
         return int(logits.argmax())
     shares, order = torch.softmax(logits / wanted["temperature"], 0).sort(descending=True)
     kept = shares * ((shares.cumsum(0) - shares) < wanted["top_p"])
+    kept[0] = shares[0]  # with top_p 0, too
     return int(order[torch.multinomial(kept, 1, generator=draws)])
