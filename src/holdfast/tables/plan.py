@@ -28,6 +28,10 @@ def plan_table(config: Config, machine: Json, inputs: int, names: tuple[int, ...
     )  # fmt: skip
     peak = spent.total()
     reasons = [f"{weights:,} parameters; {budget:,} rows at once, about {peak / 2**30:.2f} GiB needed"]
+    if config.train.precision not in ("auto", "fp32"):
+        reasons.append(
+            f"computed in fp32: a network on tables has no other precision, and train.precision {config.train.precision} changes nothing"
+        )
     return Plan(
         fits=None if capacity is None else peak <= capacity * USABLE_SHARE,
         peak_bytes=peak,
