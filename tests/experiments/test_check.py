@@ -46,6 +46,7 @@ def asked(*arguments: object, code: int | None = None) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_in_the_way_of_learning_is_named(config_of: Callable[..., Path], name: str) -> None:
     sections, cause = PLANTED[name]
@@ -83,6 +84,7 @@ def test_an_item_that_is_none_is_refused(config_of: Callable[..., Path]) -> None
     assert done.returncode == 2 and "speeed" in done.stderr
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", BETRAYALS)
 def test_a_rung_that_betrays_is_refused_and_the_others_are_tried(config_of: Callable[..., Path], name: str) -> None:
     fault = {key: value for key, value in BETRAYALS[name].items() if key in ("effect", "factor")}

@@ -205,7 +205,7 @@ def _yaml(value: Any) -> str:
 
 def _nothing_helped(bench: Bench, best: Try, numbers: Json) -> Item:
     course = f"loss {best.first:.3f} to {best.last:.3f} at the most, at rate {best.rate:g}"
-    if best.fell < _STIRS:
+    if best.fell < _STIRS and best.steps >= 10:
         told = f"an adapter without effect: what is trained moved (by {best.outcome['moved']:.3g}), and the loss did not: {course}"
         return Item("overfit", "failed", numbers | {"cause": "no_effect"}, told, "look at adapter.type, adapter.targets and adapter.alpha")
     if best.still_falls:

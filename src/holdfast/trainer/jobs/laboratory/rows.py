@@ -13,6 +13,7 @@ from holdfast.base.files import Json
 from holdfast.trainer.training_state import TrainingState
 
 TEN, _LOOKED_AT, _LABELS = 10, 2000, 256
+_SAYS_LITTLE = 0.6  # of the loss of a guess: a layer that can do better is taken to say anything
 
 
 def samples_of(training: TrainingState, request: Json, step: int) -> list[int]:
@@ -151,7 +152,7 @@ def expressible_loss(training: TrainingState, numbers: list[int]) -> float | Non
     finally:
         handle.remove()
         task.model.train()
-    return round(float(loss), 6)
+    return round(float(loss), 6) if float(loss) > _SAYS_LITTLE * math.log(len(known)) else None  # else the estimate is too rough to count
 
 
 def _most_common(training: TrainingState, numbers: list[int]) -> Json | None:
