@@ -27,6 +27,8 @@ MARKED = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+ENDLESS = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+
 
 def config_with(given: object) -> Config:
     return Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"], "chat_template": given}})
@@ -62,17 +64,13 @@ def test_what_is_trained_is_what_the_artifact_renders(given: str | None, without
     ("given", "told"),
     [
         ("{{ raise_exception('no such role') }}", "no such role"),
-        (
-            "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
-            "{% if add_generation_prompt %}assistant: {% endif %}",
-            "never stop",
-        ),
+        (ENDLESS, "never stop"),
         ("{% for m in messages %}{{ m.content }}", "cannot be used"),
         ("llama3", "never stop"),
         ("no-such-file.jinja", "no file"),
         ({"of": "/no/such/model"}, "/no/such/model"),
     ],
-)  # fmt: skip
+)
 def test_a_template_that_is_no_use_is_refused(given: object, told: str, without_template: Path) -> None:
     with pytest.raises(Stop) as stop:
         codec_of(config_with(given), without_template)

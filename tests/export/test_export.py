@@ -23,6 +23,7 @@ from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.export import ask
 from holdfast.export import export as exporting
+from holdfast.export.card import _licence
 from holdfast.export.delta import read_delta
 from holdfast.export.export import Order, export
 from holdfast.export.merge import tied_embedding, write_merged
@@ -419,3 +420,10 @@ def test_a_sentencepiece_model_in_32_bits_keeps_its_precision(tmp_path: Path, he
     base = SHARED / "data/models/llama-260k"
     answer = export(order_of(make_adapter(base, tmp_path / "adapter", size=0.05), tmp_path / "out"))
     assert answer["checked"]["nmse"] < 1e-10 and answer["checked"]["greedy_equal"]
+
+
+def test_a_card_names_the_base_models_licence(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\ntags: [x]\n---\n# Base\n")
+    assert _licence(tmp_path) == {"license": "apache-2.0"}
+    (tmp_path / "README.md").write_text("---\n: [\n---\n")
+    assert _licence(tmp_path) == {}

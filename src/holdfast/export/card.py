@@ -34,6 +34,8 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
     base = subject.base_name if not Path(subject.base_name).is_absolute() else Path(subject.base_name).name
     front = {
         "base_model": base,
+        "base_model_relation": "adapter" if "adapter" in kind else "finetune",
+        **_licence(subject.facts.folder),
         "library_name": "peft" if kind == "adapter" else "transformers",
         "tags": ["holdfast", *([] if whole else ["lora"])],
     }
@@ -53,6 +55,17 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
         )
     )
     (folder / "README.md").write_text(inert("\n".join(part for part in parts if part)), encoding="utf-8")
+
+
+def _licence(folder: Path) -> Json:
+    """The licence that the base's own card names; nothing where it names none."""
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        front = yaml.safe_load(text.split("---")[1]) if text.startswith("---") else None
+    except (OSError, UnicodeDecodeError, IndexError, yaml.YAMLError):
+        return {}
+    known = front if isinstance(front, dict) else {}
+    return {key: known[key] for key in ("license", "license_name", "license_link") if isinstance(known.get(key), str)}
 
 
 def serve_line(subject: Subject) -> str:
