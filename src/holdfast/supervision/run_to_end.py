@@ -106,7 +106,10 @@ def _conclude(
     log = run.attempt(run.attempts()[-1]) / "output.log"
     kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
     text = f"gave up: {outcome.move.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)
-    raise Stop(GAVE_UP, text, f"read {log}; fix the cause, then rerun the same command to resume", summary)
+    hint = f"read {log}; fix the cause, then rerun the same command to resume"
+    if outcome.ending.kind == "no_state":  # no rerun brings it back
+        hint = "put a checkpoint back, or begin anew in another folder with --run DIR: the same config and rows come to the same bits"
+    raise Stop(GAVE_UP, text, hint, summary)
 
 
 def diagnosed(run: RunFolder) -> list[str]:
