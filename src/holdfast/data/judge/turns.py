@@ -193,7 +193,7 @@ def _said(turn: dict[str, Any], share: bool) -> tuple[Any, Any]:
 
 def learns(turn: dict[str, Any], number: int) -> bool:
     """Whether a turn is to be learned, as it says itself: {"train": false}, {"weight": 0}. Raises BadRow for a weight that is none."""
-    for name in TURN_MARKS & turn.keys():
+    for name in sorted(TURN_MARKS & turn.keys()):
         mark = turn[name]
         if isinstance(mark, str) and mark.strip().lower() in (*_OFF, "true", "yes", "1", "1.0"):
             mark = mark.strip().lower() not in _OFF

@@ -92,7 +92,10 @@ def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None
         shape = make_skeleton(render, len(roles)) if roles[-1] == "assistant" else None
     except BadRow:
         return None
-    return replace(shape, notes=known[0].notes, unended=known[0].unended) if shape else None
+    if shape is None:
+        return None
+    apart = ("</think>",) if template.takes_thoughts_out else ()
+    return replace(shape, absent=(*shape.absent, *apart), notes=known[0].notes, unended=known[0].unended)
 
 
 def _text(example: Example, template: ChatTemplate) -> Written:

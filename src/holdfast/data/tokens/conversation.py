@@ -218,10 +218,9 @@ class _Judged:
         elif message.thinking and not self.template.thinking_names and "<think>" in text and self.template.compiled:
             told = "the chat template has no place for reasoning: it is written as <think>...</think> before the answer"
             self.notes.setdefault("no_place_for_reasoning", told)
-        content = message.content.rpartition("</think>")[2].strip()
-        kept = kept_thought or len(gone) < len(names) or (bool(content) and _probe(content) in text)
-        if not kept and content and text.replace(self.template.end or "\0", "").strip():
-            kept = True  # the template writes it otherwise
+        said = message.content.strip()
+        kept = kept_thought or len(gone) < len(names) or (bool(said) and _probe(said) in text)
+        kept = kept or (bool(said) and bool(text.replace(self.template.end or "\0", "").strip()))  # the template writes it otherwise
         if not kept and not gone:
             self.notes.setdefault("turn_left_out", f"the chat template keeps nothing of turn {at}, which is therefore not learned")
         return kept

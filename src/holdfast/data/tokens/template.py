@@ -67,6 +67,11 @@ class ChatTemplate:
         return found
 
     @property
+    def takes_thoughts_out(self) -> bool:
+        """Whether reasoning in a text has to be put where the template reads it from: it knows nothing of <think>."""
+        return bool(self.thinking_names) and "</think>" not in (self.source or "")
+
+    @property
     def end(self) -> str:
         """The text of the special token it writes behind an answer; "" where it writes none."""
         if "end" not in self.known:
@@ -188,9 +193,7 @@ def placed_thinking(message: Message, template: ChatTemplate) -> tuple[str, str]
     knows nothing of <think> in a text."""
     if message.thinking:
         return message.thinking, message.content
-    if type(message.content) is not str or "</think>" not in message.content or not template.thinking_names:
-        return None
-    if "</think>" in (template.source or ""):
+    if type(message.content) is not str or "</think>" not in message.content or not template.takes_thoughts_out:
         return None
     found = _THOUGHT_IN_TEXT.match(message.content)
     return (found[1].strip(), message.content[found.end() :]) if found and found[1].strip() else None

@@ -41,8 +41,9 @@ class Sizes(NamedTuple):
     torn: int = 0
 
 
-def fitted(example: Example, found: Sequence[Tokens | BadRow], codec: Codec, rules: Rules) -> Parts:
+def fitted(example: Example, found: Tokens | BadRow | Sequence[Tokens | BadRow], codec: Codec, rules: Rules) -> Parts:
     """A row's sequences as `found` has them, cut, or split where the rules say so. Raises BadRow where nothing of it can be learned."""
+    found = [found] if isinstance(found, Tokens | BadRow) else found
     if rules.too_long == "split" and any(isinstance(tokens, BadRow) or tokens.cut for tokens in found):
         return _split(example, codec, rules)[0]
     rows = [tokens for tokens in found if not isinstance(tokens, BadRow)]

@@ -152,10 +152,11 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
     for line in told_of(summary["learned"], config.data.train_on):
         (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
     if summary["notes"]:
-        places = {reason: f"{shown(Path(at['file']))}:{at['line']}" for reason, at in summary["first_noted"].items()}
-        notes = ", ".join(f"{reason} {count:,} ({places[reason]} first)" for reason, count in summary["notes"].items())
+        notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
         files = " ".join(shown(Path(file)) for file in config.data.files)
         terminal.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
+        firsts = ", ".join(f"{reason} {shown(Path(at['file']))}:{at['line']}" for reason, at in summary["first_noted"].items())
+        terminal.say(f"the first row of each note: {firsts}")
 
 
 def _nothing_left(checked: Checked) -> str:
