@@ -5,28 +5,42 @@ BIN := $(VENV)/bin
 # of two cores; a quarter of the time of a test is waiting
 JOBS ?= 3
 
-.PHONY: demo test test-long lint clean
+# those that kill, stop, adopt and restart processes
+PROCESSES := $(addprefix tests/test_,$(addsuffix .py,kills recovery detach interrupt held_out ranks cut services status run callback))
+
+.PHONY: setup demo test test-long test-exec lint docs clean
 .DEFAULT_GOAL := demo
 
+# holds what it was set up from: a new checkout of the same two files installs nothing
 $(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch==2.13.0 -c constraints.txt
-	$(BIN)/python -m pip install --quiet -e '.[train,dev]' -c constraints.txt
-	@touch $@
+	@cat $^ | cmp -s - $@ || { set -e; set -x; $(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet torch==2.13.0 -c constraints.txt; \
+	$(BIN)/python -m pip install --quiet -e '.[train,dev]' -c constraints.txt; }
+	@cat $^ >$@
 
-demo: $(VENV)/.ready ## train a small model through two real kills, then show the report
-	@$(BIN)/python examples/demo.py
+setup: $(VENV)/.ready
 
-test: $(VENV)/.ready ## what CI runs
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+demo: $(VENV)/.ready ## train a small model through two real kills, then show the report; SHORT=1: a few steps, what CI runs
+	@$(BIN)/python examples/demo.py $(if $(SHORT),--short)
 
-test-long: $(VENV)/.ready ## the same and the thousands of kills
-	$(BIN)/python -m pytest -m 'long or not long'
+test: $(VENV)/.ready ## what CI runs; what each test took: scripts/test_times.py
+	HOLDFAST_TEST_TIMES=build/test-times.jsonl $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test-long: $(VENV)/.ready ## the same, whole matrices, and the thousands of kills
+	HOLDFAST_TESTS_ALL=1 $(BIN)/python -m pytest -m 'long or not long'
+
+test-exec: $(VENV)/.ready ## the tests of processes with each started as a user's is, not forked
+	HOLDFAST_TESTS_EXEC=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PROCESSES)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check src tests examples benchmarks scripts
 	$(BIN)/ruff format --check src tests examples benchmarks scripts
 	$(BIN)/mypy
+
+docs: $(VENV)/.ready ## the site, in build/site; a dead link is an error
+	$(BIN)/python -m pip install --quiet -e '.[docs]' -c constraints.txt
+	$(BIN)/python scripts/site_source.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file build/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) build dist runs

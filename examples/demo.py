@@ -1,4 +1,7 @@
-"""`make demo`: make rows, train `tiny` on them, kill the trainer twice on the way for real, and show where the report lies."""
+"""`make demo`: make rows, train `tiny` on them, kill the trainer twice on the way for real, and show where the report lies.
+
+With --short (`make demo SHORT=1`) a twentieth of the steps: the kills are as real and the report is whole, but little is learned.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ RUN = Path("runs/quickstart")
 ROWS = Path("runs/quickstart-rows")
 CONFIG = "examples/quickstart.yaml"
 KILL_AT = (0.33, 0.66)  # of the steps
+SHORT = ["train.steps=60", "train.warmup=5", "evaluate.generate=20"]
 
 
 def holdfast(*arguments: str) -> list[str]:
@@ -27,7 +31,7 @@ def announce(text: str) -> None:
     print(f"\n--- demo: {text} ---", flush=True)
 
 
-def killer(done: threading.Event) -> None:
+def killer(done: threading.Event, killed: list[int]) -> None:
     """Send SIGKILL to the trainer at a third and at two thirds of the run, and say so."""
     for share in KILL_AT:
         while not done.wait(0.05):
@@ -37,6 +41,7 @@ def killer(done: threading.Event) -> None:
                 pid = json.loads((attempt / "rank0.json").read_text())["identity"]["pid"]
                 announce(f"killing the trainer (process {pid}) with SIGKILL after step {row['step']}, on purpose")
                 os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
                 break
 
 
@@ -55,7 +60,21 @@ def show_learning() -> None:
     announce(f"of {exact['asked']} held-out questions the base answered {base:.1%} exactly right, the tuned model {tuned:.1%}")
 
 
-def main() -> int:
+def disproof(killed: int) -> str:
+    """What speaks against a run that was killed so often: it is not whole, or it learned nothing; "" for nothing."""
+    steps, evaluation = json.loads((RUN / "plan.json").read_text())["steps"], json.loads((RUN / "evaluation.json").read_text())
+    rows = [json.loads(line)["step"] for line in (RUN / "steps.jsonl").read_text().splitlines()]
+    attempts = len(list((RUN / "attempts").iterdir()))
+    if attempts != killed + 1 or killed != len(KILL_AT):
+        return f"{killed} kills and {attempts} attempts, where {len(KILL_AT)} and {len(KILL_AT) + 1} were to be"
+    if rows != list(range(1, steps + 1)):
+        return f"not every of {steps} steps has one row in steps.jsonl"
+    if not (RUN / "report.html").exists() or evaluation["eval_tuned"] >= evaluation["eval_base"]:
+        return "there is no report, or the held-out loss is no lower than the base's"
+    return ""
+
+
+def main(short: bool) -> int:
     os.chdir(Path(__file__).parent.parent)
     shutil.rmtree(RUN, ignore_errors=True)
     train, held_out = str(ROWS / "train.jsonl"), str(ROWS / "held-out.jsonl")
@@ -63,14 +82,19 @@ def main() -> int:
     if code:
         return code
     done = threading.Event()
-    thread = threading.Thread(target=killer, args=(done,), daemon=True)
+    killed: list[int] = []
+    thread = threading.Thread(target=killer, args=(done, killed), daemon=True)
     thread.start()
     began = time.monotonic()
-    child = subprocess.Popen(holdfast("train", CONFIG))
+    child = subprocess.Popen(holdfast("train", CONFIG, *(SHORT if short else [])))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the child, which saves and ends
     code = child.wait()
     done.set()
     if code == 0:
+        thread.join()
+        if wrong := disproof(len(killed)):
+            announce(wrong)
+            return 1
         show_learning()
         announce(f"done in {time.monotonic() - began:.0f} s, two kills included. Now open {RUN / 'report.html'} in a browser,")
         print(f"    or talk to both models: .venv/bin/holdfast chat {RUN}\n", flush=True)
@@ -78,4 +102,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("--short" in sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Write docs/features.md: the table of the features of bars, from their functions."""
+"""Write docs/reference/features.md: the table of the features of bars, from their functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from holdfast.tables.bars.features import ALL
 from holdfast.tables.bars.profile import ROLLING, VALUE_AREA
 
-PAGE = Path(__file__).parent.parent / "docs" / "features.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "features.md"
 HEAD = f"""# Features of minute bars
 
-What `holdfast data bars` writes for each bar ([the command](verbs/data.md#bars-features-of-minute-bars)). Made by `python
+What `holdfast data bars` writes for each bar ([the command](commands/data.md#bars)). Made by `python
 scripts/features_page.py` from the functions in `src/holdfast/rows/bars/features/`, one a feature.
 
 A bar's features are known at its end: they use the bar itself, bars before it, and the VIX of days before its local day. O, H, L, C, V:

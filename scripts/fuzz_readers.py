@@ -32,6 +32,9 @@ with atheris.instrument_imports(include=["holdfast", "yaml", "zipfile", "picklet
     from holdfast.base.errors import Stop, reading
     from holdfast.base_model.folder import read_description, stored_tensors
     from holdfast.book import cards_of
+    from holdfast.checkup.environment import profile
+    from holdfast.checkup.examine import examine
+    from holdfast.checkup.recorded_machine import recorded
     from holdfast.config.load import load_config
     from holdfast.data.files.read import read_unparsed
     from holdfast.data.judge.turns import BadRow, Example, Message
@@ -40,9 +43,6 @@ with atheris.instrument_imports(include=["holdfast", "yaml", "zipfile", "picklet
     from holdfast.diagnosis.diagnose import diagnose
     from holdfast.diagnosis.explain import answer
     from holdfast.diagnosis.logs.text import Evidence
-    from holdfast.doctor.environment import profile
-    from holdfast.doctor.examine import examine
-    from holdfast.doctor.recorded_machine import recorded
     from holdfast.export.registry import read_registry
     from holdfast.run.adapter_folder import read_start
     from holdfast.run.plan import read_plan

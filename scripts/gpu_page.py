@@ -1,4 +1,4 @@
-"""Write the tables of docs/gpus.md from what the doctor and the plan say: `python scripts/gpu_page.py`. tests/test_gpus.py says when."""
+"""Write the tables of docs/reference/gpus.md from what doctor and plan say: `python scripts/gpu_page.py`. tests/test_gpus.py says when."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from holdfast.doctor.examine import examine, verdict  # noqa: E402
+from holdfast.checkup.examine import examine, verdict  # noqa: E402
 from holdfast.report.plan.paths import paths  # noqa: E402
 from support.recorded import CARDS, machine  # noqa: E402
 
-PAGE = ROOT / "docs" / "gpus.md"
+PAGE = ROOT / "docs" / "reference" / "gpus.md"
 MARK = re.compile(r"(<!-- (\w+): written by scripts/gpu_page.py -->\n).*?(<!-- end -->)", re.S)
 COLUMNS = ("GPU", "torch", "precision", "attention", "memory limit", "LoRA on a 7B shape in bf16", "the doctor")
 NVIDIA = {

@@ -1,4 +1,4 @@
-"""Write the tables of docs/adapters.md from the records of kinds: `python scripts/kind_tables.py`. tests/test_kinds.py says when."""
+"""Write the tables of docs/reference/training.md from the records of kinds; tests/test_kinds.py says when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.objectives import OBJECTIVES
 from holdfast.config.optimizers import OPTIMIZERS, OptimizerKind
 
-PAGE = Path(__file__).parent.parent / "docs" / "adapters.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "training.md"
 MARK = re.compile(r"(<!-- (\w+): written by scripts/kind_tables.py -->\n).*?(<!-- end -->)", re.S)
 ROWS = {"answers": "answers", "pairs": "pairs", "marks": "marked answers"}
 MOMENTS = {"own": "each weight's own, in fp32", "blocks": "in blocks, by bitsandbytes", "whole": "of a form of its own"}

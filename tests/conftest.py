@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +32,17 @@ SHARED = ROOT.parent / "shared"
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks" / "gpu")]
 
 from support import forked  # noqa: E402
+from support.thirds import (  # noqa: E402, F401  (hooks)
+    pytest_collection_modifyitems,
+    pytest_configure,
+)
+from support.times import (  # noqa: E402, F401  (hooks)
+    pytest_collection_finish,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_sessionstart,
+    pytest_terminal_summary,
+)
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared/ with third-party data is not beside this checkout")
 
@@ -52,22 +62,6 @@ def make_rows(count: int) -> list[dict[str, str]]:
 def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return file
-
-
-SLOWEST = 10
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the files that took longest: seconds of all their tests, fixtures included, on whichever worker they ran."""
-    seconds: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if hasattr(report, "duration") and hasattr(report, "nodeid"):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
-    if len(seconds) > 1:
-        terminalreporter.section(f"slowest {min(SLOWEST, len(seconds))} of {len(seconds)} files")
-        for file, took in seconds.most_common(SLOWEST):
-            terminalreporter.write_line(f"{took:7.1f} s  {file}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -191,10 +185,14 @@ def _attending(run: Path) -> set[int]:
 
 
 def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:
+    """Ask until it is so; asking takes a fifth of a processor at the most, the rest is for those that are waited for."""
     deadline = time.monotonic() + patience_s
-    while not true():
+    while True:
+        began = time.thread_time()
+        if true():
+            return
         assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
+        time.sleep(max(0.01, 4 * (time.thread_time() - began)))
 
 
 def run_with_timeline_of(run: Path, config: Path, other: Path) -> dict[str, Any]:

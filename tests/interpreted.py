@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from holdfast.trainer.model.layers.liger import Liger
-from holdfast.trainer.tasks.sft.proof import kernels_differ
+from holdfast.trainer.tasks.text.proof import kernels_differ
 from support.architectures import ARCHITECTURES, task_of
 
 

@@ -45,7 +45,7 @@ def test_workers_change_nothing(call: Call, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_interrupted_cleaning_goes_on(call: Call, tmp_path: Path) -> None:
-    file = many_rows(tmp_path / "rows.jsonl", 120_000)
+    file = many_rows(tmp_path / "rows.jsonl", 60_000)
     arguments = (file, "--out", tmp_path / "c.jsonl", "--rejects", tmp_path / "r.jsonl")
     child = start("data", "clean", *arguments, "--workers", 1)
     work, others = tmp_path / ".c.jsonl.unfinished", tmp_path / f".c.jsonl.{os.getppid()}.tmp"

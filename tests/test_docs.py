@@ -1,29 +1,79 @@
-"""The commands in README and docs work as they stand there, in the order a newcomer meets them."""
+"""The commands, configs and links in README and docs work as they stand there.
+
+Blocks of `bash` in docs/tutorial and docs/how-to are run, page by page, in one folder. A comment above a block says otherwise:
+`<!-- long -->` is run by `make test-long`; `<!-- not run: WHY -->` is read by the command line's own parser and the config's own
+checks, no more. Blocks of `yaml` anywhere are checked as part of a config, but for those marked `<!-- not a config -->`.
+"""
 
 from __future__ import annotations
 
-import argparse
+import itertools
+import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from conftest import ROOT
 from holdfast.cli.main import VERBS, build_parser
+from holdfast.config.load import load_config
 
-FIRST = ("data", "doctor", "train")  # the others' examples are about what these made
-DEAR = ("drill", "walk")  # many runs each, about nothing that others made
-FOR_A_SHELL = frozenset("|&;<>$`*?~{")
+DOCS = ROOT / "docs"
+FOR_A_SHELL = frozenset("|&;<>$`*?~{\n")
+BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.S | re.M)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+HEREDOC = re.compile(r"<<'(\w+)'")
+BASE: dict[str, Any] = {"model": "tiny", "data": {"files": ["rows.jsonl"]}}
+TABLE: dict[str, Any] = {"task": "tabular", "data": {"files": ["rows.csv"]}, "table": {"target": "price"}}
 
 
-def commands(page: str) -> list[str]:
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "verbs" / f"{page}.md").read_text(), re.S)
-    return [line for block in blocks for line in block.splitlines() if line and not line.startswith("#")]
+class Block(NamedTuple):
+    page: str
+    mark: str
+    kind: str
+    text: str
+
+
+def blocks(folder: str) -> list[Block]:
+    pages = sorted((DOCS / folder).rglob("*.md")) if (DOCS / folder).is_dir() else [DOCS / folder]
+    return [
+        Block(str(page.relative_to(DOCS)), mark or "", kind, text) for page in pages for mark, kind, text in BLOCK.findall(page.read_text())
+    ]
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block: one a line, a here-document or a continued line with what belongs to it."""
+    found: list[str] = []
+    lines = iter(block.splitlines())
+    for line in lines:
+        if not line.strip() or line.startswith("#"):
+            continue
+        command = line
+        while command.endswith("\\"):
+            command = command[:-1] + next(lines).strip()
+        if end := HEREDOC.search(command):
+            for inner in lines:
+                command += f"\n{inner}"
+                if inner == end[1]:
+                    break
+        found.append(command)
+    return found
+
+
+ALL = [block for folder in ("tutorial", "how-to") for block in blocks(folder) if block.kind == "bash"]
+RUN = [block for block in ALL if not block.mark]
+LONG = [block for block in ALL if block.mark == "long"]
+READ = [block for block in ALL if block.mark.startswith("not run: ")]
+
+
+def test_every_block_of_commands_is_run_or_says_why_not() -> None:
+    assert len(RUN) > 30
+    assert [block for block in ALL if block not in RUN + LONG + READ] == []
 
 
 @pytest.fixture(scope="module")
@@ -33,50 +83,67 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_examples_of_each_verb_work_one_after_the_other(place: Path) -> None:
-    for page in (*FIRST, *(verb for verb in VERBS if verb not in (*FIRST, *DEAR))):
-        work_through(page, place)
+def test_the_pages_commands_work_one_after_the_other(place: Path) -> None:
+    for block in RUN:
+        work_through(block, place)
+    assert (place / "loop-died").exists() and (place / "runs" / "bad-row" / "quarantine.jsonl").stat().st_size
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", DEAR)
-def test_the_dear_examples_work(place: Path, page: str) -> None:
-    work_through(page, place)
+def test_the_long_commands_work(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for block in [block for block in ALL if block not in READ]:
+        work_through(block, tmp_path)
+    assert (tmp_path / "died").exists() and (tmp_path / "out" / "checkpoint-12").is_dir()
 
 
-def work_through(page: str, place: Path) -> None:
-    found = commands(page)
-    assert found, page
-    for command in found:
-        if command.startswith("holdfast ") and not FOR_A_SHELL.intersection(command):
-            words = [sys.executable, "-m", *shlex.split(command, comments=True)]
-        else:
-            words = ["bash", "-euc", command.replace("holdfast ", f"{sys.executable} -m holdfast ")]
-        done = subprocess.run(words, cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+def work_through(block: Block, place: Path) -> None:
+    """Run a block's commands in `place`. holdfast itself is started directly where no shell is needed, which is a fork in tests."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "HOLDFAST_MODELS": str(place / "models.jsonl")}
+    for command in commands(block.text):
+        direct = command.startswith("holdfast ") and not FOR_A_SHELL.intersection(command)
+        words = [sys.executable, "-m", *shlex.split(command, comments=True)] if direct else ["bash", "-euc", command]
+        done = subprocess.run(words, cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, env=environment)
+        assert done.returncode == 0, f"{block.page}: {command}\n{done.stdout}\n{done.stderr}"
 
 
-def test_every_verb_has_a_page() -> None:
-    assert set(VERBS) == {page.stem for page in (ROOT / "docs" / "verbs").glob("*.md")}
+@pytest.mark.parametrize("block", [block for block in ALL if block not in RUN], ids=lambda block: block.page)
+def test_commands_that_are_not_run_are_valid(block: Block, tmp_path: Path) -> None:
+    for command in commands(block.text):
+        words = [] if HEREDOC.search(command) else shlex.split(command, comments=True)
+        if "holdfast" not in words:
+            continue
+        found = build_parser().parse_args(
+            [*itertools.takewhile(lambda word: word not in ("|", "||", "&&", ">"), words[words.index("holdfast") + 1 :])]
+        )
+        if getattr(found, "overrides", None):
+            config = tmp_path / "config.yaml"
+            config.write_text(yaml.safe_dump(TABLE if found.verb == "walk" else BASE))
+            load_config(config, found.overrides, need_rows=False)
 
 
-def test_every_option_has_a_help_text_and_stands_on_its_verbs_page() -> None:
-    found = [*options_of(build_parser(), "")]
-    assert len(found) > 60, "the verbs' parsers are filled when they are used"
-    for page, command, option, text in found:
-        assert text, f"{command} {option} has no help text"
-        assert re.search(rf"{option}(?![\w-])", (ROOT / "docs" / "verbs" / f"{page}.md").read_text()), f"{page}.md lacks {option}"
+@pytest.mark.parametrize(
+    "block", [one for one in blocks("") if one.kind == "yaml" and one.mark != "not a config"], ids=lambda one: one.page
+)
+def test_every_config_in_the_docs_is_valid(block: Block, tmp_path: Path) -> None:
+    tree = yaml.safe_load(block.text)
+    base = TABLE if tree.get("task") == "tabular" or "table" in tree else BASE
+    for name, value in base.items():
+        tree[name] = value | tree.get(name, {}) if isinstance(value, dict) else tree.get(name, value)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    load_config(tmp_path / "config.yaml", [], need_rows=False)
 
 
-def options_of(parser: argparse.ArgumentParser, page: str) -> Iterator[tuple[str, str, str, str | None]]:
-    if fill := getattr(parser, "fill", None):
-        fill()
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, child in action.choices.items():
-                yield from options_of(child, page or name)
-        elif page:
-            yield from ((page, parser.prog, option, action.help) for option in action.option_strings if option not in ("-h", "--help"))
+def test_every_command_is_shown_at_work() -> None:
+    shown = {
+        words[words.index("holdfast") + 1]
+        for block in ALL
+        for line in commands(block.text)
+        for words in [line.split()]
+        if "holdfast" in words
+    }
+    assert shown >= set(VERBS)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from conftest import holdfast, make_rows, settings_with, write_rows
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.base_model.types import causal_types
+from holdfast.checkup.contrast import contrast
+from holdfast.checkup.environment import as_file, confirmed, profile
+from holdfast.checkup.examine import examine, verdict
 from holdfast.config.load import load_config
-from holdfast.doctor.contrast import contrast
-from holdfast.doctor.environment import as_file, confirmed, profile
-from holdfast.doctor.examine import examine, verdict
 from holdfast.machine.machine_file import training_devices
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Params
@@ -125,7 +125,7 @@ def test_a_check_that_crashes_is_a_finding_and_never_a_pass(monkeypatch: pytest.
         def findings(self, case: object) -> list[Finding]:
             raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("holdfast.doctor.examine.cards", lambda shelf: {"broken": Broken()})
+    monkeypatch.setattr("holdfast.checkup.examine.cards", lambda shelf: {"broken": Broken()})
     findings = examine({})
     assert [finding.id for finding in findings] == ["broken", "broken"]
     assert "ZeroDivisionError: by zero" in findings[0].message

@@ -250,6 +250,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_export_is_refused(fault: str, made: Any, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, reason = BROKEN[fault]
@@ -276,6 +277,7 @@ ADAPTER_FAULTS: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], None]
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ADAPTER_FAULTS)
 def test_a_merge_of_another_adapter_is_refused(fault: str, made: Any, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a merge tool would that reads the adapter wrongly: what is merged is not what PEFT loads."""

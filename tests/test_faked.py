@@ -18,12 +18,14 @@ import pytest
 import faked
 from simulated import card
 from support.architectures import ARCHITECTURES
+from support.thirds import thirds_of
 
 pytestmark = card.needed
 
 LAUNCHES_A_LAYER = {0.0: 151, 0.05: 151}  # forward and backward, in bf16, with a dropout of
 PLANNED_BEYOND, PLANNED_ROUGHLY = 1.08, 1.16  # of what a step needs; never less than it needs
 _SMALL = {"tokens": 128, "length": 32, "rank": 4}
+SMALL = thirds_of((name, dtype) for name in ARCHITECTURES for dtype in ("bf16", "fp32"))
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
@@ -39,9 +41,8 @@ def steps(folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def small(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
     """A step of each architecture, by its name and arithmetic: two micro-batches with dropout in bf16, one without in fp32."""
     kinds = {"bf16": {"dropout": 0.1, "micro_batch_tokens": 64}, "fp32": {}}
-    names = [(name, dtype) for name in ARCHITECTURES for dtype in kinds]
-    cases = [{"model": ARCHITECTURES[name]().to_dict(), "dtype": dtype} | _SMALL | kinds[dtype] for name, dtype in names]
-    return dict(zip(names, steps(tmp_path_factory.mktemp("small"), cases), strict=True))
+    cases = [{"model": ARCHITECTURES[name]().to_dict(), "dtype": dtype} | _SMALL | kinds[dtype] for name, dtype in SMALL]
+    return dict(zip(SMALL, steps(tmp_path_factory.mktemp("small"), cases), strict=True))
 
 
 def made(step: dict[str, Any], *operations: str) -> Counter[str]:
@@ -52,26 +53,29 @@ def made(step: dict[str, Any], *operations: str) -> Counter[str]:
     return +counted
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def small_in(wanted: str) -> list[str]:
+    return [name for name, dtype in SMALL if dtype == wanted]
+
+
+@pytest.mark.parametrize(("name", "dtype"), SMALL)
 def test_all_a_step_computes_with_is_on_the_card(small: dict[Any, dict[str, Any]], name: str, dtype: str) -> None:
     assert small[name, dtype]["micro_batches"] == (2 if dtype == "bf16" else 1)
     assert small[name, dtype]["strangers"] == {}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", small_in("bf16"))
 def test_products_of_mixed_precision_are_in_bf16(small: dict[Any, dict[str, Any]], name: str) -> None:
     assert set(made(small[name, "bf16"], *_PRODUCTS)) == {"bfloat16"}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", small_in("fp32"))
 def test_nothing_but_weights_is_narrow_in_fp32(small: dict[Any, dict[str, Any]], name: str) -> None:
     step = small[name, "fp32"]
     assert set(made(step, *_PRODUCTS)) == {"float32"}
     assert made(step)["bfloat16"] == made(step, "embedding")["bfloat16"], "rows of an embedding, before they are widened"
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", small_in("bf16"))
 def test_a_step_waits_at_its_gate_alone(small: dict[Any, dict[str, Any]], name: str) -> None:
     assert small[name, "bf16"]["waits"] == {"tolist step.py:compute_gradients": 1}
     keys = [] if name == "gpt2" else [1]  # its layers are no nn.Linear: none of them is fused
@@ -145,9 +149,12 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ..
     return traced
 
 
-@pytest.mark.parametrize("name", [*USUAL, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+TAKEN = tuple(thirds_of(USUAL))
+
+
+@pytest.mark.parametrize("name", [*TAKEN, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_a_step_needs_what_the_plan_says(planned: Callable[[tuple[str, ...]], dict[str, dict[str, Any]]], name: str) -> None:
-    step = planned(USUAL if name in USUAL else OTHERS)[name]
+    step = planned(TAKEN if name in TAKEN else OTHERS)[name]
     plan = sum(size for kind, size in step["plan"].items() if kind != "snapshot")  # that one comes after the step
     beyond = PLANNED_BEYOND if name in PLANNED else PLANNED_ROUGHLY
     assert step["peak"] <= plan <= beyond * step["peak"], f"{plan / step['peak']:.2f} of {step['peak']:,} bytes"

@@ -188,7 +188,7 @@ def test_every_feature_equals_a_plain_version(made: Path, call: Call, tmp_path: 
 
 def test_each_feature_has_a_formula_a_unit_and_a_source() -> None:
     assert all(feature.formula and feature.unit and feature.source for feature in ALL)
-    page = (ROOT / "docs" / "features.md").read_text()
+    page = (ROOT / "docs" / "reference" / "features.md").read_text()
     for feature in ALL:
         assert f"| `{feature.name}` | {feature.formula.replace('|', chr(92) + '|')} | {feature.unit} | {feature.source} |" in page, (
             feature.name

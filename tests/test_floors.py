@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import sys
 import warnings
 from collections import Counter
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
+from holdfast.base.tasks import TaskKind, look_up, task_kinds
+from holdfast.cli.row_check import RowCheck
 from holdfast.config.config import Config
+from holdfast.run.artifact import KINDS as ARTIFACTS
+from holdfast.supervision.preparation.types import Preparation
 from holdfast.trainer.__main__ import JOBS
 
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
 FLOORS = (  # a room imports those of the floors above it in this list, never one of its own floor or below
-    {"__init__", "base", "privacy", "callback"},  # callback: in other people's processes, where holdfast's own packages need not be
+    {"base", "privacy", "callback"},  # callback: in other people's processes, where holdfast's own packages need not be
     {"base_model", "machine", "hf", "guard"},
     {"config"},
     {"run"},
     {"book", "processes", "ray"},  # ray: in Ray's processes, where torch need not be
-    {"data", "diagnosis", "doctor"},
+    {"data", "checkup", "diagnosis"},
     {"experiments", "planning", "export"},
     {"report", "tables", "verify"},
     {"terminal", "serve", "trainer"},  # trainer is launched; only itself imports it
     {"supervision"},
-    {"cli"},
-    {"__main__"},
+    {"api", "cli"},  # what Python and a shell call
+    {"__init__", "__main__"},  # __init__ imports the api when it is asked for
 )
 ALONE = {"callback": set(), "hf": {"callback"}, "guard": {"callback"}, "privacy": set()}
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
@@ -157,13 +162,40 @@ def test_a_folder_is_small_enough_to_be_looked_through() -> None:
 TASKS = sorted(entry.name for entry in (SOURCE / "trainer/tasks").iterdir() if (entry / "__init__.py").exists())
 
 
-def test_each_task_has_what_is_done_before_training_and_what_trains() -> None:
-    """By its name in the config alone: nothing else chooses."""
-    prepared = sorted(file.stem for file in (SOURCE / "supervision/preparation/tasks").glob("[!_]*.py"))
-    assert prepared == TASKS == sorted(get_args(Config.model_fields["task"].annotation))
+PATHS = ("own_sections", "rules", "preparation", "traced", "row_check", "trainer", "words", "usage", "measured")  # of a record
 
 
-OF_ONE_TASK = {"trainer/tasks/__init__.py": set(TASKS), "trainer/traced/step.py": {"sft"}, "trainer/jobs/chat.py": {"sft"}}
+@pytest.mark.parametrize("kind", task_kinds(), ids=lambda kind: kind.name)
+def test_the_record_of_a_kind_names_what_is_there(kind: TaskKind) -> None:
+    for field in PATHS:
+        path = getattr(kind, field)
+        assert path is None or callable(look_up(path)) or field in ("own_sections", "preparation", "row_check"), path
+    assert isinstance(look_up(kind.preparation), Preparation)
+    assert kind.row_check is None or isinstance(look_up(kind.row_check), RowCheck)
+    assert set(kind.artifacts) <= set(ARTIFACTS) and set(kind.sections) <= set(Config.model_fields)
+    for module in kind.verbs.values():
+        assert {"EXAMPLE", "add_arguments", "run"} <= set(vars(importlib.import_module(module)))
+
+
+def test_a_record_has_no_default_and_names_are_taken_once() -> None:
+    """A new kind answers every question itself: none falls to what another kind does."""
+    assert all(field.default is MISSING and field.default_factory is MISSING for field in fields(TaskKind))
+    names = [name for kind in task_kinds() for name in (kind.name, *kind.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_nobody_compares_a_task_with_a_name() -> None:
+    """Which kind of task a run has is asked of its record (base/tasks/): a comparison gives each new kind some other kind's answer."""
+    named = {name for kind in task_kinds() for name in (kind.name, *kind.aliases)}
+    for name in NAMES:
+        for node in ast.walk(ast.parse((SOURCE / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                sides = (node.left, *node.comparators)
+                asks = any(isinstance(side, ast.Attribute) and side.attr == "task" for side in sides)
+                assert not (asks and {side.value for side in sides if isinstance(side, ast.Constant)} & named), f"{name}:{node.lineno}"
+
+
+OF_ONE_TASK = {"trainer/jobs/chat.py": {"text"}}
 
 
 def test_the_loop_serves_any_task() -> None:

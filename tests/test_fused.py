@@ -29,7 +29,7 @@ from holdfast.trainer.hashed_bits import mix
 from holdfast.trainer.model import kernels
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.layers.fused import Fused
-from holdfast.trainer.tasks.sft.proof import fused_differ
+from holdfast.trainer.tasks.text.proof import fused_differ
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
 from support.plans import a_plan
 

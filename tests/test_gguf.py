@@ -203,6 +203,7 @@ OFTEN = ("RoPE theta lost", "queries and keys not turned for RoPE", "norms witho
 OFTEN += ("an end of text that it does not stop at", "merges lost")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", [fault if fault in OFTEN else pytest.param(fault, marks=pytest.mark.long) for fault in BROKEN])
 def test_a_broken_gguf_is_refused(fault: str, made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family, breaking, reason = BROKEN[fault]

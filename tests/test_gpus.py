@@ -1,4 +1,4 @@
-"""docs/gpus.md says of each GPU what doctor and plan say of a machine with it, and names what is there."""
+"""docs/reference/gpus.md says of each GPU what doctor and plan say of a machine with it, and names what is there."""
 
 from __future__ import annotations
 

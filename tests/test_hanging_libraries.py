@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, events, holdfast, write_table
-from holdfast.doctor.examine import examine, verdict
+from holdfast.checkup.examine import examine, verdict
 from holdfast.machine.vendor_tools import ask_libraries
 
 BROKEN = {"hangs": ("import time\ntime.sleep(600)\n", "hanging"), "crashes": ("import os\nos.abort()\n", "failed: killed by SIGABRT")}

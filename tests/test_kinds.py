@@ -24,7 +24,7 @@ from holdfast.export.delta import FORMULAS
 from holdfast.planning.trained_size import trainable_parameters
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.optim.choose import OPTIMIZERS as UPDATES
-from holdfast.trainer.tasks.sft.objective import LOSSES
+from holdfast.trainer.tasks.text.objective import LOSSES
 from support.stand import Stand, model_folder
 from test_plan import ACCURACY, LLAMA
 

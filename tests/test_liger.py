@@ -20,7 +20,7 @@ from conftest import events, holdfast, lines
 from holdfast.config.config import Config
 from holdfast.planning.plan import settings_of
 from holdfast.trainer.model.layers.liger import Liger
-from holdfast.trainer.tasks.sft.proof import kernels_differ
+from holdfast.trainer.tasks.text.proof import kernels_differ
 from support.architectures import ARCHITECTURES, LENGTHS, gradients, task_of
 from support.plans import a_plan
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.doctor.examine import examine
+from holdfast.checkup.examine import examine
 from holdfast.machine import torch_build as torchbuild
 from holdfast.machine.gpu_memory import gpu_memory, in_use
 from holdfast.machine.machine_file import read, training_devices

@@ -16,9 +16,9 @@ from holdfast.base.files import Json
 from holdfast.base.versions import version
 from holdfast.base_model.folder import ModelFacts
 from holdfast.book import cards_of
+from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.diagnosis.diagnose import diagnose_failure
-from holdfast.doctor.examine import examine
 from holdfast.planning.plan import make_plan, settings_of
 from holdfast.report.summarise import summarise, wall_seconds
 from holdfast.run.plan import Params

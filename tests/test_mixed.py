@@ -25,7 +25,7 @@ from holdfast.trainer.job import Job
 from holdfast.trainer.loop import _settle
 from holdfast.trainer.model.layers import mixed
 from holdfast.trainer.model.layers.lora import use_lean_lora
-from holdfast.trainer.tasks.sft import proof
+from holdfast.trainer.tasks.text import proof
 from support.architectures import ARCHITECTURES, HYBRIDS, LENGTHS, apart, gradients, one_by_one, task_of
 
 

@@ -15,8 +15,8 @@ from peft import PeftModel
 from holdfast.config.config import Config
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.tasks.sft.divergence import kl_to_reference
-from holdfast.trainer.tasks.sft.packing import grouped_batches
+from holdfast.trainer.tasks.text.divergence import kl_to_reference
+from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import ARCHITECTURES, GQA
 from support.stand import Stand, model_folder
 

@@ -10,8 +10,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from holdfast.trainer.tasks.sft.packing import grouped_batches
-from holdfast.trainer.tasks.sft.proof import disproof
+from holdfast.trainer.tasks.text.packing import grouped_batches
+from holdfast.trainer.tasks.text.proof import disproof
 from support.architectures import ARCHITECTURES, HYBRIDS, LENGTHS, assert_equal, gradients, one_by_one, task_of, tokens_of
 
 

@@ -313,7 +313,7 @@ def test_every_real_model_is_counted_as_its_modules_are(name: str, counted: Any)
     assert plan.params == Params(total=total + 32 * sides, trainable=32 * sides)
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "three-billion.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "three-billion.md"
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import holdfast
-from holdfast.doctor.examine import examine, verdict
+from holdfast.checkup.examine import examine, verdict
 
 RUN = (
     "import orjson\nfrom pathlib import Path\nfrom holdfast.trainer.jobs.probes.host import run_probes, standard_probes\n"
@@ -30,6 +30,7 @@ def ending_of(body: str) -> dict[str, Any]:
     return dict(answer(f"import os, signal, time\ndef probe():\n    {body}\n" + RUN.format("run_probes({'x': probe}, 1)"))["x"])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("body", "outcome", "detail"),
     [

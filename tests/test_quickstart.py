@@ -1,4 +1,4 @@
-"""The quick start cannot be faked: with the answers shuffled nothing is learned. (`make demo` checks the rest in CI.)"""
+"""The quick start cannot be faked: with the answers shuffled nothing is learned. (`make demo` checks the rest, in CI in its short form.)"""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_progress_tells_of_every_row(tmp_path: Path) -> None:
 
 
 def test_the_recipe_in_the_docs_works(call: Call, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "recipes.md").read_text()
+    text = (ROOT / "docs" / "reference" / "recipes.md").read_text()
     recipe = recipe_in(tmp_path, text.split("```yaml\n")[1].split("```")[0])
     answer = call("make", "--recipe", recipe, "--rows", 40, "--out", tmp_path / "rows.jsonl")
     assert answer["rows"] == 40 and answer["facts"]["known"] == 2

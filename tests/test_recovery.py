@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import events, fill, holdfast, kill, lines, processes_of, settings_with, start, wait_until
+from conftest import events, fill, holdfast, kill, lines, processes_of, settings_with, start, wait_until, write_config
 from holdfast.config.train import Train
 from holdfast.processes.standby import Standby
 from holdfast.run.folder import RunFolder
@@ -27,13 +28,13 @@ from support.architectures import ARCHITECTURES, task_of, tokens_of
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
-STEPS = 400
+STEPS = 200
 LONG = {"steps": STEPS, "effective_batch": 4}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """artifact_sha256 of a run of 400 steps nobody disturbed."""
+    """artifact_sha256 of a run nobody disturbed."""
     folder = tmp_path_factory.mktemp("recovery")
     tree = {
         "model": str(assets.model),
@@ -69,7 +70,7 @@ def memory_of(run: Path) -> MemoryFile:
 # ---- the standby
 
 
-def that_wait(folder: Path, *seconds: float, step: int = 100, also: dict[str, Any] | None = None) -> Path:
+def that_wait(folder: Path, *seconds: float, step: int = 60, also: dict[str, Any] | None = None) -> Path:
     """Faults with which the first attempts stand still at a step, each for so long: for a standby, however busy the machine is."""
     file = folder / "waiting.yaml"
     waits = [
@@ -169,11 +170,11 @@ def test_a_standby_has_to_pay(tmp_path: Path) -> None:
 
 def test_a_standby_of_other_settings_builds_its_model_anew(config_of: Write, tmp_path: Path) -> None:
     """The micro-batch was split after the standby was built; what takes over computes with the new limit, to the same bits."""
-    split = {"when": {"attempt": 1, "step": 200, "tokens": [100, 9999]}, "effect": "oom"}
+    split = {"when": {"attempt": 1, "step": 100, "tokens": [100, 9999]}, "effect": "oom"}
     config = config_of(train=LONG, run={"standby": True})
     run = tmp_path / "run"
-    child = start("train", config, "--run", run, "--faults", that_wait(tmp_path, 90, step=210, also=split))
-    wait_until(lambda: (run / "timeline.jsonl").exists() and len(lines(run / "timeline.jsonl")) > 1 and committed(run) > 205)
+    child = start("train", config, "--run", run, "--faults", that_wait(tmp_path, 90, step=110, also=split))
+    wait_until(lambda: (run / "timeline.jsonl").exists() and len(lines(run / "timeline.jsonl")) > 1 and committed(run) > 105)
     wait_until(lambda: "standby trainer" in processes_of(run) and _is_ready(processes_of(run)["standby trainer"]))
     kill(processes_of(run)["trainer"])
     output, _ = child.communicate()
@@ -242,12 +243,20 @@ def test_bounds_that_exclude_each_other(config_of: Write, tmp_path: Path) -> Non
 # ---- snapshots further apart
 
 
-@pytest.fixture
-def trained(config_of: Write, tmp_path: Path) -> Iterator[Path]:
-    """A run folder of 12 steps, finished, whose plan and data a test trains on again in this process."""
-    done = holdfast("train", config_of(train={"steps": 12, "effective_batch": 4}, save={"every": 100}), "--run", tmp_path / "run")
+@pytest.fixture(scope="module")
+def twelve(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 12 steps."""
+    folder = tmp_path_factory.mktemp("twelve")
+    config = write_config(assets, folder / "run.yaml", train={"steps": 12, "effective_batch": 4}, save={"every": 100})
+    done = holdfast("train", config, "--run", folder / "run")
     assert done.returncode == 0, done.stderr
-    yield tmp_path / "run"
+    return folder / "run"
+
+
+@pytest.fixture
+def trained(twelve: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run of 12 steps, whose plan and data a test trains on again in this process."""
+    return Path(shutil.copytree(twelve, tmp_path / "run", symlinks=True))
 
 
 def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
@@ -386,9 +395,16 @@ def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_pa
 # ---- disks and reboots
 
 
+def that_dawdle(folder: Path) -> list[object]:
+    """The option of faults that make each step last longer, on the clock alone: for what has to happen while a run is under way."""
+    file = folder / "dawdling.yaml"
+    file.write_text(json.dumps([{"when": {"every": 1, "phase": "forward"}, "effect": "slow", "seconds": 0.02}]))
+    return ["--faults", file]
+
+
 def test_a_full_disk_pauses_saving_and_training_goes_on(config_of: Write, undisturbed: str, small_disk: Path, tmp_path: Path) -> None:
     run = small_disk / "run"
-    child = start("train", config_of(train=LONG, save={"every": 10}), "--run", run)
+    child = start("train", config_of(train=LONG, save={"every": 10}), "--run", run, *that_dawdle(tmp_path))
     wait_until(lambda: (run / "steps.jsonl").exists() and committed(run) > 15)
     filler = fill(small_disk)
     full_at = committed(run)
@@ -409,7 +425,7 @@ def test_everything_killed_while_the_disk_is_full_loses_no_step(
     config_of: Write, undisturbed: str, small_disk: Path, tmp_path: Path
 ) -> None:
     run, config = small_disk / "run", config_of(train=LONG, save={"every": 10})
-    child = start("train", config, "--run", run)
+    child = start("train", config, "--run", run, *that_dawdle(tmp_path))
     wait_until(lambda: (run / "steps.jsonl").exists() and committed(run) > 15)
     filler = fill(small_disk)
     memory = memory_of(run)
@@ -432,7 +448,7 @@ def test_everything_killed_while_the_disk_is_full_loses_no_step(
 def test_a_reboot_goes_on_from_the_newest_state_on_disk(config_of: Write, undisturbed: str, tmp_path: Path, flushed: bool) -> None:
     """All processes killed at once and /dev/shm emptied, as a power cut does."""
     run, config = tmp_path / "run", config_of(train=LONG, save={"every": 20, "flush_snapshots": flushed})
-    child = start("train", config, "--run", run)
+    child = start("train", config, "--run", run, *that_dawdle(tmp_path))
     wait_until(lambda: (run / "steps.jsonl").exists() and committed(run) > 50)
     kill(child.pid)
     for pid in processes_of(run).values():
@@ -454,7 +470,7 @@ def test_a_reboot_goes_on_from_the_newest_state_on_disk(config_of: Write, undist
 
 def test_a_snapshot_file_that_is_taken_away_is_made_again(config_of: Write, undisturbed: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    child = start("train", config_of(train=LONG), "--run", run)
+    child = start("train", config_of(train=LONG), "--run", run, *that_dawdle(tmp_path))
     wait_until(lambda: (run / "steps.jsonl").exists() and committed(run) > 20)
     file = memory_of(run).path
     file.unlink()

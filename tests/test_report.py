@@ -14,6 +14,7 @@ import pytest
 
 from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.base.files import Json
+from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
 from holdfast.report import report
 from holdfast.report.command_report import render_command
@@ -179,7 +180,7 @@ def test_what_was_held_out_is_told_in_one_unit_on_so_many_rows() -> None:
     table = {"task": "tabular", "table": {"target": "price"}}
     found = {"loss": "mse", "eval_base": 1.1775, "eval_tuned": 0.68486, "rows": 59, "baselines": {"median_of_training": 1.1775}}
     found |= {"metrics": {"mse": 7081708211.8, "rmse": 84152.9, "r2": 0.41}}
-    shown = report._table(found)
+    shown = look_up(kind_of(Config.model_validate({"data": {"files": ["f"]}} | table)).measured)(found)
     assert shown[:2] == [
         ("mse of the network, target in standard deviations", "0.68486"),
         ("mse of the naive forecast median of training, target in standard deviations", "1.1775"),

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from conftest import events, holdfast, lines, write_table
 from holdfast.base.files import Json
+from holdfast.checkup.examine import examine
 from holdfast.cli.main import main
 from holdfast.config.load import load_config
-from holdfast.doctor.examine import examine
+from holdfast.config.table import columns_of
 from holdfast.tables.table.build import build_table
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.layers.dropout import StepContext
@@ -206,13 +207,13 @@ def test_what_the_metrics_say_is_what_the_step_learns(kind: str, tmp_path: Path)
     )
     build_table(config, tmp_path / "tmp", tmp_path / "data.safetensors", lambda _: None)
     table = load_table(tmp_path / "data.safetensors")
-    loss = RowLoss(config.columns, table.form.target, torch.device("cpu"))
+    loss = RowLoss(columns_of(config), table.form.target, torch.device("cpu"))
     network = new_network(config, table.form, loss.outputs, StepContext(0)).eval()
     with torch.no_grad():
         outputs = combined(network(torch.from_numpy(table.inputs.copy()), torch.from_numpy(table.codes.astype(np.int64))), loss.name)
     wanted = loss(outputs, torch.from_numpy(table.target.copy())).double().numpy()
     given = (outputs.exp() if loss.name == "cross-entropy" else outputs).double().numpy()
-    assert np.allclose(row_losses(loss.name, given, table.target.astype(float), config.columns), wanted, atol=1e-5)
+    assert np.allclose(row_losses(loss.name, given, table.target.astype(float), columns_of(config)), wanted, atol=1e-5)
 
 
 def test_scaling_is_of_the_training_part_alone(tmp_path: Path) -> None:

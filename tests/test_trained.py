@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from holdfast.config.config import Config
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.tasks.sft.packing import grouped_batches
+from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.stand import Stand, model_folder
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.trainer.model import attention
 from holdfast.trainer.model.attention import Kernel
-from holdfast.trainer.tasks.sft.proof import disproof
+from holdfast.trainer.tasks.text.proof import disproof
 from support.architectures import ARCHITECTURES, LENGTHS, apart, gradients, one_by_one, task_of
 
 CALLS: list[tuple[int, ...]] = []

@@ -177,6 +177,7 @@ def test_the_embedded_tokenizer_is_counted_by_words() -> None:
 
 
 @needs_shared
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["mistral", "qwen2.5", "gpt2"])
 def test_real_tokenizers_are_counted_by_words(name: str) -> None:
     codec = load_codec(SHARED / "data" / "tokenizers" / name)

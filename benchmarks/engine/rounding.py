@@ -24,7 +24,7 @@ from holdfast.data.tokens.token_set import TokenSet
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.rounding import Rounded
 from holdfast.trainer.step import compute_gradients, update
-from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.tasks.text.task import Sft
 
 LENGTH, WORDS, FOLLOWING = 64, 512, 8
 KINDS = {"fp32": "fp32", "bf16, at random": "bf16", "bf16, to nearest": "bf16"}

@@ -134,8 +134,8 @@ def loaded(draw: dict[str, Any], folder: str) -> Iterator[tuple[Any, Any, int]]:
     from holdfast.config.settings import Settings
     from holdfast.trainer.device import prepare_torch
     from holdfast.trainer.optim.choose import optimizer_of
-    from holdfast.trainer.tasks.sft.task import Sft
-    from holdfast.trainer.traced.step import made_rows
+    from holdfast.trainer.tasks.text.of_shapes import made_rows
+    from holdfast.trainer.tasks.text.task import Sft
 
     settings = Settings.model_validate(draw["settings"])
     device = prepare_torch(settings)

@@ -59,7 +59,7 @@ def main() -> None:
     if not wanted.items() <= os.environ.items():  # which glibc reads when a process begins
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | wanted)
     warnings.simplefilter("ignore")
-    for name in ("torch", "transformers", "peft", "holdfast.trainer.tasks.sft.task", "holdfast.trainer.jobs.account"):
+    for name in ("torch", "transformers", "peft", "holdfast.trainer.tasks.text.task", "holdfast.trainer.jobs.account"):
         importlib.import_module(name)  # once, for all forks
     right = count = 0
     for draw in drawing.draws(asked.seed, 1 << 20, kinds=True, most=asked.most):

@@ -27,7 +27,7 @@ from holdfast.planning.memory.arithmetic import Attends, footprint
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, update
-from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.tasks.text.task import Sft
 
 _QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 8192}
 _MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "max_position_embeddings": 8192, "sliding_window": None}

@@ -11,7 +11,7 @@ import pytest
 from conftest import holdfast
 from holdfast.base.inert import inert
 from holdfast.book.kinds.variable import Advice
-from holdfast.doctor.environment import as_file
+from holdfast.checkup.environment import as_file
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.standing import look
 

@@ -1,4 +1,4 @@
-"""`python archs_on_card.py NAME..` with the simulated card: each architecture under each setting, there and on the CPU.
+"""`python archs_on_card.py NAME:SETTING..` with the simulated card: architectures under settings, there and on the CPU.
 
 Run by test_archs.py. Prints a line of JSON each: where the parameters lie, what the proof found, how far loss and gradients are apart.
 """
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import wraps
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +25,8 @@ import test_varlen
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.trainer.model import load as model
-from holdfast.trainer.tasks.sft import proof
-from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.tasks.text import proof
+from holdfast.trainer.tasks.text.task import Sft
 from support.architectures import ARCHITECTURES, LENGTHS, tokens_of
 
 SETTINGS = Settings(steps=1, samples=1, micro_batch_tokens=64, threads=1, dtype="bf16")
@@ -75,17 +76,20 @@ def computed(folder: str, device: str, **changes: Any) -> tuple[float, Tensor, A
     return total, gradients, disproof, ", ".join(sorted({str(parameter.device) for parameter in task.model.parameters()}))
 
 
-def main(names: list[str]) -> None:
+def main(cells: list[str]) -> None:
+    """cells: in the order of their names; a setting is a place in CHANGES."""
     torch.set_num_threads(1)
     torch.nn.attention.varlen.varlen_attn = on_the_card(test_varlen.of_torch)
-    for name in names:
+    for name, group in groupby(cells, lambda cell: cell.partition(":")[0]):
         folder = saved(ARCHITECTURES[name]())
-        for changes in CHANGES:
+        for setting in (int(cell.partition(":")[2]) for cell in group):
+            changes = CHANGES[setting]
             loss, ours, disproof, where = computed(folder, "cuda:0", **changes)
             wanted, theirs, _, _ = computed(folder, "cpu", **{key: value for key, value in changes.items() if key != "varlen"})
             apart = 1 - float(torch.nn.functional.cosine_similarity(ours, theirs, dim=0))
             facts = {
                 "name": name,
+                "setting": setting,
                 "changes": changes,
                 "where": where,
                 "disproof": disproof,
@@ -96,5 +100,5 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(ARCHITECTURES))
+    main(sys.argv[1:])
     os._exit(0)

@@ -24,9 +24,9 @@ from holdfast.trainer.memory import pressure
 from holdfast.trainer.memory.oom import OutOfMemory
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.state.images import TensorImage
-from holdfast.trainer.tasks.sft.answer import answers
-from holdfast.trainer.tasks.sft.evaluation import mean_loss
-from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.tasks.text.answer import answers
+from holdfast.trainer.tasks.text.evaluation import mean_loss
+from holdfast.trainer.tasks.text.task import Sft
 from holdfast.trainer.training_state import TrainingState
 
 DEVICE = torch.device("cuda:0")

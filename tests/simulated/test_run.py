@@ -27,6 +27,7 @@ def trained(config: Path, run: Path, **options: Any) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("options", [{}, {"hip": "gfx1100"}], ids=["nvidia", "amd"])
 def test_a_standby_holds_nothing_of_the_card_and_the_run_ends_as_if_nothing_was(
     config_of: Callable[..., Path], tmp_path: Path, options: dict[str, Any]

@@ -20,9 +20,9 @@ from holdfast.trainer.model.layers.mixed import mix_precision
 from holdfast.trainer.model.load import without_attention_dropout
 from holdfast.trainer.model.trained.adapters import artifact_tensors
 from holdfast.trainer.step_hooks import StepHooks
-from holdfast.trainer.tasks.sft.packing import grouped_batches
-from holdfast.trainer.tasks.sft.task import Sft
-from holdfast.trainer.tasks.sft.text_model import LabelLoss
+from holdfast.trainer.tasks.text.packing import grouped_batches
+from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.text_model import LabelLoss
 
 SIZES = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 GQA = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0}

@@ -103,6 +103,7 @@ def tried(attempt: Callable[[int, Path], None], seeds: Iterable[int], tmp_path: 
         finally:
             shutil.rmtree(place)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["canary"] and canary.read_text() == "kept\n"
+    assert count, "nothing was tried"
     assert not bad, f"{len(bad)} of {count}:\n" + "\n\n".join(bad[:8])
 
 

@@ -21,7 +21,7 @@ from holdfast.trainer.optim.loss_scale import LossScale
 from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.step import Announce, Gradients
 from holdfast.trainer.tasks import task_of
-from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.tasks.text.task import Sft
 from holdfast.trainer.training_state import TrainingState
 from support.architectures import ARCHITECTURES, tokens_of
 

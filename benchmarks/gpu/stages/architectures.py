@@ -75,8 +75,8 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     from holdfast.config.config import Config
     from holdfast.config.settings import Settings
     from holdfast.trainer.model import load as trainers_model
-    from holdfast.trainer.tasks.sft.proof import disproof
-    from holdfast.trainer.tasks.sft.task import Sft
+    from holdfast.trainer.tasks.text.proof import disproof
+    from holdfast.trainer.tasks.text.task import Sft
     from support.architectures import LENGTHS, tokens_of
 
     chosen = {"steps": 1, "samples": 1, "micro_batch_tokens": 64, "threads": 1, "dtype": "bf16", "deterministic": False}

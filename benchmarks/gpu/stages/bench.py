@@ -42,7 +42,7 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
     from holdfast.planning.plan import make_plan, settings_of
     from holdfast.trainer.device import prepare_torch
     from holdfast.trainer.optim.optimizer import AdamW
-    from holdfast.trainer.tasks.sft.task import Sft
+    from holdfast.trainer.tasks.text.task import Sft
 
     tokens, length = (tokens, length) if not place.smoke else (256, 64)
     count = tokens // length
@@ -66,7 +66,7 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
 
 def _disproved(task: Any, notes: list[str]) -> Json:
     """What has to change before this task may train, as a run's start would find it; its reason goes to `notes`."""
-    from holdfast.trainer.tasks.sft import proof
+    from holdfast.trainer.tasks.text import proof
 
     for name in ("fused_differ", "kernels_differ", "disproof"):
         found, why = getattr(proof, name)(task) if hasattr(proof, name) else ({}, "")

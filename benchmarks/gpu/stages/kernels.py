@@ -9,7 +9,7 @@ from stages.common import Json, Place
 
 
 def run(place: Place) -> None:
-    from holdfast.trainer.tasks.sft import proof
+    from holdfast.trainer.tasks.text import proof
 
     stand = training.build(place, "qwen0.5b", 2048, dropout=0.05)
     if not hasattr(proof, "fused_differ"):

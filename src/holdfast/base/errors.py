@@ -23,12 +23,17 @@ class Stop(Exception):
     `answer` is what --json prints all the same (the summary of a run that was given up, say).
     """
 
+    __module__ = "holdfast"  # where Python programs know it from
+
     def __init__(self, code: int, message: str, hint: str = "", answer: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.hint, self.answer = code, message, hint, answer
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that it comes whole out of another process
         return type(self), (self.code, self.message, self.hint, self.answer)
+
+    def _render_traceback_(self) -> list[str]:  # what a notebook shows of it
+        return [f"holdfast.Stop: {self}"]
 
     def __str__(self) -> str:
         return self.message if not self.hint else f"{self.message}\n  -> {self.hint}"

@@ -16,6 +16,7 @@ from holdfast import __version__
 from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, USAGE, Stop
 from holdfast.base.files import Json, is_full
 from holdfast.base.inert import inert
+from holdfast.base.tasks import own_verbs
 from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
 
@@ -48,7 +49,7 @@ VERBS = {
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="holdfast", description="holdfast makes fine-tuning runs finish.")
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
-    add_verbs(parser, "verb", VERBS, "holdfast.cli.commands.")
+    add_verbs(parser, "verb", VERBS, "holdfast.cli.commands.", own_verbs())
     return parser
 
 

@@ -83,16 +83,19 @@ def _as_setting(words: str) -> str:
     return f"{key}={value.partition(' ')[0] or 'VALUE'}" if key else ""
 
 
-def add_verbs(parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str, str], module_of: str) -> None:
+def add_verbs(
+    parser: argparse.ArgumentParser, dest: str, summaries: Mapping[str, str], module_of: str, elsewhere: Mapping[str, str] | None = None
+) -> None:
     """Give the parser a word for each summary; `dest` is to hold the word that is used, `dest`_module its module.
 
-    `module_of` and the word name the module, which is imported only then. It has EXAMPLE, add_arguments and run.
+    `module_of` and the word name the module, or `elsewhere` does, which is imported only then. It has EXAMPLE, add_arguments and run.
     """
     words = parser.add_subparsers(dest=dest, metavar="COMMAND", required=True)
     for word, summary in summaries.items():
         child = words.add_parser(word, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
         assert isinstance(child, Parser)
-        child.fill = functools.partial(_fill, child, f"{module_of}{word}", f"{dest}_module")
+        module = (elsewhere or {}).get(word) or f"{module_of}{word}"
+        child.fill = functools.partial(_fill, child, module, f"{dest}_module")
 
 
 def _fill(parser: Parser, name: str, dest: str) -> None:

@@ -8,9 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind, AdapterType, kinds_with
 from holdfast.config.module_pattern import refused
-from holdfast.config.table import Section
+from holdfast.config.section import Section
 
-OWN_WEIGHTS = tuple(kind.name for kind in KINDS.values() if kind.own_weights)
 _SHARED = ("type", "start", "r", "alpha", "dropout", "targets", "virtual_tokens")  # keys that are taken, and not read, with any kind
 
 

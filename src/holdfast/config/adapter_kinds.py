@@ -6,7 +6,7 @@ What of a kind needs torch is its entry in trainer/model/trained/peft_kinds.py; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 AdapterType = Literal["lora", "rslora", "dora", "adalora", "prompt", "ia3", "full", "layers"]
@@ -31,7 +31,7 @@ class Matrix:
 class AdapterKind:
     """What holdfast knows of one kind.
 
-    words: for a title, with {fields} of the config's `adapter`. title: its name in a sentence. about: for the table in docs/adapters.md.
+    words: for a title, with {fields} of the config's `adapter`. title: its name in a sentence. about: for the docs.
     keys: of `adapter` that it reads; those that not all kinds share are refused with others.
 
     peft, flag: peft_type in adapter_config.json and what is true there beside it; no peft: weights of the model's own. stored: what keys
@@ -71,35 +71,24 @@ class AdapterKind:
         return not self.peft
 
 
+_LORA_KIND = AdapterKind(
+    "lora",
+    words="LoRA r={r}",
+    title="LoRA",
+    about="two small matrices beside each layer",
+    keys=(*_LORA, "target_parameters"),
+    peft="LORA",
+    stored=_SCALED,
+    parts=("lora_A", "lora_B"),
+    count=lambda r, matrix: r * (matrix.rows + matrix.columns),
+    merge="product",
+    served=True,
+    fsdp="frozen",
+)
 _ALL = (
-    AdapterKind(
-        "lora",
-        words="LoRA r={r}",
-        title="LoRA",
-        about="two small matrices beside each layer",
-        keys=(*_LORA, "target_parameters"),
-        peft="LORA",
-        stored=_SCALED,
-        parts=("lora_A", "lora_B"),
-        count=lambda r, matrix: r * (matrix.rows + matrix.columns),
-        merge="product",
-        served=True,
-        fsdp="frozen",
-    ),
-    AdapterKind(
-        "rslora",
-        words="rsLoRA r={r}",
-        title="rsLoRA",
-        about="the same, scaled by the root of the rank",
-        keys=(*_LORA, "target_parameters"),
-        peft="LORA",
-        flag="use_rslora",
-        stored=_SCALED,
-        parts=("lora_A", "lora_B"),
-        count=lambda r, matrix: r * (matrix.rows + matrix.columns),
-        merge="product",
-        served=True,
-        fsdp="frozen",
+    _LORA_KIND,
+    replace(
+        _LORA_KIND, name="rslora", words="rsLoRA r={r}", title="rsLoRA", about="the same, scaled by the root of the rank", flag="use_rslora"
     ),
     AdapterKind(
         "dora",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
+from holdfast.base.tasks import kind_named, kind_of, look_up, task_kinds
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS
 from holdfast.config.faults import Fault
 from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.objectives import either, objectives_of
-from holdfast.config.table import Network, Section, Table
+from holdfast.config.section import Section
 from holdfast.config.train import WITH_MOMENTS, Preference, Train
 
 Weight = Annotated[float, Field(gt=0)]
@@ -138,29 +139,36 @@ class Run(Section):
     )
 
 
-_OF_TABLES = {"lr": 1e-3, "effective_batch": 256}  # where a config says nothing
-_OF_TEXT = ("model", "adapter")
-CUT_FROZEN = tuple(kind.name for kind in KINDS.values() if kind.fsdp == "frozen")  # adapters that train.fsdp cuts the frozen layers beside
-QUANTISED = tuple(form.name for form in FORMATS.values() if form.width)  # of train.frozen, by bitsandbytes
+_NAMES = [kind.name for kind in task_kinds()]
 
 
-class Config(Section):
-    """A holdfast run."""
+class Common(Section):
+    """What the configs of all kinds of tasks share, and the rules that hold between sections."""
 
-    task: Literal["sft", "tabular"] = Field("sft", description="sft: a language model learns answers; tabular: a network learns a column")
+    task: str = Field(
+        _NAMES[0],
+        description="; ".join(f"{kind.name}: {kind.about}" for kind in task_kinds()),
+        json_schema_extra={"enum": [name for kind in task_kinds() for name in (kind.name, *kind.aliases)]},
+    )
     model: str = Field(description="a folder in Hugging Face layout, a hub name (name or name@REVISION), or tiny (ships with holdfast)")
     data: Data
     adapter: Adapter = Adapter()
-    table: Table | None = Field(None, description="with task tabular: what the columns are")
-    network: Network = Network()
     train: Train = Train()
     preference: Preference = Preference()
     save: Save = Save()
     evaluate: Evaluate = Evaluate()
     run: Run = Run()
 
+    @field_validator("task", mode="before")
+    @classmethod
+    def _by_its_name(cls, value: Any) -> str:
+        """Take an older name for the one it has now."""
+        if found := kind_named(value):
+            return found.name
+        raise ValueError(f"there is no such task; it is one of {', '.join(_NAMES)}")
+
     @model_validator(mode="after")
-    def _kinds_fit(self) -> Config:
+    def _kinds_fit(self) -> Common:
         self._frozen_fits()
         self._optimizer_fits()
         self._objective_fits()
@@ -183,8 +191,8 @@ class Config(Section):
     def _optimizer_fits(self) -> None:
         """Raise ValueError where the optimizer does not go with what is trained."""
         train, adapter, kind, optimizer = self.train, self.adapter, self.adapter.kind, self.train.optimizer_kind
-        if train.weights == "bf16" and (self.task == "tabular" or not kind.own_weights):
-            what = "a network on tables" if self.task == "tabular" else f"adapter.type {kind.name}"
+        if train.weights == "bf16" and (not kind_of(self).base_model or not kind.own_weights):
+            what = f"adapter.type {kind.name}" if kind_of(self).base_model else kind_of(self).what
             raise ValueError(f"train.weights bf16 is for adapter.type full and layers; {what} has few weights, and trains them in fp32")
         if adapter.lr_ratio is not None and optimizer.moments == "blocks":
             raise ValueError(f"adapter.lr_ratio needs rates for single matrices, and {optimizer.name} has one for all; take adamw")
@@ -235,8 +243,8 @@ class Config(Section):
             return "train.precision is fp16; it goes with fp32 and bf16"
         if train.objective_kind.rows != "answers":
             return f"train.objective is {train.objective}; it goes with sft"
-        if self.task == "tabular":
-            return "a network on tables has none"
+        if not kind_of(self).base_model:
+            return f"{kind_of(self).what} has none"
         return ""
 
     def _not_in_pieces(self) -> str:
@@ -254,8 +262,8 @@ class Config(Section):
 
     def _not_kept_away(self) -> str:
         """What of this run has no such layers, or holds them elsewhere; empty where it goes with it."""
-        if self.task == "tabular":
-            return "a network on tables has none"
+        if not kind_of(self).base_model:
+            return f"{kind_of(self).what} has none"
         if not self.adapter.kind.frozen:
             return f"adapter.type {self.adapter.type} trains all of them; take an adapter, or adapter.type layers"
         return "train.fsdp cuts them between ranks; leave one of them out" if self.train.fsdp else ""
@@ -265,30 +273,29 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_one_task(cls, tree: Any) -> Any:
-        """Refuse what belongs to the other task, and give a network on tables the defaults of its kind."""
-        if not isinstance(tree, dict):
+        """Refuse sections that the task does not use, and have its own rules look at the rest."""
+        kind = kind_named(tree.get("task", _NAMES[0])) if isinstance(tree, dict) else None
+        if kind is None:
             return tree
-        if tree.get("task", "sft") != "tabular":
-            if strange := [name for name in ("table", "network") if tree.get(name) and not _as_by_default(tree, name)]:
-                raise ValueError(f"{' and '.join(strange)}: for networks on tables; add task: tabular, or leave them out")
-            return tree
-        if isinstance(data := tree.get("data"), dict) and data.get("row_weight"):
-            raise ValueError("data.row_weight: for language models; rows of a table all count alike")
-        if strange := [name for name in _OF_TEXT if tree.get(name) and not _as_by_default(tree, name)]:
-            raise ValueError(f"{' and '.join(strange)}: for language models; task: tabular has network and table instead")
-        if tree.get("table") is None:
-            raise ValueError("table: missing; task: tabular needs to know the column to learn, as in table: {target: price}")
-        train = tree.get("train") or {}
-        if not isinstance(train, dict):
-            return tree
-        length = {} if train.get("steps") or train.get("epochs") else {"epochs": 10}
-        return tree | {"model": "", "train": _OF_TABLES | train | length}
+        for other in task_kinds():
+            strange = [name for name in other.sections if name not in kind.sections and tree.get(name) and not _as_by_default(tree, name)]
+            if strange:
+                they = "it" if len(strange) == 1 else "them"
+                raise ValueError(f"{' and '.join(strange)}: for {other.plural}; say task: {other.name}, or leave {they} out")
+        return look_up(kind.rules)(tree) if kind.rules else tree
 
-    @property
-    def columns(self) -> Table:
-        """What the columns of a table are. Only with task tabular."""
-        assert self.table is not None
-        return self.table
+
+if TYPE_CHECKING:
+
+    class Config(Common):
+        """A holdfast run."""
+
+else:
+    _OF_KINDS = [look_up(kind.own_sections) for kind in task_kinds() if kind.own_sections]
+    Config = create_model(
+        "Config", __base__=Common, __module__=__name__, **{name: field for one in _OF_KINDS for name, field in one.items()}
+    )
+    Config.__doc__ = "A holdfast run."
 
 
 def _as_by_default(tree: dict[str, Any], name: str) -> bool:

@@ -14,7 +14,7 @@ Frozen = Literal["auto", "fp32", "half", "nf4", "fp4", "int8"]
 
 @dataclass(frozen=True)
 class FrozenFormat:
-    """What holdfast knows of one format. about: for the table in docs/adapters.md.
+    """What holdfast knows of one format. about: for the docs.
 
     width: bytes a number takes in fewer bits, with the scale of its block; None: not in fewer bits. apart: how far its products may be from
     those of the 16-bit weight, as a share of the norm. nested: its scales can be quantised, too (train.double_quant), for less width.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,8 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
         places = " and in ".join(dict.fromkeys(map(str, (file.parent.resolve(), Path.cwd()))))
         hint = _KEYS if len(problems) > len(missing) else f"correct the path; a relative one is looked up in {places}"
         raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), hint)
+    if tree.get("task", config.task) != config.task:
+        _tell(f"task: {tree['task']} is called task: {config.task} now; both mean the same")
     return _with_absolute_paths(config, file.parent)
 
 
@@ -65,7 +69,7 @@ def load_faults(file: Path) -> list[Fault]:
         return FaultFile.model_validate(tree).faults
     except ValidationError as error:
         problems = _problems(error, tree, FaultFile)
-        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/faults.md shows the language") from error
+        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/reference/faults.md shows the language") from error
 
 
 def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
@@ -105,6 +109,12 @@ def _about_folder(folder: Path) -> tuple[str, str]:
         )
     found = sorted(entry.name for pattern in ("*.yaml", "*.yml") for entry in folder.glob(pattern))
     return f"{folder} is a folder, a YAML file is needed", f"try {folder / found[0]}" if found else "there is no YAML file in it"
+
+
+@cache
+def _tell(text: str) -> None:
+    """Say on standard error what an older name is called now, once in a process."""
+    print(f"holdfast: {text}", file=sys.stderr)
 
 
 def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:

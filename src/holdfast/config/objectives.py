@@ -1,6 +1,6 @@
 """The objectives of training, one record each: rows, what they compare, keys, words. Reads no file, needs no torch.
 
-The loss itself is a class in trainer/tasks/sft/objective.py, in the table LOSSES under the same name.
+The loss itself is a class in trainer/tasks/text/objective.py, in the table LOSSES under the same name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ObjectiveKind:
 
     rows: answers that are all good, pairs of a better and a worse one, or marked ones. beta: where preference.beta is not given.
     reference: needs log-probabilities of the model without its adapter; drift: and how far the model has gone from it elsewhere.
-    scores: trains a scalar head, and looks at its numbers. unit: what a mean loss is per. about: for the table in docs/adapters.md.
+    scores: trains a scalar head, and looks at its numbers. unit: what a mean loss is per. about: for the docs.
     """
 
     name: ObjectiveName

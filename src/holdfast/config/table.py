@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+
+from holdfast.config.section import Section
 
 Loss = Literal["auto", "mse", "huber", "quantile", "cross-entropy"]
-
-
-class Section(BaseModel):
-    """A part of a config: nothing unknown in it, no number that is not finite, no whole number of more than 64 bits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _of_use(cls, value: Any) -> Any:
-        if isinstance(value, int) and abs(value) >= 1 << 62:
-            raise ValueError(f"is a number of {len(str(abs(value)))} digits")
-        return value
 
 
 def _one_is_a_list(value: Any) -> Any:
@@ -133,3 +122,37 @@ class Network(Section):
     exports: tuple[Literal["program", "onnx"], ...] = Field(
         ("program", "onnx"), description="made of the finished network and compared: a torch.export program, ONNX"
     )
+
+
+SECTIONS: dict[str, Any] = {
+    "table": (Table | None, Field(None, description="with task tabular: what the columns are")),
+    "network": (Network, Network()),
+}
+_DEFAULTS = {"lr": 1e-3, "effective_batch": 256}  # of `train`, where a config says nothing
+
+
+def rules(tree: dict[str, Any]) -> dict[str, Any]:
+    """Check what a config says of tables, and add the defaults of its kind. Raises ValueError."""
+    if isinstance(data := tree.get("data"), dict) and data.get("row_weight"):
+        raise ValueError("data.row_weight: for language models; rows of a table all count alike")
+    if tree.get("table") is None:
+        raise ValueError("table: missing; task: tabular needs to know the column to learn, as in table: {target: price}")
+    train = tree.get("train") or {}
+    if not isinstance(train, dict):
+        return tree
+    length = {} if train.get("steps") or train.get("epochs") else {"epochs": 10}
+    return tree | {"model": "", "train": _DEFAULTS | train | length}
+
+
+def columns_of(config: Section) -> Table:
+    """Return what the columns of a config's table are; its task is tabular."""
+    found = getattr(config, "table", None)
+    assert isinstance(found, Table)
+    return found
+
+
+def network_of(config: Section) -> Network:
+    """Return the network of a config whose task is tabular."""
+    found = getattr(config, "network", None)
+    assert isinstance(found, Network)
+    return found

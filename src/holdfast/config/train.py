@@ -10,8 +10,8 @@ from holdfast.base.units import parse_bytes
 from holdfast.config.frozen_formats import FORMATS, FrozenFormat
 from holdfast.config.objectives import OBJECTIVES, ObjectiveKind, ObjectiveName, objectives_of
 from holdfast.config.optimizers import OPTIMIZERS, OptimizerKind, OptimizerName
+from holdfast.config.section import Section
 from holdfast.config.settings import Attention, Frozen
-from holdfast.config.table import Section
 
 WITH_MOMENTS = tuple(kind.name for kind in OPTIMIZERS.values() if kind.moments == "own")
 ROUNDED_AT_RANDOM = (*WITH_MOMENTS, *(kind.name for kind in OPTIMIZERS.values() if kind.moments == "blocks"))

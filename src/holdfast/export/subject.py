@@ -10,6 +10,7 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
+from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, read_model, weight_files
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder
@@ -81,12 +82,14 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     run = _run_of(path)
     if run:
         run.refuse_foreign()
+        if not (kind := kind_of(run.config())).ships:
+            raise Stop(BLOCKED, f"{run.path} trains {kind.what} and no language model", f"{run.artifact}: {kind.otherwise}")
     model = _model_of(path, run)
     folder = model or (path / "adapter" if (path / "config.yaml").is_file() else path)
     config = {} if model else _adapter_config(folder, run)
     if config.get("task_type") == "SEQ_CLS":
         text = f"{folder} scores answers (train.objective reward) and gives none: there is nothing to serve, export or compare"
-        raise Stop(BLOCKED, text, "load it with AutoModelForSequenceClassification and PEFT; docs/adapters.md shows how")
+        raise Stop(BLOCKED, text, "load it with AutoModelForSequenceClassification and PEFT; docs/how-to/preferences.md shows how")
     given = run.config().model if run else config.get("base_model_name_or_path")
     named = base or given
     if not isinstance(named, str) or not named:
@@ -120,9 +123,6 @@ def _adapter_config(folder: Path, run: RunFolder | None) -> Json:
     config = read_json(folder / ADAPTER_CONFIG)
     if config is not None and (folder / ARTIFACT).is_file():
         return config
-    if run and not folder.exists() and (run.path / "network").is_dir():
-        text = f"{run.path} left a network on tables, and no language model"
-        raise Stop(BLOCKED, text, f"{run.path / 'network'} holds its exports, model.pt2 and model.onnx, which were compared in the run")
     if run and not folder.exists():
         text = f"{run.path} has no adapter yet: the run is not finished"
         raise Stop(BLOCKED, text, f"finish it with the command that began it, or give one of {run.checkpoints}")

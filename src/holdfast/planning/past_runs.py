@@ -175,6 +175,7 @@ def _machine(machine: Json) -> str:
 def _shape(config: Config, plan: Plan) -> str:
     adapter = config.adapter.model_dump(mode="json", exclude={"start", "alpha"})
     train = [config.train.max_tokens, config.train.frozen, config.train.double_quant, config.train.optimizer, config.train.objective]
-    held = [one for one in (config.train.weights, config.train.offload) if one not in ("fp32", "off")]  # as runs before there was a choice
+    chosen = (config.train.weights, config.train.offload, config.task)
+    held = [one for one in chosen if one not in ("fp32", "off", "text")]  # as runs before there was a choice
     parts = [plan.params.total, plan.precision, plan.micro_batch_tokens, plan.checkpointed_layers, adapter, *train, *held]
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

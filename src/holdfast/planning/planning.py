@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
+from holdfast.base.tasks import kind_of
 from holdfast.base.units import gib
 from holdfast.base_model.folder import ModelFacts, read_description
 from holdfast.base_model.packed import widened_from
 from holdfast.base_model.sizes import LAYERS, refuse_nonsense
 from holdfast.book.knowledge import has_fused_attention
-from holdfast.config.adapter import OWN_WEIGHTS, Adapter
-from holdfast.config.config import CUT_FROZEN, Config
+from holdfast.config.adapter import Adapter
+from holdfast.config.config import Config
 from holdfast.config.settings import Dtype, Frozen, Settings
-from holdfast.config.train import ROUNDED_AT_RANDOM, WITH_MOMENTS
+from holdfast.config.train import ROUNDED_AT_RANDOM
 from holdfast.machine.facts import FREEZE_WHEN_FULL
 from holdfast.machine.machine_file import read, training_devices
 from holdfast.machine.system import usable_threads
@@ -87,10 +88,10 @@ def planner(config: Config, machine: Json, rows: Rows | None = None, known: Mode
 
     Raises Stop where its model is none.
     """
-    if config.task != "sft" or not config.model:
-        raise Stop(
-            BLOCKED, f"a plan is of a language model; task {config.task} has none", "its memory is measured when it begins: holdfast train"
-        )
+    kind = kind_of(config)
+    if kind.traced is None or not config.model:
+        text = f"there is no plan of {kind.what} before it begins (task: {config.task})"
+        raise Stop(BLOCKED, text, "its memory is measured when it begins: holdfast train")
     model = known or read_description(config.model)
     config = as_it_comes(config, model)
     refuse_nonsense(model)
@@ -141,21 +142,21 @@ class Planner:
 
     def _lighter(self) -> Iterator[str]:
         """Other ways to hold what is trained, or what is not, of which the config says nothing."""
-        train, kind = self.config.train, self.config.adapter.type
+        train, kind = self.config.train, self.config.adapter.kind
         if self.config.cuts_trained:
             return
         if self.gpu and train.offload == "off":
-            if kind != "full" and not train.fsdp:
+            if kind.frozen and not train.fsdp:
                 yield LAYERS_AWAY
-            elif train.optimizer in WITH_MOMENTS:
+            elif train.optimizer_kind.moments == "own":
                 yield MOMENTS_AWAY
-        if kind in OWN_WEIGHTS and train.weights == "fp32" and train.optimizer in ROUNDED_AT_RANDOM and train.precision != "fp16":
+        if kind.own_weights and train.weights == "fp32" and train.optimizer in ROUNDED_AT_RANDOM and train.precision != "fp16":
             yield IN_HALVES
 
     def _could_be_cut(self) -> bool:
         """Whether the run could be one of several cards' that cut frozen layers between them, and is not yet."""
         train = self.config.train
-        if self.gpu is None or train.ranks != 1 or train.shards is not None or self.config.adapter.type not in CUT_FROZEN:
+        if self.gpu is None or train.ranks != 1 or train.shards is not None or self.config.adapter.kind.fsdp != "frozen":
             return False
         try:
             tree = self.config.model_dump(mode="json")
@@ -166,7 +167,7 @@ class Planner:
 
     def _pieces(self) -> int:
         """Ranks that cut frozen layers between them; 1: each holds them whole, as on a CPU it does anyway."""
-        cut = self.gpu is not None and self.config.train.fsdp and self.config.adapter.type in CUT_FROZEN
+        cut = self.gpu is not None and self.config.train.fsdp and self.config.adapter.kind.fsdp == "frozen"
         return ranks_of(self.config.train, self.machine) if cut else 1
 
     def chosen(self) -> Planned:

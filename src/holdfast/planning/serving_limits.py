@@ -18,7 +18,7 @@ def limits(config: Config) -> list[str]:
     """A sentence for each limit."""
     adapter, kind = config.adapter, config.adapter.kind
     if config.train.objective_kind.scores:
-        return ["vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT load it (docs/adapters.md)"]
+        return ["vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT do (docs/how-to/preferences.md)"]
     if kind.own_weights:
         return []
     if not kind.served:

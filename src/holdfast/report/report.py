@@ -11,21 +11,19 @@ from markupsafe import Markup
 from holdfast import __version__
 from holdfast.base.files import Json, read_json, read_lines, write_bytes
 from holdfast.base.safe_open import read_small
+from holdfast.base.tasks import kind_of, look_up
 from holdfast.base.units import counted
-from holdfast.base_model.folder import EMBEDDED, hub_name
 from holdfast.config.config import Config
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 from holdfast.report.report_parts import drawable, duration, machine_rows, notices, rendered, without_secrets
 from holdfast.report.svg import Marker, histogram, line_chart
-from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, scaled_unit, unhealthy, words_of
-from holdfast.run.artifact import PROGRAM
+from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, unhealthy, words_of
 from holdfast.run.evaluations import best_of, read_evaluations
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan, read_plan
 from holdfast.run.timeline import Entry, read_timeline
 
 _REJECTS_SHOWN = 8
-_OWN_UNIT = {"mse": ", in the target's own unit squared", "rmse": ", in the target's own unit", "mae": ", in the target's own unit"}
 
 
 def write_report(run: RunFolder, out: Path) -> None:
@@ -37,6 +35,7 @@ def render(run: RunFolder) -> str:
     """The report as text."""
     config_text = read_small(run.config_file).decode(errors="replace")
     config = run.config()
+    kind = kind_of(config)
     scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))  # a report is shown to others
     summary: Json = without_secrets(read_json(run.summary_file) or {}, scrubber)  # charts hold parts of it
     steps = list(run.steps())
@@ -59,9 +58,9 @@ def render(run: RunFolder) -> str:
         "data_chart": _data_chart(data),
         "data_rows": _data_rows(data),
         "rejects": _rejects(run),
-        "usage": _usage(run, config) if run.artifact.exists() else "",
+        "usage": look_up(kind.usage)(run, config) if run.artifact.exists() else "",
         "words": words_of(config),
-        "table": _table(evaluation),
+        "table": look_up(kind.measured)(evaluation),
         "machine": machine_rows(run),
         "timeline": [_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
         "config": config_text,
@@ -118,7 +117,7 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
         (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
     ]
     if change_of_loss(loss):
-        unit = scaled_unit(evaluation["loss"]) if "loss" in evaluation else ""
+        unit = words.scaled if evaluation.get("loss", "cross-entropy") != "cross-entropy" else ""
         label = f"held-out {evaluation.get('loss', 'loss')}, {words.base} and {words.tuned}{held_out_on(evaluation, 'row')}{unit}"
         tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", label))
     if "pair_accuracy" in evaluation:
@@ -202,50 +201,6 @@ def _rejects(run: RunFolder) -> list[Json]:
         if len(shown) == _REJECTS_SHOWN:
             break
     return shown
-
-
-def _table(evaluation: Json) -> list[tuple[str, str]]:
-    """What was measured of a network on tables: metrics, naive forecasts, trades by rule, exports."""
-    if "baselines" not in evaluation:
-        return []
-    loss, unit = evaluation["loss"], scaled_unit(evaluation["loss"])
-    rows = [(f"{loss} of the network{unit}", f"{evaluation['eval_tuned']:.5g}")]
-    for name, value in evaluation["baselines"].items():
-        rows.append((f"{loss} of the naive forecast {name.replace('_', ' ')}{unit}", f"{value:.5g}"))
-    for name, value in evaluation["metrics"].items():
-        if isinstance(value, float):
-            rows.append((f"{name.replace('_', ' ')} of the network{_OWN_UNIT.get(name, '')}", f"{value:.6g}"))
-    for name, rule in (evaluation.get("trades") or {"rules": {}})["rules"].items():
-        net = rule["net_return"]
-        reach = f" ({net['interval'][0]:.2e} to {net['interval'][1]:.2e})" if net["interval"] else ""
-        rows.append((f"net return a trade, {name.replace('_', ' ')}", f"{net['mean']:.2e}{reach}, {rule['trades']:,} trades"))
-    for name, export in evaluation.get("exports", {}).items():
-        made = f"{export['file']}, compared: differs by {export['largest_difference']:.1e}" if "file" in export else ""
-        rows.append((f"exported {name}", made or f"not made: {export['left_out']}"))
-    return rows
-
-
-def _usage(run: RunFolder, config: Config) -> str:
-    if config.task == "tabular":
-        return (
-            "import torch\n\n"
-            f"program = torch.export.load({str(run.artifact / PROGRAM)!r}).module()\n"
-            "predicted = program(numbers, codes)  # float64 [rows, columns], NaN where missing; int64 [rows, categories]; see metadata.json"
-        )
-    if not run.adapter.exists():
-        return (
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            f"tokenizer = AutoTokenizer.from_pretrained({str(run.path / 'model')!r})\n"
-            f"model = AutoModelForCausalLM.from_pretrained({str(run.path / 'model')!r})"
-        )
-    name, revision = hub_name(str(EMBEDDED.get(config.model, config.model)))
-    source = repr(name) + (f", revision={revision!r}" if revision else "")
-    return (
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-        "from peft import PeftModel\n\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({source})\n"
-        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({source}), {str(run.adapter)!r})"
-    )
 
 
 def _timeline_entry(entry: Entry) -> Json:

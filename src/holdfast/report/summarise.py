@@ -27,7 +27,7 @@ def summarise(
     artifact_sha256: str | None,
     is_adapter: bool = True,
 ) -> Json:
-    """The content of summary.json (docs/run-folder.md). Times in seconds; None is unknown."""
+    """The content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown."""
     wall, last = wall_seconds(launches, endings, _last_signs(steps)), steps[-1] if steps else {}
     if wall:
         wall += sum(event["seconds"] for event in events if event["event"] in _BESIDE_ATTEMPTS and "seconds" in event)

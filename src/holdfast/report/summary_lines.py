@@ -28,9 +28,11 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     elif loss["eval_base"] is not None:
         change = change_of_loss(loss)
         on = held_out_on(read_json(run.evaluation_file) or {})
-        facts.append(("held-out loss", f"{loss['eval_base']:.4f} (base) -> {loss['eval_tuned']:.4f} (tuned), {change}{on}"))
+        facts.append(("held-out loss", f"{loss['eval_base']:.4f} ({words.base}) -> {loss['eval_tuned']:.4f} ({words.tuned}), {change}{on}"))
         if not loss["eval_tuned"] < loss["eval_base"]:
-            facts.append(("", "on held-out rows the adapter has gained nothing: look at the curves; try a lower train.lr or more rows"))
+            facts.append(
+                ("", f"on held-out rows the {words.artifact} has gained nothing: look at the curves; try a lower train.lr or more rows")
+            )
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
         facts.append(
@@ -43,7 +45,7 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     if len(summary["incidents"]) > 6:
         facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
     if summary["artifact_sha256"]:
-        kind = "adapter" if summary["adapter_sha256"] else words.artifact if words.artifact != "adapter" else "model"
+        kind = run.artifact.resolve().name if run.artifact.is_symlink() else "adapter"
         origin = artifact_origin(summary)
         facts.append((kind, f"{run.path / kind}  ({f'{origin}; ' if origin else ''}sha256 {summary['artifact_sha256'][:16]})"))
     facts.append(("report", str(run.path / "report.html")))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import Json
+from holdfast.base.tasks import kind_of, look_up
 from holdfast.base.units import counted, span
 from holdfast.config.adapter import Adapter
 from holdfast.config.config import Config
@@ -16,7 +17,10 @@ from holdfast.run.plan import Seconds
 
 @dataclass(frozen=True)
 class TaskWords:
-    """How a run of a task speaks. title: what is trained; loaded: how its end is looked at; base, tuned: whose losses are compared."""
+    """How a run of a task speaks. title: what is trained; loaded: how its end is looked at; base, tuned: whose losses are compared.
+
+    unit: of a loss in training; scaled: what is said of a held-out loss that is no cross-entropy.
+    """
 
     title: str
     artifact: str
@@ -25,30 +29,18 @@ class TaskWords:
     tuned: str
     unit: str
     per_second: str
+    scaled: str
 
 
 def words_of(config: Config) -> TaskWords:
-    """The words of a config's task."""
-    if config.task == "tabular":
-        network = config.network
-        title = f"{network.kind} network {network.hidden} on {config.columns.target}"
-        loaded = "the network is loaded afresh and exported, beside naive forecasts"
-        return TaskWords(title, "network", loaded, "naive", "network", "per row", "rows")
-    title = f"{what_is_trained(config.adapter)} on {Path(config.model).name}"
-    if config.adapter.start:
-        title += f", from the adapter {config.adapter.start}"
-    loaded = "what was made is loaded afresh, base against tuned"
-    return TaskWords(title, "adapter", loaded, "base", "tuned", config.train.objective_kind.unit, "tokens")
+    """Return the words of a config's task."""
+    found: TaskWords = look_up(kind_of(config).words)(config)
+    return found
 
 
 def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
     """On how many rows the result was measured; empty where that is unknown."""
     return f" on {counted(evaluation['rows'], noun)}" if evaluation.get("rows") else ""
-
-
-def scaled_unit(loss: str) -> str:
-    """What a loss of a network on tables is in: it is measured as the target was scaled."""
-    return "" if loss == "cross-entropy" else ", target in standard deviations"
 
 
 def short(path: Path) -> str:

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 from holdfast.base.files import Json
 
-Kind = Literal["adapter", "model", "network"]
-WEIGHTS: dict[Kind, str] = {"adapter": "adapter_model.safetensors", "model": "model.safetensors", "network": "model.safetensors"}
-CONFIGS: dict[Kind, str] = {"adapter": "adapter_config.json", "model": "config.json", "network": "metadata.json"}
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt", "tokenizer.model"),
+)
+
+
+@dataclass(frozen=True)
+class ArtifactKind:
+    """weights, config: names of its files; beside: files of the base model that are published with it, as far as they are there."""
+
+    weights: str
+    config: str
+    beside: tuple[str, ...]
+
+
+KINDS = {  # by name, which is that of its folder in the run, too
+    "adapter": ArtifactKind("adapter_model.safetensors", "adapter_config.json", _TOKENIZER),
+    "model": ArtifactKind("model.safetensors", "config.json", (*_TOKENIZER, "generation_config.json")),
+    "network": ArtifactKind("model.safetensors", "metadata.json", ()),
+}
+WEIGHTS = {name: kind.weights for name, kind in KINDS.items()}
+CONFIGS = {name: kind.config for name, kind in KINDS.items()}
 PROGRAM, ONNX = "model.pt2", "model.onnx"  # what a network is exported to, beside its weights
 
 
@@ -20,7 +38,7 @@ class Artifact:
     partial: the weights are those that were trained, and what is published has the base model's beside them.
     """
 
-    kind: Kind
+    kind: str
     config: Json
     partial: bool = False
 

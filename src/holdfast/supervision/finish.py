@@ -39,6 +39,7 @@ from holdfast.run.outcomes import exit_code
 from holdfast.run.snapshots.checkpoint import Checkpoint, newest_valid, next_valid
 from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.supervision.launch import child_environment, trainer_launch
+from holdfast.supervision.preparation.types import preparation_of
 from holdfast.supervision.publish import publish_artifact
 from holdfast.terminal.run_view import Terminal
 
@@ -178,10 +179,8 @@ def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Ca
 
 
 def rows_asked(config: Config, held_out: int) -> int:
-    """How many rows an evaluation asks for, of both models together: a network on tables and a scalar head have no base to ask."""
-    if config.task == "tabular" or config.train.objective == "reward":
-        return held_out
-    return 2 * (held_out + min(held_out, config.evaluate.generate))
+    """Return how many rows the last evaluation asks for, of all models together."""
+    return preparation_of(config).rows_asked(config, held_out)
 
 
 def _interrupted(run: RunFolder) -> KeyboardInterrupt:

@@ -9,9 +9,9 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.variable import Advice
+from holdfast.checkup.environment import confirmed
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.doctor.environment import confirmed
 from holdfast.machine.heap import heap_environment, is_tight
 from holdfast.machine.machine_file import read
 from holdfast.machine.place import Place

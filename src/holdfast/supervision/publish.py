@@ -14,23 +14,19 @@ import orjson
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
 from holdfast.base_model.folder import Stored, stored_tensors, weight_files
-from holdfast.run.artifact import CONFIGS, WEIGHTS
+from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import Checkpoint
 
-_TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "merges.txt", "tokenizer.model"),
-)
-_OF_A_MODEL = ("generation_config.json",)
 _WIDTHS = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}  # bytes an element; all others 1
 _PIECE = 1 << 24  # bytes copied at once
 
 
 def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None) -> str:
-    """Copy what a checkpoint holds and the model's tokenizer to RUN/adapter, RUN/model or RUN/network; the SHA-256 of the weights there.
+    """Copy what a checkpoint holds, and what of the base model belongs beside it, to the folder of its kind, as RUN/adapter.
 
-    RUN/artifact is another name for that folder. Raises Stop where the base model is gone whose other weights are wanted.
+    Returns the SHA-256 of the weights there. RUN/artifact is another name for that folder. Raises Stop where the base model is gone whose
+    other weights are wanted.
     """
     final = run.path / checkpoint.kind
     staged = run.path / f".{checkpoint.kind}.tmp"
@@ -50,8 +46,7 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None)
     for name in (weights, config):
         with (staged / name).open("rb") as handle:
             os.fsync(handle.fileno())
-    wanted = _TOKENIZER if checkpoint.kind == "adapter" else (*_TOKENIZER, *_OF_A_MODEL)
-    for file in [model / name for name in wanted] if model and checkpoint.kind != "network" else []:
+    for file in [model / name for name in KINDS[checkpoint.kind].beside] if model else []:
         if file.is_file():
             shutil.copyfile(file, staged / file.name)
     shutil.rmtree(final, ignore_errors=True)

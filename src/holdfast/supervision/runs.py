@@ -52,7 +52,7 @@ def runs_in(place: Path) -> list[RunFolder]:
 
 
 def entry(standing: Standing) -> Json:
-    """One run as `status --json` tells it (docs/verbs/status.md). None is unknown."""
+    """One run as `status --json` tells it (docs/reference/json.md). None is unknown."""
     problems = list(standing.problems)
     if standing.unwritten:
         problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")

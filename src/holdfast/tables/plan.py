@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.config.embedding import embedding_width
+from holdfast.config.table import network_of
 from holdfast.machine.machine_file import training_devices
 from holdfast.planning.plan import PROCESS_BYTES, USABLE_SHARE
 from holdfast.run.plan import Bytes, Params, Plan
@@ -19,8 +20,8 @@ def plan_table(config: Config, machine: Json, inputs: int, names: tuple[int, ...
     gpus = training_devices(machine)
     capacity = (gpus[0].get("memory_bytes") if gpus else machine.get("memory_bytes")) or None
     budget = config.train.micro_batch_tokens or min(config.train.effective_batch, _ROWS_AT_ONCE["gpu" if gpus else "cpu"])
-    members = config.network.members if config.network.kind == "tabm" else 1
-    per_row = 4 * _FLOAT * members * (inputs + sum(config.network.hidden) * 2)
+    members = network_of(config).members if network_of(config).kind == "tabm" else 1
+    per_row = 4 * _FLOAT * members * (inputs + sum(network_of(config).hidden) * 2)
     spent = Bytes(
         adapter=weights * _FLOAT, gradients=weights * _FLOAT, optimizer=2 * weights * _FLOAT, activations=budget * per_row,
         context=PROCESS_BYTES,
@@ -43,7 +44,7 @@ def plan_table(config: Config, machine: Json, inputs: int, names: tuple[int, ...
 
 def parameters(config: Config, inputs: int, names: tuple[int, ...], outputs: int) -> int:
     """Of the network; about, where members share layers."""
-    network = config.network
+    network = network_of(config)
     widths = [embedding_width(count, network.embedding) for count in names]
     total = sum((count + 1) * width for count, width in zip(names, widths, strict=True))
     before = inputs + sum(widths)

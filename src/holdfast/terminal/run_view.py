@@ -29,7 +29,7 @@ from holdfast.planning.duration import remaining
 from holdfast.processes.attempt import Attempt
 from holdfast.report.notices import notice, turn
 from holdfast.report.summary_lines import summary_lines
-from holdfast.report.words import evaluated, what_is_trained, words_of
+from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.terminal.progress_line import Shown, live_line
@@ -126,8 +126,7 @@ class Terminal:
         self._events = Tail(run.events_file, from_end=True)
         self._steps = newest_settings(read_timeline(run.timeline_file)).steps
         self._per_second = words_of(config).per_second
-        what = f"{config.model}, {what_is_trained(config.adapter)}" if config.model else words_of(config).title
-        self.say(f"run: {run.path}  ({what}, {counted(self._steps, 'step')})")
+        self.say(f"run: {run.path}  ({words_of(config).title}, {counted(self._steps, 'step')})")
         if self.quiet or not self.console.is_terminal:
             return
         self._shown = Shown(run.committed(), self._steps, "starting")

@@ -44,9 +44,9 @@ def read_prompts(file: Path) -> list[Prompt]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise Stop(USAGE, f"--prompts {file}: {error.strerror}", "one JSON object a line, as in docs/verbs/verify.md") from None
+        raise Stop(USAGE, f"--prompts {file}: {error.strerror}", "one JSON object a line, as in docs/how-to/compare-models.md") from None
     except UnicodeDecodeError:
-        raise Stop(USAGE, f"--prompts {file} is not UTF-8", "one JSON object a line, as in docs/verbs/verify.md") from None
+        raise Stop(USAGE, f"--prompts {file} is not UTF-8", "one JSON object a line, as in docs/how-to/compare-models.md") from None
     prompts, mistakes = [], []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -61,7 +61,7 @@ def read_prompts(file: Path) -> list[Prompt]:
         listed = "\n".join([*mistakes[:_SHOWN], *more])
         raise Stop(USAGE, f"{file} has {len(mistakes)} mistakes:\n{listed}", "fix these lines; nothing was measured")
     if not prompts:
-        raise Stop(USAGE, f"{file} has no prompt", "one JSON object a line, as in docs/verbs/verify.md")
+        raise Stop(USAGE, f"{file} has no prompt", "one JSON object a line, as in docs/how-to/compare-models.md")
     return prompts
 
 

@@ -1,16 +1,15 @@
-"""Transformers and PEFT are installed."""
+"""What the trainer of a kind of task imports is installed: Transformers and PEFT, where no config says otherwise."""
 
 from collections.abc import Iterator
 
+from holdfast.base.tasks import kind_of
 from holdfast.book.kinds.check import Case, Check, block
 from holdfast.run.types import Finding
 
 
 def look(case: Case) -> Iterator[Finding]:
-    if case.config and case.config.task == "tabular":
-        return  # which needs neither
     packages = case.machine.packages
-    missing = [name for name in ("transformers", "peft") if name in packages and packages[name] is None]
+    missing = [name for name in kind_of(case.config).packages if name in packages and packages[name] is None]
     if missing:
         yield block(f"{' and '.join(missing)} not installed", f"pip install {' '.join(missing)}")
 

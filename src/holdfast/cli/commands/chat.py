@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.base.child import trainer_command
 from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import Json
+from holdfast.base.tasks import kind_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.launch import child_environment, trainer_launch
@@ -24,8 +25,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     sweep(SHARED_MEMORY)
     folder = RunFolder(arguments.run_folder.resolve()).existing()
     folder.refuse_foreign()
-    if folder.config().task != "sft":
-        raise Stop(BLOCKED, f"{folder.path} trained no language model", "its report says how to use what it made")
+    if not (kind := kind_of(folder.config())).chats:
+        raise Stop(BLOCKED, f"{folder.path} trained {kind.what}, which nobody can talk to", "its report says how to use what it made")
     if not folder.artifact.exists():
         raise Stop(
             BLOCKED, f"{folder.path} has no adapter or model yet: the run is not finished", "finish it with the command that began it"

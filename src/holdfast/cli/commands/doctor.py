@@ -11,14 +11,14 @@ from holdfast import __version__
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, write_bytes
 from holdfast.book.image import image_for
+from holdfast.checkup.checkup import Checkup
+from holdfast.checkup.contrast import contrast, only_in, rates
+from holdfast.checkup.environment import as_file, profile
+from holdfast.checkup.examine import ORDER, examine, verdict
+from holdfast.checkup.machine_report import machine_report
+from holdfast.checkup.recorded_machine import recorded
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
-from holdfast.doctor.checkup import Checkup
-from holdfast.doctor.contrast import contrast, only_in, rates
-from holdfast.doctor.environment import as_file, profile
-from holdfast.doctor.examine import ORDER, examine, verdict
-from holdfast.doctor.machine_report import machine_report
-from holdfast.doctor.recorded_machine import recorded
 from holdfast.machine.machine_file import read
 from holdfast.machine.probes import read_probes
 from holdfast.machine.read import read_machine
@@ -26,7 +26,7 @@ from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Scrubber
 from holdfast.report.plan.paths import paths
 from holdfast.run.types import Finding
-from holdfast.supervision.preparation.tasks import preparation_of
+from holdfast.supervision.preparation.types import preparation_of
 
 EXAMPLE = "holdfast doctor my-run.yaml train.max_tokens=2048 --save-env machine.env"
 

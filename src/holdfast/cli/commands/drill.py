@@ -26,7 +26,7 @@ _QUICK_S = 180.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="the few that show most; none begins after 3 minutes (the default)")
     parser.add_argument("--full", action="store_true", help="all of them")
-    parser.add_argument("--faults", type=Path, metavar="FILE", help="rehearse each fault of this file instead (docs/faults.md)")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="rehearse each fault of this file instead (docs/reference/faults.md)")
     parser.add_argument("--run", type=Path, metavar="DIR", help="folder for all of it (default: runs/drill, -2, ...)")
     parser.add_argument("--callback", action="store_true", help="for a COMMAND: run it with the callback")
     parser.add_argument("--json", action="store_true", help="print {faults: [...]} on standard output, all else on standard error")

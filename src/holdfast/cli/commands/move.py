@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.doctor.recorded_machine import recorded
+from holdfast.checkup.recorded_machine import recorded
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import memory_places

@@ -10,8 +10,8 @@ from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, write_bytes
 from holdfast.base.units import parse_bytes
 from holdfast.book.graphics_cards import named_card
+from holdfast.checkup.recorded_machine import recorded
 from holdfast.config.load import load_config
-from holdfast.doctor.recorded_machine import recorded
 from holdfast.machine.probes import kept_probes
 from holdfast.machine.read import read_machine
 from holdfast.planning.plan_table import plan_table

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs/NAME); an unfinished run there is resumed")
     parser.add_argument("--extend", action="store_true", help="lengthen an existing run to the config's new train.steps or train.epochs")
     parser.add_argument("--detach", action="store_true", help="run in the background, and return once training is under way")
-    parser.add_argument("--faults", type=Path, metavar="FILE", help="inject these faults, to rehearse a recovery (docs/faults.md)")
+    parser.add_argument(
+        "--faults", type=Path, metavar="FILE", help="inject these faults, to rehearse a recovery (docs/reference/faults.md)"
+    )
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("--quiet", action="store_true", help="say only what went wrong, and the summary")
 

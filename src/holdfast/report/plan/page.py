@@ -9,6 +9,7 @@ from holdfast.base.units import gib
 from holdfast.config.config import Config
 from holdfast.planning.memory.demand import Demand
 from holdfast.report.plan.lines import WORDS, verdict
+from holdfast.report.words import what_is_trained
 from holdfast.run.plan import Plan
 
 WIDTH, HEIGHT = 960, 380
@@ -37,7 +38,7 @@ svg { width: 100%; height: auto } svg text { font-size: 12px; fill: #4a545e } .q
 def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
     """The page as HTML."""
     parts = [
-        f"<h1>{escape(model)}: {'LoRA' if config.adapter.type == 'lora' else escape(config.adapter.type)} r={config.adapter.r}</h1>",
+        f"<h1>{escape(model)}: {escape(what_is_trained(config.adapter))}</h1>",
         f"<p><b>{escape(verdict(plan))}</b></p>",
         stacked(demand.curve or {}, plan),
         _kinds(plan),

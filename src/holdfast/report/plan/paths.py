@@ -8,9 +8,9 @@ from holdfast.base.files import Json
 from holdfast.base.versions import within
 from holdfast.base_model.folder import ModelFacts
 from holdfast.book.knowledge import attention_kernels, has_fused_attention
+from holdfast.checkup.environment import confirmed
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.doctor.environment import confirmed
 from holdfast.machine.machine_file import read, training_devices
 from holdfast.planning.plan import AT_ONCE, USABLE_SHARE, make_plan, settings_of
 from holdfast.planning.standby import standby_mode

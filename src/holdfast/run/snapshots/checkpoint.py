@@ -14,7 +14,7 @@ import orjson
 
 from holdfast.base.files import Json, fsync_folder, read_json, sha256, write_bytes, write_json
 from holdfast.config.config import Save
-from holdfast.run.artifact import CONFIGS, WEIGHTS, Artifact, Kind
+from holdfast.run.artifact import CONFIGS, WEIGHTS, Artifact
 from holdfast.run.evaluations import best_of, read_evaluations
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import Snapshot
@@ -35,7 +35,7 @@ class Checkpoint:
     step: int
     meta: Json
     artifact_sha256: str
-    kind: Kind = "adapter"
+    kind: str = "adapter"
     partial: bool = False
 
     def mapped(self) -> Snapshot:
@@ -185,7 +185,7 @@ def problem(folder: Path, run_id: str) -> str | None:
     return None
 
 
-def _kind_of(manifest: Json) -> tuple[Kind, bool]:
+def _kind_of(manifest: Json) -> tuple[str, bool]:
     """What a checkpoint holds of the artifact; a manifest from before there was another kind means an adapter."""
     facts: Json = manifest.get("artifact") or {"kind": "adapter"}
     return facts["kind"], bool(facts.get("partial"))

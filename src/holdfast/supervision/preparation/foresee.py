@@ -25,7 +25,7 @@ from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import make_plan
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
-from holdfast.supervision.preparation.tasks import Foreseen
+from holdfast.supervision.preparation.types import Foreseen
 
 _LOOKED_AT = 20  # rows of each file
 _TYPES = "https://huggingface.co/docs/transformers/model_doc/auto"

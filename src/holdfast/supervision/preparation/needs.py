@@ -7,7 +7,7 @@ import importlib.util
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import packed_as
-from holdfast.config.config import QUANTISED, Config
+from holdfast.config.config import Config
 from holdfast.planning.serving_limits import limits
 from holdfast.terminal.run_view import Terminal
 
@@ -17,8 +17,8 @@ def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
     train = config.train
     asking = [
         *([f"{model.folder}, which comes in {packed.kind},"] if (packed := packed_as(model.config)) else []),
-        *([f"train.frozen: {train.frozen}"] if not packed and train.frozen in QUANTISED else []),
-        *([f"train.optimizer: {train.optimizer}"] if train.optimizer in ("adamw8bit", "paged") else []),
+        *([f"train.frozen: {train.frozen}"] if not packed and train.frozen_format.width else []),
+        *([f"train.optimizer: {train.optimizer}"] if train.optimizer_kind.moments == "blocks" else []),
     ]
     if asking and importlib.util.find_spec("bitsandbytes") is None:
         verb = "needs" if len(asking) == 1 else "need"

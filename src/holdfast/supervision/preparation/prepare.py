@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from holdfast.base.errors import BLOCKED, USAGE, Stop, reading
 from holdfast.base.files import is_full, read_json, sha256, write_json
 from holdfast.base.inert import inert
+from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
+from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.data.tokens.token_set import epoch_rows
-from holdfast.doctor.examine import examine
 from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
 from holdfast.planning.plan import settings_of
@@ -33,7 +34,7 @@ from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeli
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.changes import take_up_changes
 from holdfast.supervision.preparation.needs import tell_limits
-from holdfast.supervision.preparation.tasks import preparation_of
+from holdfast.supervision.preparation.types import preparation_of
 from holdfast.terminal.run_view import Terminal
 
 
@@ -62,7 +63,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         listed = "\n".join(f"  {change}" for change in changed)
         longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
         hint = f"{longer}give another folder with --run DIR, or name (run.name)"
-        if config.task == "sft" and (steps := checkpoint_steps(run)):
+        if kind_of(config).continues and (steps := checkpoint_steps(run)):
             newest = shown(run.checkpoints / checkpoint_name(max(steps)))
             hint += f"; to begin a new run with what this one has learned: adapter.start={newest} --run DIR"
         if not run.committed():

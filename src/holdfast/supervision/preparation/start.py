@@ -31,7 +31,7 @@ def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     facts = start.facts()
     adapter, targets = config.adapter, short_targets(start.targets)
     names = targets if isinstance(targets, str) else ", ".join(targets)
-    told = [] if adapter.type == "lora" else [f"type = {adapter.type}"]
+    told = [f"type = {adapter.type}"] if adapter.type != type(adapter)().type else []
     told += [f"r = {adapter.r}", f"alpha = {adapter.alpha:g}"] if "r" in facts else []
     told += [f"targets = {names}"] if names else []
     terminal.say(f"start: {facts['path']} (sha256 {facts['sha256'][:16]}), so {', '.join(told)}")

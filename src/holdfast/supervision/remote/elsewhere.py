@@ -13,8 +13,8 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.locks import Tell
 from holdfast.base.safe_open import open_log
 from holdfast.base.units import listed
+from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
-from holdfast.doctor.examine import examine
 from holdfast.machine.differences import unlike
 from holdfast.machine.machine_file import training_devices
 from holdfast.machine.read import read_machine

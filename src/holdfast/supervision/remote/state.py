@@ -22,6 +22,7 @@ import orjson
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.safe_open import open_regular, read_small
+from holdfast.run.artifact import KINDS
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import MANIFEST, checkpoint_name, checkpoint_steps
 from holdfast.supervision.remote.targets import Target
@@ -41,7 +42,7 @@ _WHOLE = (
     "report.html",
 )
 _LARGE = ("data.safetensors", "start_adapter.safetensors")
-_FOLDERS = ("adapter", "model", "network", "rollbacks", "attempts")
+_FOLDERS = (*KINDS, "rollbacks", "attempts")
 _SMALL_BYTES = 4 << 20  # of a file under attempts/ that goes along: what ended each one, not gigabytes of log
 _TRIES = 3  # at files that the writer takes away meanwhile
 _FORMAT = 1

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, replacing
 from holdfast.config.config import Config
+from holdfast.config.table import columns_of
 from holdfast.data.tokens.arrays import header_of, in_file_order
 from holdfast.run.types import Finding
 from holdfast.tables.table.form import Category, Form, Number, Target
@@ -46,7 +47,7 @@ def build_table(config: Config, folder: Path, out: Path, reject: Callable[[Json]
     """Write `out`, whole or not at all. folder: for what is written meanwhile. Raises Stop(1), OSError."""
     names = (*config.data.files, *config.data.held_out_files)
     files = open_all(names)
-    table = config.columns
+    table = columns_of(config)
     schema = schema_of(files[0], table)
     intake = Intake(schema, table.missing, table.max_categories, folder, reject)
     try:
@@ -70,7 +71,7 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[
     form = form_of(config, schema, raw, seen)
     scaled: Callable[[Array], Array] = form.target.scaled
     if schema.kind == "classification":
-        scaled = _class_numbers(form.target, raw, config.columns.horizon)
+        scaled = _class_numbers(form.target, raw, columns_of(config).horizon)
         for some in chunks(len(part)):  # rows of a class that no training row has are not used
             part[some][scaled(target[some]) < 0] = UNUSED
     digest = _write(out, form, schema, raw, part, lambda some: scaled(target[some]), names)
@@ -82,7 +83,7 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[
 
 def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
     """What goes into the network and what comes out. Raises Stop(1) where nothing can be learned of the training part."""
-    table, found, training = config.columns, seen.found, seen.part == TRAINING
+    table, found, training = columns_of(config), seen.found, seen.part == TRAINING
     deviation, rows = found.deviation, int(training.sum())
     numbers, left_out = [], []
     for at, name in enumerate(schema.numbers):
@@ -120,7 +121,7 @@ def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
 
 
 def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: Array) -> Target:
-    table = config.columns
+    table = columns_of(config)
     facts: Json = {"name": table.target, "kind": schema.kind, "horizon": table.horizon}
     if schema.kind == "regression":
         found = moments(values[:, None], training)

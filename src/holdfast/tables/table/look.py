@@ -15,6 +15,7 @@ import polars as pl
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.config.config import Config
+from holdfast.config.table import columns_of
 from holdfast.data.files.raw_row import RawRow
 from holdfast.data.files.read import read_rows
 from holdfast.data.judge.layouts import parse_example
@@ -68,8 +69,8 @@ def look_at(
     """Look at every row. config: of a run on tables, else nothing is known to be the target. reject: is given each rejected row; keep: the
     others, in frames of all columns; folder: for what is written meanwhile. Raises Stop(1), OSError."""
     frames = open_all(files)
-    schema = schema_of(frames[0], config.columns) if config else found_schema(frames[0])
-    missing, most = (config.columns.missing, config.columns.max_categories) if config else ("indicator", _MOST_NAMES)
+    schema = schema_of(frames[0], columns_of(config)) if config else found_schema(frames[0])
+    missing, most = (columns_of(config).missing, columns_of(config).max_categories) if config else ("indicator", _MOST_NAMES)
     examples: dict[str, list[Json]] = {}
 
     def note(row: Json) -> None:

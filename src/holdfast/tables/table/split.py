@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.config.config import Config
-from holdfast.config.table import Table
+from holdfast.config.table import Table, columns_of
 from holdfast.run.sampling.shuffle import Stream, permutation
 from holdfast.run.sampling.step_table import split_rows
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, UNUSED, by_time
@@ -21,7 +21,7 @@ Part = npt.NDArray[np.uint8]
 def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[np.int32], time: npt.NDArray[np.int64],
               group: npt.NDArray[np.int32]) -> tuple[Part, Literal["row", "group", "time", "file"], int]:  # fmt: skip
     """(what each row is for, by what they were parted, rows left out by purge and embargo). usable: rows with a target."""
-    table, data, seed = config.columns, config.data, config.train.seed
+    table, data, seed = columns_of(config), config.data, config.train.seed
     part = np.full(len(usable), UNUSED, np.uint8)
     part[usable] = TRAINING
     how: Literal["row", "group", "time", "file"] = table.parted_by

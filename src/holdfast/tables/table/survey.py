@@ -13,6 +13,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.book import cards_of
 from holdfast.book.kinds.table_check import TableFacts
 from holdfast.config.config import Config
+from holdfast.config.table import columns_of
 from holdfast.run.types import Finding
 from holdfast.tables.table.intake import Raw
 from holdfast.tables.table.schema import Schema
@@ -40,7 +41,7 @@ class Surveyed:
 
 def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
     """Raises Stop(1) where no row is left to train on."""
-    arrays, horizon = raw.arrays, config.columns.horizon
+    arrays, horizon = raw.arrays, columns_of(config).horizon
     target, late = _targets(schema, raw, horizon)
     usable = ~np.isnan(target)
     if not usable.any():

@@ -12,8 +12,8 @@ from holdfast.data.tokens.chat_template import pieces
 from holdfast.data.tokens.codec import Tokens, load_codec
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
-from holdfast.trainer.tasks.sft.answer import answers
-from holdfast.trainer.tasks.sft.evaluation import Sides
+from holdfast.trainer.tasks.text.answer import answers
+from holdfast.trainer.tasks.text.evaluation import Sides
 
 
 def chat(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.base.tasks import kind_of
 from holdfast.trainer.job import register
 from holdfast.trainer.libraries import libraries
 
@@ -11,6 +12,6 @@ from holdfast.trainer.libraries import libraries
 def train(path: Path, number: int) -> int:
     """Be the trainer of attempt `number` of the run at `path`; its exit code."""
     attempt = register(path, number)
-    with libraries(of_text=attempt.config.task == "sft"):
+    with libraries(of_text="transformers" in kind_of(attempt.config).packages):
         from holdfast.trainer import loop
     return loop.train(attempt)

@@ -24,7 +24,7 @@ _TINY = 1e-12
 
 
 def damage(training: TrainingState, step: int) -> str | None:
-    """What is wrong with the state a training state holds after `step`, with the tensor's name; None where training may have made it."""
+    """Return what is wrong with the state after `step`, with the tensor's name; None where training may have made it."""
     most = min(ABSURD, training.optimizer.spread * (training.begun + _reach(training, step)))
     weights = _worst(training.artifact.tensors, most, -most)
     if weights is not None:

@@ -1,12 +1,11 @@
-"""What a run may train, by name: a package per task, behind the protocol of `trainer/task.py`. Nowhere else is it chosen.
+"""What a run may train: a package a kind of task, behind the protocol of `trainer/task.py`, named in its record (core/tasks/).
 
 Each is imported when a run asks for it: a network on tables needs neither transformers nor PEFT.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
 from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.task import AnyTask
@@ -15,5 +14,5 @@ from holdfast.trainer.task import AnyTask
 def task_of(config: Config) -> type[AnyTask]:
     """The task that a config asks for."""
     with without_bitsandbytes():
-        found: type[AnyTask] = import_module(f"holdfast.trainer.tasks.{config.task}.task").TASK
+        found: type[AnyTask] = look_up(kind_of(config).trainer)
     return found

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from holdfast.base.tasks import kind_of, look_up
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
-from holdfast.config.objectives import OBJECTIVES
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
-from holdfast.data.tokens.worse import WORSE
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.on_card import trace_for
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
 from holdfast.trainer.step import compute_gradients, update
-from holdfast.trainer.tasks.sft.task import Sft
+from holdfast.trainer.task import AnyTask
 from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
@@ -52,7 +49,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     stand_in(model)
     trace_for(settings.device == "cuda")
     device = torch.device("cpu")
-    rows = made_rows(lengths, labels, config.train.objective)
+    of_shapes = _made_by(config)
     inside = _Inside()
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -62,9 +59,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
             threads=0 if settings.device == "cuda" else settings.threads,
         ) as ledger,
     ):
-        task = Sft(config, settings, rows, device)
-        if task.losses.head:
-            task.losses.head.fused = False  # its kernel needs less, and a start may leave it out
+        task, layers = of_shapes(config, settings, lengths, labels, device)
         optimizer = optimizer_of(task.artifact, config.train, task.step_hooks.rates)
         _leave_out_alike(optimizer)
         inside.names = {id(module): name for name, module in task.model.named_modules()}
@@ -85,7 +80,16 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
         ledger.log.mark("end")
     parameters = {id(parameter): parameter for parameter in task.model.parameters()}.values()
     trainable = sum(parameter.numel() for parameter in task.artifact.values())
-    return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, task.layers)
+    return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, layers)
+
+
+def _made_by(config: Config) -> Callable[..., tuple[AnyTask, int]]:
+    """Return what makes a task of shapes of this kind. Raises NotImplementedError where its steps cannot be traced."""
+    kind = kind_of(config)
+    if kind.traced is None:
+        raise NotImplementedError(f"no step of {kind.what} can be traced")
+    made: Callable[..., tuple[AnyTask, int]] = look_up(kind.traced)
+    return made
 
 
 def _leave_out_alike(optimizer: FlatOptimizer) -> None:
@@ -100,7 +104,7 @@ def _counted(parameters: Any, trainable: int) -> int:
     return int(sum(shape.numel() for shape in frozen)) + trainable  # of weights in 4 bits, two lie in a byte
 
 
-def _before(ledger: Ledger, task: Sft, optimizer: FlatOptimizer) -> dict[int, str]:
+def _before(ledger: Ledger, task: AnyTask, optimizer: FlatOptimizer) -> dict[int, str]:
     """What each block is for that is there before the step."""
     kinds = dict.fromkeys(ledger.numbers.values(), "workspace")
     named = [("weights", tensor) for tensor in (*task.model.parameters(), *task.model.buffers())]
@@ -153,26 +157,3 @@ class _Inside:
             OutputHead.losses = of_head  # type: ignore[method-assign]
             for hook in hooks:
                 hook.remove()
-
-
-def made_rows(lengths: list[int], labels: int, objective: str = "sft") -> TokenSet:
-    """Rows of so many tokens, of which the last are learned: the rows' shares of `labels` are in proportion to their lengths.
-
-    Where an objective takes pairs, a row's first half is its better answer with its prompt, the second the worse one.
-    """
-    paired = OBJECTIVES[objective].rows == "pairs"
-    parts = [part for length in lengths for part in ((length - length // 2, length // 2) if paired else (length,))]
-    tokens = sum(parts)
-    learned = np.zeros(tokens, np.uint8)
-    able = tokens - len(parts)  # a first token is never learned
-    left = min(labels, able)
-    for at, (end, length) in enumerate(zip(np.cumsum(parts), parts, strict=True)):
-        share = left if at == len(parts) - 1 else min(left, round(labels * (length - 1) / max(1, able)))
-        share = min(share, length - 1)
-        learned[end - share : end] = 1
-        left -= share
-        if paired and at % 2:
-            learned[end - length : end] += WORSE
-    starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    count = len(lengths)
-    return TokenSet(np.ones(tokens, np.int32), learned, starts, np.zeros(count, np.int32), np.arange(1, count + 1), ("rows",), 0, 0)

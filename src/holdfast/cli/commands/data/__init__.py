@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from holdfast.base.files import Json
+from holdfast.base.tasks import own_verbs
 from holdfast.cli.parser import add_verbs
 
 EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --max-tokens 1024 --html rows.html"
@@ -22,7 +23,7 @@ _KINDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_verbs(parser, "kind", _KINDS, "holdfast.cli.commands.data.")
+    add_verbs(parser, "kind", _KINDS, "holdfast.cli.commands.data.", own_verbs("data"))
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:

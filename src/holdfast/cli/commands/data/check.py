@@ -8,7 +8,7 @@ import time
 from holdfast.base.errors import BLOCKED, DONE
 from holdfast.base.files import Json
 from holdfast.cli.commands.data.passes import add_shared_arguments, answer_of, codec_of, crew_of, rules_of, tell
-from holdfast.cli.commands.data.tables import add_table_arguments, check_tables, table_config
+from holdfast.cli.row_check import add_kinds, checked_by_kind
 from holdfast.data.files.paths import expand
 from holdfast.data.survey.clean import check_files
 from holdfast.data.survey.findings import Findings
@@ -19,13 +19,13 @@ EXAMPLE = "holdfast data check rows.jsonl --tokenizer ../models/Qwen2.5-0.5B --m
 
 def add_arguments(check: argparse.ArgumentParser) -> None:
     add_shared_arguments(check)
-    add_table_arguments(check)
+    add_kinds(check)
     check.add_argument("--second-look", metavar="MODEL", help="note rows whose loss under this model is far from that of the others")
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    if table := table_config(arguments):
-        return check_tables(arguments, *table)
+    if own := checked_by_kind(arguments):
+        return own[0].check(arguments, own[1])
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
     if arguments.second_look:
         from holdfast.cli.commands.data.second_look import look_again, refuse_second_look

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.base.errors import DONE
 from holdfast.base.files import Json
 from holdfast.cli.commands.data import passes as data_pass
-from holdfast.cli.commands.data.tables import add_table_arguments, clean_tables, table_config
+from holdfast.cli.row_check import add_kinds, checked_by_kind
 from holdfast.data.duplicates.write import cannot_write, refuse_outputs
 from holdfast.data.files.paths import expand
 from holdfast.data.survey.clean import clean_files
@@ -26,7 +26,7 @@ EXAMPLE = "holdfast data clean rows.jsonl --out clean.jsonl --rejects rejects.js
 
 def add_arguments(clean: argparse.ArgumentParser) -> None:
     data_pass.add_shared_arguments(clean)
-    add_table_arguments(clean)
+    add_kinds(clean)
     clean.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="where the clean rows go: JSON Lines; of a table CSV or Parquet, too"
     )
@@ -41,8 +41,8 @@ def add_arguments(clean: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    if table := table_config(arguments):
-        return clean_tables(arguments, *table)
+    if own := checked_by_kind(arguments):
+        return own[0].clean(arguments, own[1])
     files, held_out = expand(arguments.paths), expand(arguments.held_out)
     mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
     refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])

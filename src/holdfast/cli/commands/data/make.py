@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     try:
         recipe = _recipe_of(arguments)
     except (OSError, ValueError) as error:
-        raise Stop(USAGE, str(error), "the shipped recipe shows the form: docs/recipes.md") from None
+        raise Stop(USAGE, str(error), "the shipped recipe shows the form: docs/reference/recipes.md") from None
     refuse_outputs([file for file in (arguments.out, arguments.held_out) if file], [str(arguments.recipe)] if arguments.recipe else [])
     if arguments.endpoint:
         rows, more = data_write.written(arguments, recipe)

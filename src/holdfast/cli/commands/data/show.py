@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import say
+from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.config.load import load_config
@@ -36,6 +37,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     rules, model = Rules(), arguments.model or "tiny"
     if arguments.config:
         config = load_config(arguments.config)
+        if not (kind := kind_of(config)).text_rows:
+            raise Stop(USAGE, f"{arguments.config} is of {kind.what} (task: {config.task}), whose rows are no texts", "leave --config out")
         rules = rules_of(config, config.train.max_tokens)
         model = arguments.model or config.model
     row = _row(arguments.file, arguments.row)

@@ -15,8 +15,8 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, replacing, write_bytes
+from holdfast.cli.row_check import RowCheck
 from holdfast.config.config import Config
-from holdfast.config.load import load_config
 from holdfast.data.duplicates.write import cannot_write, refuse_outputs
 from holdfast.data.files.form import form_of
 from holdfast.data.files.paths import expand
@@ -32,15 +32,10 @@ def add_table_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--config", type=Path, metavar="FILE", help="for a table: judge it as the run of this config would")
 
 
-def table_config(arguments: argparse.Namespace) -> tuple[list[str], Config | None] | None:
+def table_config(arguments: argparse.Namespace, config: Config | None) -> tuple[list[str], Config | None] | None:
     """(files, the config they are judged by) where the rows are a table's: because it is said, or seen. Raises Stop(2)."""
-    if arguments.config:
-        config = load_config(arguments.config)
-        if config.task != "tabular":
-            raise Stop(USAGE, f"{arguments.config} is of a run on text (task: {config.task})", "leave --config out and name the files")
+    if config:
         return expand(arguments.paths) or [*config.data.files, *config.data.held_out_files], _with_files(config, arguments.paths)
-    if not arguments.paths:
-        raise Stop(USAGE, "no file is named", "name files, folders or patterns; for a table its config, too: --config FILE")
     files = expand(arguments.paths)
     if arguments.target:
         _refuse_without_polars()
@@ -64,27 +59,27 @@ def _with_files(config: Config, paths: list[str]) -> Config:
     return config.model_copy(update={"data": config.data.model_copy(update={"files": expand(paths), "held_out_files": []})})
 
 
-def check_tables(arguments: argparse.Namespace, files: list[str], config: Config | None) -> tuple[int, Json]:
+def check_tables(arguments: argparse.Namespace, claimed: tuple[list[str], Config | None]) -> tuple[int, Json]:
     """Look at every row, write nothing but the page that is asked for."""
-    answer = _looked(arguments, files, config, lambda _: None, None)
+    answer = _looked(arguments, *claimed, lambda _: None, None)
     _tell(arguments, answer)
     return BLOCKED if answer["rejected"] or any(one["severity"] == "block" for one in answer["findings"]) else DONE, answer
 
 
-def clean_tables(arguments: argparse.Namespace, files: list[str], config: Config | None) -> tuple[int, Json]:
+def clean_tables(arguments: argparse.Namespace, claimed: tuple[list[str], Config | None]) -> tuple[int, Json]:
     """Write the kept rows as a table, and the others with their reasons."""
     _refuse_without_polars()
     from holdfast.tables.table.write import FORMS, table_writer
 
     if arguments.out.suffix.lower() not in FORMS:
         raise Stop(USAGE, f"{arguments.out}: a table is written as {', '.join(FORMS)}", f"name it {arguments.out.with_suffix('.csv')}")
-    refuse_outputs([arguments.out, arguments.rejects], files, tables=(arguments.out,))
+    refuse_outputs([arguments.out, arguments.rejects], claimed[0], tables=(arguments.out,))
     try:
         with ExitStack() as stack:
             arguments.rejects.parent.mkdir(parents=True, exist_ok=True)
             rejects: BinaryIO = stack.enter_context(replacing(arguments.rejects))
             keep = stack.enter_context(table_writer(arguments.out))
-            answer = _looked(arguments, files, config, lambda row: _write(rejects, row), keep)
+            answer = _looked(arguments, *claimed, lambda row: _write(rejects, row), keep)
     except OSError as error:
         raise cannot_write(error, arguments.out) from None
     answer |= {"out": str(arguments.out), "rejects": str(arguments.rejects)}
@@ -137,3 +132,6 @@ def _tell(arguments: argparse.Namespace, answer: Json) -> None:
         from holdfast.report.data.table_lines import show
 
         show(answer)
+
+
+CHECK = RowCheck(add_table_arguments, table_config, check_tables, clean_tables)

@@ -14,13 +14,14 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, replacing, write_json
 from holdfast.base.units import counted, listed
 from holdfast.config.config import Config
+from holdfast.config.table import columns_of
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RowCounts, RunPlan
 from holdfast.run.sampling.step_table import run_length
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.needs import refuse_no_held_out
-from holdfast.supervision.preparation.tasks import Foreseen, Planned, Preparation
+from holdfast.supervision.preparation.types import Foreseen, Planned, Preparation
 from holdfast.tables.plan import plan_table
 from holdfast.terminal.run_view import Terminal
 
@@ -50,7 +51,7 @@ def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: 
     refuse_no_held_out(config, parts["held_out"])
     train = config.train
     steps, samples = run_length(parts["train"], train.effective_batch, train.epochs, train.steps)
-    outputs = len(form.target.classes) or (len(config.columns.quantiles) if config.columns.loss == "quantile" else 1)
+    outputs = len(form.target.classes) or (len(columns_of(config).quantiles) if columns_of(config).loss == "quantile" else 1)
     plan = plan_table(config, machine, form.width, tuple(len(one.values) for one in form.categories), outputs)
     rows = RowCounts(train=parts["train"], held_out=parts["held_out"], per_epoch=parts["train"])
     planned = RunPlan(**dict(plan), steps=steps, samples=samples, rows=rows, data_sha256=built.digest)
@@ -64,7 +65,7 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     from holdfast.tables.table.schema import open_all, schema_of
 
     try:
-        schema = schema_of(open_all((*config.data.files, *config.data.held_out_files))[0], config.columns)
+        schema = schema_of(open_all((*config.data.files, *config.data.held_out_files))[0], columns_of(config))
     except (Stop, OSError) as error:
         hint = error.hint if isinstance(error, Stop) else "correct data.files in the config"
         return Foreseen(None, [Finding("data-files", "block", error.message if isinstance(error, Stop) else str(error), hint)])
@@ -104,17 +105,23 @@ def _tell(built: Any, run: RunFolder, config: Config, terminal: Terminal) -> Non
     learned = f"{target.name} within {target.horizon:,} rows" if target.horizon else target.name
     kind = f"one of {len(target.classes)} classes" if target.classes else "a number"
     terminal.say(f"columns: {what}; learned: {learned}, {kind}")
-    by = {"row": "row", "group": f"group ({config.columns.group})", "time": f"time ({config.columns.time})", "file": "file"}[form.parted_by]
+    by = {"row": "row", "group": f"group ({columns_of(config).group})", "time": f"time ({columns_of(config).time})", "file": "file"}[
+        form.parted_by
+    ]
     told = f"parted by {by}: {parts['train']:,} rows to train on, {parts['held_out']:,} held out"
     told += f", {form.purged:,} left out between them" if form.purged else ""
     beside = parts["unused"] - form.purged
     terminal.say(told + (f", {beside:,} not used" if beside > 0 else ""))
     if missing := [one for one in form.numbers if one.missing]:
-        how = {"indicator": "the mean, and a column that says so", "mean": "the mean"}.get(config.columns.missing, "")
+        how = {"indicator": "the mean, and a column that says so", "mean": "the mean"}.get(columns_of(config).missing, "")
         named = listed([f"{one.name} ({one.missing:,})" for one in missing], _SHOWN)
         terminal.say(f"missing numbers become {how} (table.missing): {named}")
     for finding in built.findings:
         (terminal.tell if finding.severity == "warn" else terminal.say)(f"{finding.message}  -> {finding.fix}")
 
 
-TASK = Preparation(plan_columns, lambda run, config, terminal: str(_check(run, config, terminal).digest), foresee)
+def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
+    return str(_check(run, config, terminal).digest)
+
+
+PREPARATION = Preparation(plan_columns, _check_again, foresee, lambda _, held_out: held_out)

@@ -31,7 +31,7 @@ def _anything(_: nn.Module) -> None:
 class PeftKind:
     """config: PEFT's, for an adapter on a model in a run of so many steps. refuse: raises Refusal for a base model it cannot sit on.
 
-    step hooks: what it does around a step beside the optimizer, on the wrapped model; None: nothing.
+    step_hooks: what it does around a step beside the optimizer, on the wrapped model; None: nothing.
     """
 
     config: Callable[[Config, Any, int], PeftConfig]
@@ -42,7 +42,7 @@ class PeftKind:
 def _lora(config: Config, _model: Any, _steps: int) -> PeftConfig:
     adapter = config.adapter
     twice = adapter.init in FROM_WEIGHTS
-    scale = (2**0.5 if adapter.type == "rslora" else 2) if twice else 1
+    scale = (2**0.5 if adapter.kind.flag == "use_rslora" else 2) if twice else 1
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=adapter.file_rank,
@@ -50,8 +50,8 @@ def _lora(config: Config, _model: Any, _steps: int) -> PeftConfig:
         lora_dropout=adapter.dropout,
         target_modules=adapter.targets,
         modules_to_save=_saved(adapter),
-        use_rslora=adapter.type == "rslora",
-        use_dora=adapter.type == "dora",
+        use_rslora=adapter.kind.flag == "use_rslora",
+        use_dora=adapter.kind.flag == "use_dora",
         init_lora_weights=_INIT[adapter.init],
         target_parameters=list(adapter.target_parameters) or None,
     )

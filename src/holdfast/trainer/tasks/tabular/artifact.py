@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json, write_bytes, write_json
 from holdfast.config.config import Config
+from holdfast.config.table import columns_of, network_of
 from holdfast.run.artifact import CONFIGS, ONNX, PROGRAM
 from holdfast.run.artifact import WEIGHTS as WEIGHTS_OF
 from holdfast.tables.table.form import Form
@@ -63,7 +64,7 @@ def load(folder: Path, config: Config, device: torch.device) -> tuple[nn.Module,
     """The network of an artifact's folder, from its weights and its metadata alone."""
     about = read_json(folder / METADATA) or {}
     form = Form.model_validate(about["form"])
-    loss = RowLoss(config.columns, form.target, device)
+    loss = RowLoss(columns_of(config), form.target, device)
     network = new_network(config, form, loss.outputs, StepContext(0))
     network.load_state_dict(load_file(folder / WEIGHTS))
     return network.to(device).eval(), form, loss
@@ -80,7 +81,7 @@ def export(folder: Path, config: Config, numbers: Tensor, codes: Tensor) -> Json
         wanted = predictor(numbers, codes)
     found: Json = {}
     ways = {"program": (PROGRAM, _program, _run_program), "onnx": (ONNX, _onnx, _run_onnx)}
-    for name in config.network.exports:
+    for name in network_of(config).exports:
         file, write, run = ways[name]
         (folder / file).unlink(missing_ok=True)
         try:

@@ -10,6 +10,7 @@ from holdfast.base.intervals import interval, verdict
 from holdfast.base.units import counted
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.config.table import columns_of
 from holdfast.run.folder import RunFolder
 from holdfast.tables.table.form import Form, Target
 from holdfast.tables.table.statistics import in_order
@@ -60,10 +61,10 @@ def _predictions(
 def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
     """Losses of the network and of naive forecasts on the same rows, what is gained with its interval, and metrics."""
     target = table.target[rows].astype(np.float64)
-    ours = row_losses(loss, predicted, target, config.columns)
+    ours = row_losses(loss, predicted, target, columns_of(config))
     before = _before(table, rows, form.target) if form.target.horizon and not form.target.classes else None
     forecasts = _naive(config, table, form.target, len(rows), loss, before)
-    naive = {name: row_losses(loss, forecast, target, config.columns) for name, forecast in forecasts.items()}
+    naive = {name: row_losses(loss, forecast, target, columns_of(config)) for name, forecast in forecasts.items()}
     best = min(naive, key=lambda name: float(naive[name].mean()))
     gain = interval(naive[best] - ours)
     result: Json = {
@@ -82,9 +83,9 @@ def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predi
         middle = own[:, own.shape[1] // 2]
         result["metrics"] = of_numbers(middle, wanted)
         if loss == "quantile":
-            result["metrics"] |= of_quantiles(own, wanted, config.columns.quantiles)
+            result["metrics"] |= of_quantiles(own, wanted, columns_of(config).quantiles)
         if form.target.horizon and before is not None:
-            result["trades"] = trades(middle, wanted, before, form.target.horizon, config.columns.cost)
+            result["trades"] = trades(middle, wanted, before, form.target.horizon, columns_of(config).cost)
     return result | {"says": says(result, len(rows))}
 
 
@@ -119,7 +120,7 @@ def _naive(config: Config, table: TableSet, about: Target, count: int, loss: str
         return {"shares_of_classes": np.tile(shares / shares.sum(), (count, 1))}
     learned = table.target[table.rows_of(TRAINING)[:_MOST]].astype(np.float64)
     if loss == "quantile":
-        return {"quantiles_of_training": np.tile(np.quantile(learned, config.columns.quantiles), (count, 1))}
+        return {"quantiles_of_training": np.tile(np.quantile(learned, columns_of(config).quantiles), (count, 1))}
     found = {"mean_of_training": np.zeros((count, 1)), "median_of_training": np.full((count, 1), float(np.median(learned)))}
     if before is not None:
         found["no_change"] = np.full((count, 1), -about.mean / about.scale)

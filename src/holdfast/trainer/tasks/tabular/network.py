@@ -13,7 +13,7 @@ from holdfast import __version__
 from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.config.embedding import embedding_width
-from holdfast.config.table import Network
+from holdfast.config.table import Network, columns_of, network_of
 from holdfast.tables.table.form import Form
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 
@@ -121,7 +121,7 @@ def new_network(config: Config, form: Form, outputs: int, context: StepContext) 
     """The network before its first step; its weights follow from the seed, on any device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)
-        return TableNetwork(config.network, form.width, tuple(len(one.values) for one in form.categories), outputs, context)
+        return TableNetwork(network_of(config), form.width, tuple(len(one.values) for one in form.categories), outputs, context)
 
 
 def about(config: Config, form: Form) -> Json:
@@ -129,7 +129,7 @@ def about(config: Config, form: Form) -> Json:
     return {
         "task": "tabular",
         "form": form.model_dump(mode="json"),
-        "network": config.network.model_dump(mode="json"),
-        "table": config.columns.model_dump(mode="json"),
+        "network": network_of(config).model_dump(mode="json"),
+        "table": columns_of(config).model_dump(mode="json"),
         "versions": {"holdfast": __version__, "torch": torch.__version__, "numpy": np.__version__},
     }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.config.settings import PartialSettings, Settings
+from holdfast.config.table import columns_of, network_of
 from holdfast.run.artifact import Artifact
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
@@ -62,7 +63,7 @@ class Tabular:
     def __init__(self, config: Config, table: TableSet, device: torch.device) -> None:
         self.config, self.table, self.device = config, table, device
         self.context = StepContext(config.train.seed)
-        self.loss = RowLoss(config.columns, table.form.target, device)
+        self.loss = RowLoss(columns_of(config), table.form.target, device)
         self.model: nn.Module = new_network(config, table.form, self.loss.outputs, self.context).to(device)
         self.artifact: dict[str, Tensor] = dict(self.model.named_parameters())
         self.step_hooks = StepHooks()
@@ -88,7 +89,7 @@ class Tabular:
 
     @property
     def facts(self) -> Json:
-        return {"network": self.config.network.kind, "loss": self.loss.name}
+        return {"network": network_of(self.config).kind, "loss": self.loss.name}
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
         return iter(())
@@ -116,7 +117,7 @@ class Tabular:
 
     def enter(self, batch: RowBatch, step: int) -> None:
         """Tell dropout which rows the next forward pass is about; each member of an ensemble is a position of its own."""
-        network = self.config.network
+        network = network_of(self.config)
         if network.kind != "tabm":
             self.context.enter(step, batch.rows, torch.zeros_like(batch.rows))
             return

@@ -1,0 +1,28 @@
+"""A machine out of a file, for verbs that judge or plan for one that is not this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import Json
+from holdfast.base.safe_open import LARGEST_JSON, read_small
+from holdfast.checkup.machine_report import facts_in
+
+
+def recorded(file: Path) -> Json:
+    """The machine in a file: a machine file, what doctor --json printed, or a report. Raises Stop(2)."""
+    hint = "record one with: holdfast doctor --json > machine.json"
+    try:
+        text = read_small(file, LARGEST_JSON)
+        content = facts_in(text.decode(errors="replace")) or orjson.loads(text)
+    except OSError as error:
+        raise Stop(USAGE, f"{file} cannot be read: {error.strerror}", hint) from None
+    except orjson.JSONDecodeError as error:
+        raise Stop(USAGE, f"{file} is not JSON: {error}", hint) from None
+    machine = content.get("machine", content) if isinstance(content, dict) else None
+    if not isinstance(machine, dict):
+        raise Stop(USAGE, f"{file} holds no machine: a JSON object with the keys os, torch, gpus, ... is expected", hint)
+    return machine

@@ -1,0 +1,1 @@
+"""How a run of each kind of task is told of."""

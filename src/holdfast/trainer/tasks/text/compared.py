@@ -1,0 +1,131 @@
+"""The loss of answers that are held against each other, micro-batch by micro-batch: log-probabilities of sequences, reference, drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.config.objectives import ObjectiveKind
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import sequences
+from holdfast.trainer.tasks.text.forward import Forward
+from holdfast.trainer.tasks.text.objective import Objective, Scored
+from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble
+from holdfast.trainer.tasks.text.reference import Kept
+
+
+class Group:
+    """The samples of one step, which share a drift; it is computed when the first of their micro-batches asks for it."""
+
+    def __init__(self, numbers: list[int], budget: int) -> None:
+        self.numbers, self.budget = numbers, budget
+        self.drift: Tensor | None = None
+
+
+class ComparedLoss:
+    """An objective on a model. folder: where reference values are kept; without one they are computed each time."""
+
+    def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
+        self.task, self.objective, self.kind = task, objective, kind
+        self.width = 2 if kind.rows == "pairs" else 1
+        self.kept: Kept | None = None
+        self.file = folder / f"reference-{settings.dtype}-{settings.attention}.bin" if folder else None
+
+    def __call__(self, batch: TextBatch, group: Group, step: int) -> tuple[Tensor, Tensor]:
+        """(sum of the samples' losses, what was measured, [measures])."""
+        task = self.task
+        reference = self._reference(batch) if self.kind.reference else None
+        drift = self._drift(group) if self.kind.drift else None
+        task.enter(batch, step)
+        with task.keeping():
+            logps = task.losses.scores(batch) if self.kind.scores else sums(task.losses.each(batch)[0], batch)
+        counts = torch.tensor(batch.counts, device=logps.device)
+        good = torch.tensor(batch.good, device=logps.device)
+        weights = None if batch.weights is None else torch.tensor(batch.weights, device=logps.device)
+        return self.objective.of(Scored(logps, reference, counts, good, weights, drift))
+
+    def _reference(self, batch: TextBatch) -> Tensor:
+        """Log-probabilities of a batch's sequences without the adapter, [sequences]; of each sample alone, the first time."""
+        numbers = list(batch.numbers)
+        if self.kept is None and self.file is not None:
+            self.kept = Kept(self.file, len(self.task.tokens))
+        found = dict[int, list[float]]()
+        for number in numbers if self.kept is None else self.kept.missing(numbers, self.width):
+            found[number] = self._alone(number)
+            if self.kept is not None:
+                self.kept.put(number, found[number])
+        values = self.kept.get(numbers, self.width) if self.kept else np.array([found[number] for number in numbers], np.float32)
+        return torch.from_numpy(values.reshape(-1).copy()).to(self.task.device)
+
+    def _alone(self, number: int) -> list[float]:
+        parts = [part for part, _ in sequences(*self.task.tokens.row(number))]
+        values: list[float] = self._scores(parts, without=True).tolist()
+        return values
+
+    def _drift(self, group: Group) -> Tensor:
+        """How much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
+        if group.drift is None:
+            rows = [sequences(*self.task.tokens.row(number))[0][0] for number in group.numbers]
+            mixed = [_mixed(row, rows[(at + 1) % len(rows)]) for at, row in enumerate(rows)] if len(rows) > 1 else []
+            apart = [self._scores(part) - self._scores(part, without=True) for part in _portions(mixed, group.budget)]
+            group.drift = torch.cat(apart).mean().clamp_min(0.0) if apart else torch.zeros((), device=self.task.device)
+        return group.drift
+
+    @torch.no_grad()
+    def _scores(self, rows: list[Row], without: bool = False) -> Tensor:
+        """Log-probabilities of sequences in one micro-batch, dropout off: [rows]. without: of the model that training began with."""
+        task = self.task
+        was = task.model.training
+        task.model.eval()
+        numbers = tuple(range(len(rows)))
+        batch = assemble(rows, numbers, ("",) * len(rows), task.tokens.pad, task.packing, task.device)
+        try:
+            with switched_off(task.model, task.losses) if without else nullcontext():
+                task.enter(batch, 0)
+                return sums(task.losses.each(batch)[0], batch).float()
+        finally:
+            task.model.train(was)
+
+
+@contextmanager
+def switched_off(model: Any, losses: Any) -> Iterator[None]:
+    """Inside, the model computes without what its adapter adds."""
+    tuner = model.base_model if hasattr(model, "peft_config") and hasattr(model.base_model, "disable_adapter_layers") else None
+    try:
+        if tuner is not None:
+            tuner.disable_adapter_layers()
+        with losses.without_prefix():
+            yield
+    finally:
+        if tuner is not None:
+            tuner.enable_adapter_layers()
+
+
+def sums(losses: Tensor, batch: TextBatch) -> Tensor:
+    """Log-probability of each sequence's answer: [sequences]. losses: cross-entropies of the batch's labels, in its order."""
+    return -torch.stack([part.sum() for part in torch.split(losses, list(batch.counts))])
+
+
+def _mixed(prompt: Row, answer: Row) -> Row:
+    """The first row's prompt with the second one's answer."""
+    first, second = int(prompt[1].argmax()), int(answer[1].argmax())
+    ids = np.concatenate([prompt[0][:first], answer[0][second:]])
+    return ids, np.concatenate([prompt[1][:first], answer[1][second:]])
+
+
+def _portions(rows: list[Row], budget: int) -> Iterator[list[Row]]:
+    """The rows in order, as many at once as fit into a budget of tokens."""
+    portion: list[Row] = []
+    for row in rows:
+        if portion and sum(len(ids) for ids, _ in portion) + len(row[0]) > budget:
+            yield portion
+            portion = []
+        portion.append(row)
+    if portion:
+        yield portion

@@ -1,0 +1,57 @@
+"""How far a tuned model has gone from its reference: the Kullback-Leibler divergence of its next tokens. Trains nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.config.settings import Settings
+from holdfast.data.tokens.token_set import TokenSet
+from holdfast.run.types import LOGITS_AT_ONCE
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.memory.portions import in_portions
+from holdfast.trainer.task import Asked
+from holdfast.trainer.tasks.text.compared import switched_off
+from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
+from holdfast.trainer.tasks.text.text_model import LabelLoss
+
+_ROWS = 64
+
+
+def kl_to_reference(
+    model: object, losses: LabelLoss, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
+) -> float | None:
+    """Mean of KL(tuned || reference) over the answers' tokens, in nats, on at most 64 rows; None where the model hides its output layer.
+
+    model: with its adapter; the reference is the model without.
+    """
+    if losses.head is None:
+        return None
+    total, labels = 0.0, 0
+
+    def laid_out(left: list[int], budget: int) -> list[TextBatch]:
+        return grouped_batches(tokens, left, budget, device)
+
+    def summed(batch: TextBatch) -> float:
+        with torch.inference_mode(), tag_out_of_memory(batch):
+            tuned = losses.hidden(batch).index_select(0, batch.label_at)
+            with switched_off(model, losses):
+                base = losses.hidden(batch).index_select(0, batch.label_at)
+            return _summed(model, losses, tuned, base)
+
+    for batch, found in in_portions(rows[:_ROWS], settings.micro_batch_tokens, laid_out, summed):
+        total, labels = total + found, labels + batch.labels
+        asked(len(batch.numbers))
+    return total / labels
+
+
+def _summed(model: object, losses: LabelLoss, tuned: Tensor, base: Tensor) -> float:
+    """Over [labels, size] hidden states of both, a chunk of logits at a time."""
+    assert losses.head is not None
+    at_once, total = max(1, LOGITS_AT_ONCE // max(parameter.shape[0] for parameter in losses.head.layer.parameters())), 0.0
+    for ours, theirs in zip(torch.split(tuned, at_once), torch.split(base, at_once), strict=True):
+        p = torch.log_softmax(losses.head.logits(ours), -1)
+        with switched_off(model, losses):
+            q = torch.log_softmax(losses.head.logits(theirs), -1)
+        total += float((p.exp() * (p - q)).sum(dtype=torch.float64))
+    return total

@@ -1,0 +1,249 @@
+"""Load the finished artifact the way anybody would, with plain transformers and PEFT, and compare it with the base on held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from holdfast.base.files import Json
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.data.judge.turns import Example, Message
+from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.token_set import TokenSet, load_tokens, sequences, split
+from holdfast.run.base_model import refuse_changed
+from holdfast.run.folder import RunFolder
+from holdfast.trainer.device import prepare_torch, release
+from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.memory.portions import in_portions
+from holdfast.trainer.model.decoder import decoder_layers
+from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
+from holdfast.trainer.model.layers.lora import use_lean_lora
+from holdfast.trainer.model.layers.mixed import HALF_TYPES
+from holdfast.trainer.model.load import load_base
+from holdfast.trainer.model.trained.saved import with_adapter
+from holdfast.trainer.task import Asked
+from holdfast.trainer.tasks.text.answer import answers, ignore
+from holdfast.trainer.tasks.text.compared import sums
+from holdfast.trainer.tasks.text.divergence import kl_to_reference
+from holdfast.trainer.tasks.text.objective import Objective, Scored, objective_of
+from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
+from holdfast.trainer.tasks.text.rewarded import rewarded
+from holdfast.trainer.tasks.text.text_model import LabelLoss
+
+_SAMPLES_KEPT = 12
+_ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together
+_SLOT = "HOLDFAST-SLOT"
+
+
+class Sides:
+    """The tuned model as anybody would load it, and its base: one model where there is an adapter, else loaded when it is asked for.
+
+    Raises Stop(1) where the base is not that of the run.
+    """
+
+    def __init__(self, run: RunFolder, config: Config, settings: Settings) -> None:
+        refuse_changed(run, config.model)
+        self.config, self.settings = config, settings
+        self.device = prepare_torch(settings)
+        self.is_adapter = not config.adapter.kind.own_weights
+        self._base: Any = None
+        self.tuned: Any
+        if not self.is_adapter:
+            made = config.model_copy(update={"model": str(run.artifact)})
+            self.tuned = self._whole(made)
+            return
+        away = streams(config, self.device)
+        base, _ = load_base(config, settings, self.device, mapped=away)
+        self.tuned = with_adapter(base, run.adapter)
+        layers = OffloadedLayers(self.tuned, base, self.device) if away else None
+        if half := HALF_TYPES.get(settings.dtype):
+            # what a product rounds away is no part of the adapter's worth
+            use_lean_lora(self.tuned, half, near=layers.near if layers else everywhere)
+        if layers:
+            layers.settle()
+
+    def _whole(self, config: Config) -> Any:
+        """A model without an adapter."""
+        away = streams(config, self.device)
+        model = load_base(config, self.settings, self.device, mapped=away)[0].eval()
+        if away:
+            for layer in decoder_layers(model, "train.offload: layers")[1]:
+                layer.requires_grad_(False)  # and not the output layer, whose loss would be taken another way
+            OffloadedLayers(model, model, self.device).settle()
+        return model
+
+    @contextmanager
+    def base(self) -> Iterator[Any]:
+        """Inside, the model it began with."""
+        if self.is_adapter:
+            with self.tuned.disable_adapter():
+                yield self.tuned
+            return
+        if self._base is None:
+            self._base = self._whole(self.config)
+        yield self._base
+
+    def give_up_tuned(self) -> None:
+        """The tuned model is not asked for again: where the base is another one, it takes its place."""
+        if not self.is_adapter:
+            self.tuned = None
+            release()
+
+
+def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
+    """Held-out loss per label token, exact matches and sample answers of base and tuned model; of a scalar head, how it orders pairs."""
+    if config.train.objective_kind.scores:
+        return rewarded(run, config, settings, asked)
+    sides = Sides(run, config, settings)
+    tokens = load_tokens(run.data_file)
+    held_out = split(tokens, config.data, config.train.seed)[1].tolist()
+    result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
+    if not held_out:
+        return result
+    codec = load_codec(read_model(config.model).folder)
+    parts = [_first_turn(tokens, row) for row in held_out[: config.evaluate.generate]]
+    prompts = [prompt for prompt, _ in parts]
+
+    objective = objective_of(config)
+
+    def of(model: Any) -> tuple[Any, list[str]]:
+        how = mean_loss if objective is None else answer_logps
+        return how(model, tokens, held_out, settings, sides.device, asked), _answers(
+            model, prompts, codec, config, asked
+        ) if prompts else []
+
+    tuned, said = of(sides.tuned)
+    apart = None
+    if objective is not None and sides.is_adapter:
+        apart = _divergence(sides, tokens, held_out, lambda _: asked(0))  # no row of those that were announced
+    sides.give_up_tuned()
+    with sides.base() as model:
+        base, said_before = of(model)
+    result |= (
+        {"eval_base": base, "eval_tuned": tuned}
+        if objective is None
+        else _held_against(objective, tuned, base, torch.from_numpy(tokens.weights_of(held_out)), apart)
+    )
+    return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
+
+
+def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
+    """Cross-entropy per label token over `rows`, each as often as its row counts, in nats; `asked` is told how many rows each batch had."""
+    total, divisor = 0.0, 0.0
+    for batch, losses in _measured(model, tokens, rows, settings, device, asked):
+        weighted = losses if batch.label_weights is None else losses * batch.label_weights
+        total += float(weighted.sum(dtype=torch.float64))
+        divisor += batch.divisor
+    return total / divisor
+
+
+def answer_logps(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked) -> list[Answers]:
+    """Of each row the log-probabilities of its one or two answers, how many tokens they have, and whether they are good ones."""
+    found: dict[int, Answers] = {}
+    for batch, losses in _measured(model, tokens, rows, settings, device, asked):
+        each = len(batch.counts) // len(batch.numbers)
+        values = sums(losses, batch).double().tolist()
+        for at, number in enumerate(batch.numbers):
+            span = slice(at * each, at * each + each)
+            found[number] = Answers(values[span], batch.counts[span], batch.good[span])
+    return [found[row] for row in rows]
+
+
+class Answers(NamedTuple):
+    """A row's sequences: log-probabilities, tokens, whether each is a good one."""
+
+    logps: list[float]
+    counts: tuple[int, ...]
+    good: tuple[bool, ...]
+
+
+def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> float | None:
+    inner, prefix = _inner(sides.tuned)
+    losses = LabelLoss(inner, sides.settings.own_head, prefix)
+    return kl_to_reference(sides.tuned, losses, tokens, rows, sides.settings, sides.device, asked)
+
+
+def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers], weights: Tensor, apart: float | None) -> Json:
+    """The objective's mean loss of both, and of the tuned model pair accuracy and margin. Drift, a step's, counts as 0.
+
+    weights: of the rows, in the loss. apart: the tuned model's divergence from the base, where that is known.
+    """
+
+    def flat(rows: list[Answers], name: str) -> Tensor:
+        return torch.tensor([value for row in rows for value in getattr(row, name)])
+
+    reference, counts, good = flat(base, "logps"), flat(tuned, "counts"), flat(tuned, "good")
+    drift = torch.zeros(())
+    loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, weights, drift))
+    before, _ = objective.of(Scored(reference, reference, counts, good, weights, drift))
+    divisor = float(weights.double().sum())
+    shares = {name: float(total) / len(tuned) for name, total in zip(objective.measures, measured, strict=True)}
+    metrics = shares | {"kl_to_reference": apart}
+    return {"eval_base": float(before) / divisor, "eval_tuned": float(loss) / divisor, **shares, "metrics": metrics}
+
+
+def _measured(
+    model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
+) -> Iterator[tuple[TextBatch, Tensor]]:
+    """(batch, its labels' cross-entropies) until all rows had their turn; in smaller batches where one does not fit."""
+    inner, prefix = _inner(model)
+    loss = LabelLoss(inner, settings.own_head, prefix)
+
+    def laid_out(left: list[int], budget: int) -> list[TextBatch]:
+        return grouped_batches(tokens, left[:_ROWS_AT_ONCE], budget, device)
+
+    def losses(batch: TextBatch) -> Tensor:
+        with torch.inference_mode(), tag_out_of_memory(batch):
+            return loss.each(batch)[0]
+
+    for batch, found in in_portions(rows, settings.micro_batch_tokens, laid_out, losses):
+        yield batch, found
+        asked(len(batch.numbers))
+
+
+def _inner(model: Any) -> tuple[Any, Tensor | None]:
+    """The causal model within, and what an adapter puts before each sample: embeddings [tokens, size]."""
+    if not isinstance(model, PeftModel):
+        return model, None
+    learns_prompt = model.active_peft_config.is_prompt_learning and not getattr(model, "_adapters_disabled", False)
+    return model.get_base_model(), model.get_prompt(batch_size=1)[0] if learns_prompt else None
+
+
+def _compare_answers(parts: list[tuple[list[int], list[int]]], tuned: list[str], base: list[str], codec: Codec) -> Json:
+    wanted = [codec.tokenizer.decode(answer, skip_special_tokens=True).strip() for _, answer in parts]
+    questions = [_question(prompt, codec) for prompt, _ in parts]
+    kept = [
+        {"prompt": q, "wanted": w, "base": b, "tuned": t}
+        for q, w, b, t in list(zip(questions, wanted, base, tuned, strict=True))[:_SAMPLES_KEPT]
+    ]
+    matches = {name: sum(a == w for a, w in zip(given, wanted, strict=True)) for name, given in (("base", base), ("tuned", tuned))}
+    return {"exact_match": {"asked": len(parts)} | matches, "samples": kept}
+
+
+def _question(prompt: list[int], codec: Codec) -> str:
+    """The user's words in a prompt: what stands between the template's own words, or all of it where there are several turns."""
+    text = codec.tokenizer.decode(prompt, skip_special_tokens=False)
+    frame = pieces(Example(messages=(Message("user", _SLOT), Message("assistant", "x"))), codec.template)[0][0]
+    before, _, after = frame.partition(_SLOT)
+    return text.removeprefix(before).removesuffix(after).strip()
+
+
+def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
+    """(prompt, answer) of a row's first learned turn, as token numbers; a row of plain text is prompted with its first token."""
+    (ids, learned), _ = sequences(*tokens.row(row))[0]
+    first = max(1, int(learned.argmax()))
+    rest = learned[first:]
+    end = first + (int(rest.argmin()) if not rest.all() else len(rest))
+    return ids[:first].tolist(), ids[first:end].tolist()
+
+
+def _answers(model: Any, prompts: list[list[int]], codec: Codec, config: Config, asked: Asked) -> list[str]:
+    return answers(model, prompts, codec.tokenizer, codec.pad, codec.eos, config.evaluate.max_new_tokens, asked)

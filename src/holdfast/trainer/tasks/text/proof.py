@@ -1,0 +1,235 @@
+"""Prove, when a run starts, that samples sharing a row do not see each other and that the lean output layer is the model's own.
+
+What cannot be proven is not used: the run then pads, or lets the model compute its own logits. An event says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from holdfast.base.errors import error_message
+from holdfast.base_model.folder import ModelFacts
+from holdfast.config.settings import PartialSettings
+from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
+from holdfast.trainer.model.layers.liger import Liger
+from holdfast.trainer.tasks.text.packing import TextBatch, assemble
+from holdfast.trainer.tasks.text.text_model import TextModel, inputs
+
+Ids: TypeAlias = npt.NDArray[np.int32]
+
+_LENGTH = 40
+_LONGEST = 1056  # windows up to about a thousand tokens are crossed by the proof
+_SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # of the logits' norm: another order of additions
+_UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: the same additions
+_SAME_GRADIENT = {
+    torch.float32: 1e-2,
+    torch.bfloat16: 0.3,
+    torch.float16: 0.1,
+}  # of a weight's gradient; a wrong one is off by about its norm
+_HEARD = 1e-3  # of the largest gradient: those below it are mostly rounding
+_TOGETHER = 0.1  # of the norm: layers that were compared one by one, put together; a wrong place moves it by all of it
+_TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
+
+
+def differences(task: TextModel) -> tuple[PartialSettings, str]:
+    """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight."""
+    found = (differ(task) for differ in (fused_differ, kernels_differ, disproof))
+    return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
+
+
+def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
+    """No Liger, and why, where its kernels give another loss or other gradients than the model's own code; nothing where they do not."""
+    if task.liger is None:
+        return {}, ""
+    reason = task.liger.refused
+    if not reason:
+        task.model.eval()
+        sample = _two_samples(task)[0]
+        with task.liger.off():
+            own = _loss_and_gradients(task, sample)
+        try:
+            ours = _loss_and_gradients(task, sample)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            reason = error_message(error)
+        else:
+            gap = float((ours - own).norm() / own.norm())
+            reason = "" if gap <= _SAME[task.dtype] else f"loss and gradients differ by {gap:.1e} of their norm"
+        task.model.train()
+        Liger.use(None if reason else task.liger)
+    return ({"liger": False}, f"Liger's kernels are left out: {reason}") if reason else ({}, "")
+
+
+def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
+    """torch's own operations, and why, where fused layers or loss compute something else, alone or together in the model; else nothing."""
+    if task.fused is None:
+        return {}, ""
+    reason = layers_differ(task.fused) or (loss_differs(task.losses.head) if task.losses.head else "")
+    if not reason:
+        task.model.eval()
+        sample = _two_samples(task)[0]
+        with nullcontext() if task.liger is None else task.liger.off():
+            ours = _loss_and_gradients(task, sample)
+            with task.fused.off():
+                own = _loss_and_gradients(task, sample)
+        task.model.train()
+        gap = float((ours - own).norm() / own.norm())
+        reason = "" if gap <= _TOGETHER else f"loss and gradients differ by {gap:.1e} of their norm"
+    return ({"fused": False}, f"the kernels of LoRA layers and loss are left out: {reason}") if reason else ({}, "")
+
+
+def _loss_and_gradients(task: TextModel, ids: Ids) -> Tensor:
+    """Of one sample, whose every token is learned, with respect to the adapter: all in one row of numbers."""
+    with torch.enable_grad():
+        loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
+        gradients = torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True)
+    return torch.cat([loss.detach()[None], *(gradient.flatten().float() for gradient in gradients)])
+
+
+def disproof(task: TextModel) -> tuple[PartialSettings, str]:
+    """The setting that has to change and the reason why; nothing when all was proven."""
+    task.model.eval()
+    with torch.no_grad():
+        first, second = _two_samples(task)
+        alone = _own_logits(task, second)
+        changes: PartialSettings = {}
+        reason = _head_differs(task, second, alone) if task.losses.head else None
+        if reason:
+            changes = {"own_head": True}
+        elif task.packing and (reason := _leaks(task, first, second, alone)):
+            changes = {"varlen": False} if task.kernel else {"packing": False}
+            reason += ": each attends by itself" if task.kernel else ": they are padded in groups of like length"
+    on_card = task.kernel is not None or task.device.type == "cuda"
+    if not changes and task.packing and on_card and (reason := _backward_differs(task, first, second)):
+        changes = {"varlen": False} if task.kernel else {"packing": False}
+    task.model.train()
+    return changes, reason or ""
+
+
+def _two_samples(task: TextModel) -> tuple[Ids, Ids]:
+    """Two stretches of the data's own tokens, long enough to reach beyond a sliding window."""
+    config = task.base.config.get_text_config()
+    window = getattr(config, "sliding_window", None) or 0
+    longest = int(np.diff(task.tokens.starts).max())
+    length = min(window + 16, longest, _LONGEST) if 0 < window < longest else _LENGTH
+    stream = np.resize(task.tokens.ids[: 2 * length], 2 * length)
+    return stream[:length], stream[length:]
+
+
+def _own_logits(task: TextModel, ids: Ids) -> Tensor:
+    """Logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
+    with task.own_attention():
+        logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
+    return logits
+
+
+def _head_differs(task: TextModel, ids: Ids, own: Tensor) -> str | None:
+    assert task.losses.head is not None
+    with task.own_attention():
+        hidden = task.losses.hidden(batch_of(task, [ids], packed=False))
+        ours = task.losses.head.logits(hidden)
+        wanted = torch.from_numpy(ids[1:]).long().to(task.device)
+        loss, _ = task.losses.head.loss_sum(hidden[:-1], wanted)
+    reference = torch.nn.functional.cross_entropy(own[:-1], wanted, reduction="sum")
+    if (gap := _gap(ours, own)) > _UNMOVED[task.dtype] or abs(float(loss - reference)) > _SAME[task.dtype] * abs(float(reference)):
+        return f"the output layer is no plain product (logits differ by {gap:.1e} of the largest): the model computes them all itself"
+    return None
+
+
+def _leaks(task: TextModel, first: Ids, second: Ids, alone: Tensor) -> str | None:
+    limit = getattr(task.base.config.get_text_config(), "attention_chunk_size", None)
+    if limit:
+        return f"attention in chunks of {limit} tokens"
+    try:
+        once, again = (_packed_logits(task, one, second) for one in (first, first[::-1].copy()))
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
+        if is_out_of_memory(error):
+            raise
+        return f"samples cannot share a row ({error_message(error)})"
+    moved, gap = _gap(again, once), float((once - alone).norm() / alone.norm().clamp_min(1e-30))
+    if not (moved <= _UNMOVED[task.dtype] and gap <= _SAME[task.dtype]):
+        return (
+            f"samples that share a row see each other (another first sample moves the second's logits by {moved:.1e} of the largest, "
+            f"sharing by {gap:.1e} of their norm)"
+        )
+    return None
+
+
+def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
+    """What is wrong with the gradients of two samples in one row, held against those of each alone by the model's own attention.
+
+    Of each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
+    """
+    with torch.enable_grad():
+        ours = _gradients(task, [batch_of(task, [first, second], packed=True)])
+        with task.own_attention():
+            own = _gradients(task, [batch_of(task, [ids], packed=False) for ids in (first, second)])
+    norms = [float(one.norm()) for one in own]
+    heard = [at for at, norm in enumerate(norms) if norm > _HEARD * max(norms)]  # half of a fresh adapter has no gradient at all
+    if not heard:
+        return None
+    gaps = {at: float((ours[at] - own[at]).norm()) / norms[at] for at in heard}
+    worst = max(gaps, key=lambda at: gaps[at] if gaps[at] == gaps[at] else math.inf)
+    if gaps[worst] <= _SAME_GRADIENT[task.dtype]:
+        return None
+    return f"the gradients of samples that share a row are wrong (that of {list(task.trained)[worst]} by {gaps[worst]:.1e} of its norm)"
+
+
+def _gradients(task: TextModel, batches: list[TextBatch]) -> list[Tensor]:
+    total = [torch.zeros_like(weight) for weight in task.trained.values()]
+    for batch in batches:
+        loss, _ = task.loss_sum(batch, 1)
+        for one, gradient in zip(total, torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True), strict=True):
+            one += gradient
+    return total
+
+
+def slower_in_halves(model: ModelFacts) -> tuple[PartialSettings, str]:
+    """fp32, and why, where the CPU multiplies with a matrix like the model's largest no faster in bf16; nothing where it does."""
+    rows, columns = max(model.matrices().values(), key=math.prod)
+    x, matrix = torch.ones(_TIMED[0], columns), torch.ones(min(rows, _TIMED[1]), columns)
+    wide, narrow = (_seconds(x.to(kind), matrix.to(kind)) for kind in (torch.float32, torch.bfloat16))
+    if narrow < wide:
+        return {}, ""
+    reason = f"products in bf16 take {narrow / wide:.1f} times as long as in fp32 here ({1e3 * narrow:.1f} and {1e3 * wide:.1f} ms)"
+    return {"dtype": "fp32"}, reason
+
+
+def _seconds(x: Tensor, matrix: Tensor) -> float:
+    """The shortest time of a few products."""
+    times = []
+    for _ in range(_TIMES + 1):
+        began = time.perf_counter()
+        torch.nn.functional.linear(x, matrix)
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def _packed_logits(task: TextModel, first: Ids, second: Ids) -> Tensor:
+    batch = batch_of(task, [first, second], packed=True)
+    task.enter(batch, 1)
+    logits: Any = task.base(**inputs(batch), use_cache=False).logits
+    second_logits: Tensor = logits[0, len(first) :].float()
+    return second_logits
+
+
+def batch_of(task: TextModel, samples: list[Ids], packed: bool) -> TextBatch:
+    """A micro-batch of these samples, `packed` into one row or padded; each learns all of its tokens."""
+    rows = [(ids, np.ones(len(ids), np.uint8)) for ids in samples]
+    return assemble(rows, tuple(range(len(rows))), ("",) * len(rows), task.tokens.pad, packed, task.device)
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference as a share of the largest value; infinite when either is not finite."""
+    gap = float((one - other).abs().max() / other.abs().max().clamp_min(1e-30))
+    return gap if gap == gap else float("inf")

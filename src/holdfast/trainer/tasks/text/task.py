@@ -1,0 +1,120 @@
+"""Task `sft`, supervised fine-tuning: answers are learned, prompts are given. What the loop asks of it besides a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from holdfast.base.files import Json, read_json, write_json
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.settings import PartialSettings, Settings
+from holdfast.data.tokens.length_bias import length_bias
+from holdfast.data.tokens.token_set import TokenSet, load_tokens
+from holdfast.run.folder import RunFolder
+from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.model.load import checkpoint_layers
+from holdfast.trainer.refuse import SHOWN, Refusal
+from holdfast.trainer.task import Asked, DataSet, Task
+from holdfast.trainer.tasks.text.evaluation import compared
+from holdfast.trainer.tasks.text.packing import TextBatch
+from holdfast.trainer.tasks.text.proof import batch_of, differences, slower_in_halves
+from holdfast.trainer.tasks.text.rows import parted
+from holdfast.trainer.tasks.text.text_model import TextModel
+from holdfast.trainer.tasks.text.tokenizer_check import disagreement
+
+_SMALL = 32  # tokens
+
+
+class Sft(TextModel):
+    """The task protocol's methods beside those that a step calls."""
+
+    def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
+        super().__init__(config, settings, tokens, device, folder)
+        self.config = config
+        self.data: DataSet = parted(tokens, config)
+
+    @classmethod
+    def settle(cls, config: Config, settings: Settings) -> tuple[PartialSettings, str]:
+        """fp32 where bf16 was left to the trainer and the CPU is slower in it; measured before there is a model."""
+        if config.train.precision == "auto" and settings.dtype == "bf16" and prepare_torch(settings).type == "cpu":
+            return slower_in_halves(read_model(config.model))
+        return {}, ""
+
+    @classmethod
+    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Sft:
+        task = cls(config, settings, load_tokens(run.data_file), device, run.path)
+        if task.held:
+            refuse_other_weights(run, settings, task.held.sha256)
+        return task
+
+    @classmethod
+    def evaluate(cls, run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
+        return compared(run, config, settings, asked)
+
+    @property
+    def facts(self) -> Json:
+        held = {"frozen_sha256": self.held.sha256} if self.held else {}
+        return (
+            {"attention": self.attends}
+            | held
+            | ({"frozen_bytes_held": self.held_bytes} if self.held_bytes else {})
+            | ({"frozen_bytes_on_host": self.away_bytes} if self.away_bytes else {})
+        )
+
+    def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
+        """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""
+        if fresh and (differing := disagreement(read_model(self.config.model).folder, self.tokens)):
+            yield "tokenizers_disagree", differing
+        if fresh and self.compared is not None and (leaning := length_bias(self.tokens)):
+            yield "length_bias", leaning
+        for note in self.notes:
+            yield "setting_changed", {"what": note}
+
+    def prove(self) -> tuple[PartialSettings, str]:
+        if self.held and self.held.fault:
+            return {"frozen": "half", "double_quant": False}, f"weights are held in 16 bits: {self.held.fault}"
+        with self.losses.without_prefix():
+            return differences(self)
+
+    def refuse(self, samples: list[int], step: int) -> None:
+        """Raise Refusal when no token of a step's samples is learned: its mean loss would be 0 / 0.
+
+        The data check lets no such row in.
+        """
+        if not any((self.tokens.row(number)[1][1:] & 1).any() for number in samples):
+            rows = ", ".join(self.data.source(number) for number in samples[:SHOWN])
+            text = f"step {step} has nothing to learn: all labels of its {len(samples)} samples are masked ({rows})"
+            raise Refusal("no_learning_signal", text, "look into these rows, then start the run afresh with --run DIR")
+
+    def small_batch(self) -> TextBatch:
+        return batch_of(self, [self.tokens.ids[:_SMALL]], self.packing)
+
+    def lighter(self, settings: Settings) -> PartialSettings:
+        """All decoder layers computed again in backward, where some are not yet."""
+        return {"checkpointed_layers": self.layers} if settings.checkpointed_layers < self.layers else {}
+
+    def adopt(self, settings: PartialSettings) -> None:
+        checkpoint_layers(self.base, settings["checkpointed_layers"])
+
+    def state(self) -> dict[str, Tensor]:
+        """What is kept beside the weights; dropout is a hash of step and position, and the order of rows follows from the seed."""
+        return self.step_hooks.state()
+
+
+def refuse_other_weights(run: RunFolder, settings: Settings, digest: str) -> None:
+    """Note which quantised weights a run is trained on. Raises Refusal where they are others than those it began with."""
+    file = run.path / "frozen.json"
+    kinds = read_json(file) or {}
+    name = f"{settings.frozen}{'-double' if settings.double_quant else ''}-{settings.dtype}"
+    if name not in kinds:
+        write_json(file, kinds | {name: digest})
+    elif kinds[name] != digest:
+        text = f"the base model quantises to other {settings.frozen} weights ({digest[:16]}) than this run began with ({kinds[name][:16]})"
+        raise Refusal("checkpoint_model_mismatch", text, "use the bitsandbytes of then, or start afresh with --run DIR")
+
+
+TASK: type[Task[TextBatch]] = Sft
