@@ -102,7 +102,10 @@ def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
     share = field == "conversations" and not any(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in turns)
     found: list[Message] = []
     for number, turn in enumerate(turns):
-        found += exchange_of(turn, number) or [turn_of(turn, number, share or None)]
+        if isinstance(turn, dict) and ("role" in turn or "from" in turn):
+            found.append(turn_of(turn, number, share or None))
+        else:
+            found += exchange_of(turn, number) or [turn_of(turn, number, share or None)]
     return tuple(found)
 
 
@@ -176,6 +179,8 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
     if role == "call":
         return Message("assistant", "", _calls(loaded(content), number)) if loaded(content) is not None else Message("assistant", content)
     role = _ROLES.get(role, role)
+    if role == "user" and not calls:
+        return Message(role, content)
     beside = () if role != "tool" else tuple([(name, turn[name]) for name in _BESIDE if isinstance(turn.get(name), str)])
     learn = role != "assistant" or TURN_MARKS.isdisjoint(turn) or learns(turn, number)
     return Message(role, content, calls, thinking if role == "assistant" else "", learn, beside)

@@ -119,9 +119,9 @@ class Codec:
 
     def lead(self, row: list[Piece]) -> tuple[int, ...]:
         """What stands before a row whose text does not begin with it already."""
+        if not self.bos:
+            return ()
         begins = tuple(filter(None, (self.template.bos, self.template.lead)))
-        if not self.bos or not begins:
-            return self.bos
         return () if next((text for text, _ in row if text), "").startswith(begins) else self.bos
 
     def _join(self, row: list[Piece], parts: list[Encoding], rules: Rules) -> Tokens | BadRow:

@@ -33,7 +33,7 @@ from holdfast.data.tokens.taught import Taught, notes_of
 from holdfast.data.tokens.too_long import Changes, Parts, fitted
 from holdfast.data.tokens.worse import WORSE
 
-_VERSION = 3  # of a shard's form; what turns a row into tokens is part of the key of its cache
+_VERSION = 2  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
 _ARRAYS = ("ids", "learned", "lengths", "lines", "weights", "rejects")
 

@@ -63,6 +63,10 @@ class Taught:
 
     def take(self, written: Written, lost: int, torn: int) -> None:
         """Count a row. lost, torn: answers that the limit takes away, and those whose end it takes."""
+        if not lost and not torn and not written.notes and written.learned == written.answers:
+            self.answers += written.answers
+            self.learned += written.answers
+            return
         learned = max(0, written.learned - lost)
         self.answers += written.answers
         self.learned += learned
@@ -77,7 +81,8 @@ class Taught:
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def as_json(self) -> Json:
-        return dict(vars(self))
+        """All counts; `off` and `cut` where they are not 0."""
+        return {name: count for name, count in vars(self).items() if count or name not in ("off", "cut")}
 
 
 def notes_of(rows: list[Judged], written: list[Written], codec: Codec) -> Iterator[tuple[str, Judged, str]]:
@@ -98,14 +103,14 @@ def notes_of(rows: list[Judged], written: list[Written], codec: Codec) -> Iterat
 
 def told_of(taught: Json, train_on: str = "assistant") -> list[str]:
     """What is to be said of the answers of a set, each a sentence; those that begin with "! " are about something that is lost."""
-    answers, learned = taught["answers"], taught["learned"]
+    answers, learned, cut, off = (taught.get(name, 0) for name in ("answers", "learned", "cut", "off"))
     said = []
     if learned < answers:
         why = [
-            f"{counted(taught['cut'], 'answer')} beyond the longest row allowed" if taught["cut"] else "",
-            f"{taught['off']:,} marked by their rows as not to be learned" if taught["off"] else "",
+            f"{cut:,} beyond the longest row allowed" if cut else "",
+            f"{off:,} marked by their rows as not to be learned" if off else "",
         ]
-        left = answers - learned - taught["cut"] - taught["off"]
+        left = answers - learned - cut - off
         if left > 0:
             why.append(
                 f"{left:,} not the last one, which alone is learned" if train_on == "last" else f"{left:,} left out by the chat template"
