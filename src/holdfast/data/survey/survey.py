@@ -189,8 +189,8 @@ def _mends(row: Judged, fitted: Changes) -> list[Json]:
 
 def _notes(rows: list[Judged], sizes: _Fitted, rules: Rules, codec: Codec, verdicts: Verdicts) -> list[Json]:
     """The first few rows each note was made of; `verdicts` counts them all."""
-    for row, size, parts in [] if codec.stands_in else zip(rows, sizes.whole, sizes.parts, strict=True):
-        row.tokens = size if parts == 1 or rules.too_long == "split" else None
+    for row, size, written in [] if codec.stands_in else zip(rows, sizes.whole, sizes.written, strict=True):
+        row.tokens = size if len(written.sequences) == 1 else None
     quoted: list[Json] = []
     of_texts = ((card.reason, row, detail) for card, row, detail in note(rows, rules))
     for reason, row, detail in (*of_texts, *notes_of(rows, sizes.written, codec)):

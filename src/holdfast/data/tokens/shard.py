@@ -194,7 +194,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
         weights += [1.0 if row.weight is None else row.weight] * len(parts.rows)
         verdicts.take(row, parts.changes)
         verdicts.taught.take(written, parts.lost, parts.torn)
-        row.tokens = None if len(found) > 1 or isinstance(found[0], BadRow) else len(found[0].ids)
+        row.tokens = parts.whole if len(found) == 1 else None
         trained.append(row)
         taught.append(written)
     verdicts.reject(rejects)

@@ -29,6 +29,7 @@ class Parts(NamedTuple):
     changes: Changes = ()
     lost: int = 0  # answers of which nothing is learned
     torn: int = 0  # answers of which the end is not
+    whole: int = 0  # tokens before anything was cut or split
 
 
 class Sizes(NamedTuple):
@@ -49,8 +50,9 @@ def fitted(example: Example, found: Tokens | BadRow | Sequence[Tokens | BadRow],
     rows = [tokens for tokens in found if not isinstance(tokens, BadRow)]
     missed = _missed(found, rules)
     cut = sum(tokens.cut for tokens in rows)
-    changes = _cut(cut, sum(len(tokens.ids) for tokens in rows) + cut, missed)
-    return Parts(tuple(rows), changes, missed + sum(one.lost for one in rows), sum(one.torn for one in rows))
+    whole = sum(len(tokens.ids) for tokens in rows) + cut
+    lost, torn = missed + sum(one.lost for one in rows), sum(one.torn for one in rows)
+    return Parts(tuple(rows), _cut(cut, whole, missed), lost, torn, whole)
 
 
 def fitted_sizes(example: Example, found: Sequence[int | Fit | BadRow], codec: Codec, rules: Rules) -> Sizes:
@@ -101,7 +103,7 @@ def _split(example: Example, codec: Codec, rules: Rules) -> tuple[Parts, int]:
     if len(found) > 1:
         changes.append(("row_split", f"{whole:,} tokens are trained on as {len(found)} rows; the row stays whole"))
     torn = sum(tokens.torn for tokens in found)
-    return Parts(tuple(found), (*changes, *_cut(lost, whole)), missed + sum(tokens.lost for tokens in found), torn), whole
+    return Parts(tuple(found), (*changes, *_cut(lost, whole)), missed + sum(tokens.lost for tokens in found), torn, whole), whole
 
 
 def _whole(example: Example, codec: Codec) -> list[tuple[list[Piece], Tokens]]:
