@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 3
 
 # those that kill, stop, adopt and restart processes
-PROCESSES := $(addprefix tests/test_,$(addsuffix .py,kills recovery detach interrupt held_out ranks cut services status run callback))
+PROCESSES := tests/acceptance tests/callback
 
 .PHONY: setup demo test test-long test-exec lint docs clean
 .DEFAULT_GOAL := demo

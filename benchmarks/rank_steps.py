@@ -26,9 +26,9 @@ import yaml
 
 CONTENDERS: dict[str, dict[str, Any]] = {
     "1 rank": {"ranks": 1},
-    "1 rank, 8 shards": {"ranks": 1, "shards": 8},
-    "2 ranks, shards: off": {"ranks": 2, "shards": "off"},
-    "2 ranks, 8 shards": {"ranks": 2, "shards": 8},
+    "1 rank, 8 shards": {"ranks": 1, "reduction_parts": 8},
+    "2 ranks, shards: off": {"ranks": 2, "reduction_parts": "off"},
+    "2 ranks, 8 shards": {"ranks": 2, "reduction_parts": 8},
 }
 WARM = 10  # steps that are not counted
 COLUMNS = ("s a step", "own s", "rest s", "rest", "CPU s a step", "KB a step", "load")

@@ -1,4 +1,4 @@
-"""Write docs/book/ from the cards themselves: `python scripts/card_pages.py`. tests/test_book.py says when that is due."""
+"""Write docs/book/ from the cards themselves: `python scripts/card_pages.py`. tests/book/test_cards.py says when that is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/reference/gpus.md from what doctor and plan say: `python scripts/gpu_page.py`. tests/test_gpus.py says when."""
+"""Write the tables of docs/reference/gpus.md from what doctor and plan say; tests/project/test_gpus_page.py says when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/reference/training.md from the records of kinds; tests/test_kinds.py says when."""
+"""Write the tables of docs/reference/training.md from the records of kinds; tests/config/test_kinds.py says when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference/ from the code: `python scripts/reference_pages.py`. tests/test_reference.py says when.
+"""Write the generated pages of docs/reference/ from the code; tests/project/test_reference_pages.py says when.
 
 config.md comes from the config's schema, commands/ from the parsers, events.md from the calls that write an event and the sentences
 of scripts/event_sentences.yaml, exit-codes.md from base/errors.py.

@@ -44,7 +44,7 @@ import yaml
 PEER = Path(__file__).with_name("peer_trainer.py")
 TORCHFT = Path(__file__).with_name("torchft_trainer.py")
 _FIRST_STEP_S = 300
-OURS = ("holdfast", "unsharded")  # the latter with train.shards off: a rank's samples are one micro-batch, as the peers' are
+OURS = ("holdfast", "unsharded")  # the latter with train.reduction_parts off: a rank's samples are one micro-batch, as the peers' are
 RUNS = {**dict.fromkeys(OURS, "run"), "run": "held", "callback": "held"}  # their run folders
 COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "s lost a kill", "samples")
 
@@ -165,7 +165,7 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
         "train": {"steps": 100_000, "effective_batch": arguments.batch, "max_tokens": 256, "threads": arguments.threads},
     }
     if arguments.ranks > 1:
-        config["train"] |= {"ranks": arguments.ranks} | ({"shards": "off"} if name == "unsharded" else {})
+        config["train"] |= {"ranks": arguments.ranks} | ({"reduction_parts": "off"} if name == "unsharded" else {})
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     peer = f"{sys.executable} {PEER} {folder}/orders.json"
     torchrun = shutil.which("torchrun") or str(Path(sys.executable).with_name("torchrun"))

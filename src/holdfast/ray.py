@@ -57,8 +57,8 @@ def trainer(
     """Make the trainer of a config: a file that all nodes see, or what would stand in one.
 
     run: the run folder, on a disk that all nodes share. workers: how many ranks, or (fewest, most) for as many as there are; with
-    train.shards a power of two. overrides: key=value, as on the command line. scaling, run_config: Ray's own, in place of workers and
-    gpu, and of its defaults; a run_config without a failure_config starts workers again without limit, as holdfast itself gives up
+    train.reduction_parts a power of two. overrides: key=value, as on the command line. scaling, run_config: Ray's own, in place of workers
+    and    gpu, and of its defaults; a run_config without a failure_config starts workers again without limit, as holdfast itself gives up
     where that helps nothing.
     """
     facts = {

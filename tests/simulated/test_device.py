@@ -38,7 +38,7 @@ def test_a_card_that_comes_back_is_waited_for(config_of: Callable[..., Path], tm
     assert sha256(whole) == sha256(broken)
 
 
-@pytest.mark.long  # tests/test_supervise.py holds the decision
+@pytest.mark.long  # tests/supervision/test_loop.py holds the decision
 def test_a_card_that_stays_away_ends_the_run_and_its_return_brings_it_on(config_of: Callable[..., Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     file = config(config_of, "run", faults=KILLED, run={"device_s": 0})

@@ -136,3 +136,14 @@ def apart(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     """1 - the cosine between two sets of gradients."""
     one, other = (torch.cat([grads[name].flatten() for name in sorted(theirs)]) for grads in (ours, theirs))
     return 1.0 - float(torch.nn.functional.cosine_similarity(one, other, dim=0))
+
+
+def small_llama() -> Any:
+    """A model of two layers, of which one matrix is trained."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).requires_grad_(False)
+    model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)
+    return model

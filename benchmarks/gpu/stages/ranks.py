@@ -13,7 +13,7 @@ def run(place: Place) -> None:
         for question in ("finished", "same-bits", "killed", "named", "cut-bits", "cut-bytes"):
             place.answer(question, None, f"{cards} cards, NCCL: {torch.distributed.is_nccl_available()}; two and one are needed")
         return
-    train = {"shards": 8, "deterministic": True, "steps": 4, "threads": 1}
+    train = {"reduction_parts": 8, "deterministic": True, "steps": 4, "threads": 1}
     rows = place.rows("qwen0.5b", 64)
     one, two = (
         place.train(name, place.config("qwen0.5b", rows, train=train | {"ranks": ranks})) for name, ranks in (("one", 1), ("two", 2))

@@ -256,8 +256,8 @@ class Common(Section):
             return "train.weights bf16 is rounded by where a weight lies in its rank's memory; take fp32"
         if train.offload == "optimizer":
             return "train.offload optimizer keeps whole moments in main memory; leave one of them out"
-        if train.shards == "off":
-            return "train.shards is off, by whose parts it is cut; leave it out, or give a power of two"
+        if train.reduction_parts == "off":
+            return "train.reduction_parts is off, by whose parts it is cut; leave it out, or give a power of two"
         return ""
 
     def _not_kept_away(self) -> str:

@@ -59,6 +59,8 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
         raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), hint)
     if tree.get("task", config.task) != config.task:
         _tell(f"task: {tree['task']} is called task: {config.task} now; both mean the same")
+    if isinstance(tree.get("train"), dict) and "shards" in tree["train"]:
+        _tell("train.reduction_parts is called train.reduction_parts now; both mean the same")
     return _with_absolute_paths(config, file.parent)
 
 

@@ -37,7 +37,7 @@ class Settings(BaseModel):
     liger: OfModel[bool] = False
     fused: OfModel[bool] = False
     packing: OfModel[bool] = True
-    shards: OfProcess[Annotated[int, Field(ge=1)]] = 1  # parts of a step, added in one binary tree; 1: undivided
+    shards: OfProcess[Annotated[int, Field(ge=1)]] = 1  # train.reduction_parts: parts of a step, added in one binary tree; 1: undivided
     varlen: OfModel[bool] = False
     own_head: OfModel[bool] = False
     micro_batch_tokens: OfStep[Annotated[int, Field(ge=1), _OF_MEMORY]]

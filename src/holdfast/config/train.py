@@ -107,7 +107,7 @@ class Train(Section):
         1, description="processes that train together, one a device; auto: one for each GPU of the first one's kind"
     )
     ranks_min: int = Field(1, ge=1, description="fewest ranks to go on with where devices are lost")
-    shards: Literal["off"] | Annotated[int, Field(ge=2, le=1024)] | None = Field(
+    reduction_parts: Literal["off"] | Annotated[int, Field(ge=2, le=1024)] | None = Field(
         None,
         description="parts of a step (2, 4, 8 ...), added in one order, so that any number of ranks gives the same bits; "
         "8 where there are several ranks, else off",
@@ -167,27 +167,40 @@ class Train(Section):
             raise ValueError("weights bf16 do not go with precision fp16, whose range is smaller; take auto, bf16 or fp32")
         return self
 
-    @field_validator("shards", "offload", mode="before")
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_name(cls, tree: Any) -> Any:
+        """Take `shards`, the older name of reduction_parts."""
+        if isinstance(tree, dict) and "shards" in tree and "reduction_parts" not in tree:
+            tree = dict(tree)
+            tree["reduction_parts"] = tree.pop("shards")
+        return tree
+
+    @field_validator("reduction_parts", "offload", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         return "off" if value is False else value  # YAML takes a plain off for false
 
     @model_validator(mode="after")
-    def _ranks_fit_shards(self) -> Train:
-        shards, ranks = self.shards, self.ranks
-        if isinstance(shards, int) and shards & (shards - 1):
-            raise ValueError(f"shards is {shards}, which is no power of two: {1 << shards.bit_length() - 1} or {1 << shards.bit_length()}")
+    def _ranks_fit_parts(self) -> Train:
+        parts, ranks = self.reduction_parts, self.ranks
+        if isinstance(parts, int) and parts & (parts - 1):
+            near = f"{1 << parts.bit_length() - 1} or {1 << parts.bit_length()}"
+            raise ValueError(f"reduction_parts is {parts}, which is no power of two: {near}")
         if isinstance(ranks, int) and self.ranks_min > ranks:
             raise ValueError(f"ranks_min is {self.ranks_min}, ranks {ranks}: it cannot be more")
         if self.spot_check is not None and self.fsdp:
             raise ValueError("spot_check computes parts on one rank alone, which train.fsdp cannot; leave one of them out")
-        if shards == "off" or ranks == "auto" or ranks == 1:
+        if parts == "off" or ranks == "auto" or ranks == 1:
             return self
         if ranks & (ranks - 1):
             below = 1 << ranks.bit_length() - 1
-            raise ValueError(f"ranks is {ranks}, which is no power of two: {below} or {2 * below} with shards, any number with shards: off")
-        if shards is not None and ranks > shards:
-            raise ValueError(f"ranks is {ranks} and shards {shards}: a rank without a part has nothing to do; {ranks} shards, or more")
+            text = f"{below} or {2 * below} with reduction_parts, any number with reduction_parts: off"
+            raise ValueError(f"ranks is {ranks}, which is no power of two: {text}")
+        if parts is not None and ranks > parts:
+            raise ValueError(
+                f"ranks is {ranks} and reduction_parts {parts}: a rank without a part has nothing to do; {ranks} parts, or more"
+            )
         return self
 
 

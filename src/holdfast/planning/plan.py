@@ -22,7 +22,7 @@ from holdfast.planning.memory.arithmetic import (
     trained_bytes,
 )
 from holdfast.planning.precision import choose_precision
-from holdfast.planning.ranks import branches_of, ranks_of, shards_of
+from holdfast.planning.ranks import branches_of, parts_per_step, ranks_of
 from holdfast.planning.trained_size import trainable_parameters
 from holdfast.run.plan import Bytes, Course, Params, Plan
 
@@ -226,7 +226,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         checkpointed_layers=plan.checkpointed_layers,
         memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),
         threads=config.train.threads or max(1, threads // ranks),
-        shards=shards_of(config.train, ranks),
+        shards=parts_per_step(config.train, ranks),
         deterministic=not on_gpu if chosen is None else chosen,
         steps=steps,
         samples=samples,

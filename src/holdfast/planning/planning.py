@@ -39,7 +39,7 @@ from holdfast.planning.plan import (
     wanted_tokens,
 )
 from holdfast.planning.precision import choose_precision
-from holdfast.planning.ranks import SHARDS, branches_of, ranks_of
+from holdfast.planning.ranks import PARTS, branches_of, ranks_of
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import workload
 from holdfast.run.plan import Bytes, Course, Plan
@@ -135,7 +135,7 @@ class Planner:
             choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
         others = alternatives(self.sweep, room, choice, self._halves_speed(), tuple(self._lighter()))
         if not room.fits(choice.demand) and self._could_be_cut():
-            others.append(on_several(self.sweep, room, choice, SHARDS.bit_length() - 1))
+            others.append(on_several(self.sweep, room, choice, PARTS.bit_length() - 1))
         planned = self._planned(choice, room)
         plan = planned.plan
         return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
@@ -156,7 +156,7 @@ class Planner:
     def _could_be_cut(self) -> bool:
         """Whether the run could be one of several cards' that cut frozen layers between them, and is not yet."""
         train = self.config.train
-        if self.gpu is None or train.ranks != 1 or train.shards is not None or self.config.adapter.kind.fsdp != "frozen":
+        if self.gpu is None or train.ranks != 1 or train.reduction_parts is not None or self.config.adapter.kind.fsdp != "frozen":
             return False
         try:
             tree = self.config.model_dump(mode="json")

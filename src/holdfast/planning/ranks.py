@@ -9,7 +9,7 @@ from holdfast.base.files import Json
 from holdfast.config.train import Train
 from holdfast.machine.machine_file import training_devices
 
-SHARDS = 8  # of a step, where there are several ranks
+PARTS = 8  # of a step, where there are several ranks
 
 
 def ranks_on(train: Train, machine: Json) -> int:
@@ -33,7 +33,7 @@ def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None)
     if known is not None and len(known) >= train.ranks_min:
         there = list(known)
     left = min(wanted, len(there))
-    return tuple(there[: left if train.shards == "off" else 1 << (left.bit_length() - 1)])
+    return tuple(there[: left if train.reduction_parts == "off" else 1 << (left.bit_length() - 1)])
 
 
 def devices_alike(machine: Json) -> int:
@@ -48,13 +48,13 @@ def ranks_of(train: Train, machine: Json) -> int:
     return max(1, devices_alike(machine)) if train.ranks == "auto" else train.ranks
 
 
-def shards_of(train: Train, ranks: int) -> int:
+def parts_per_step(train: Train, ranks: int) -> int:
     """Parts of a step; 1: it is not cut."""
-    if train.shards == "off" or (train.shards is None and ranks == 1):
+    if train.reduction_parts == "off" or (train.reduction_parts is None and ranks == 1):
         return 1
-    return train.shards or max(SHARDS, ranks)
+    return train.reduction_parts or max(PARTS, ranks)
 
 
 def branches_of(train: Train) -> int:
     """Sums of gradients that a step cut into shards holds at a time, at most; the same on any number of ranks, so that plans are."""
-    return shards_of(train, 1 if train.ranks == 1 else 2).bit_length() - 1
+    return parts_per_step(train, 1 if train.ranks == 1 else 2).bit_length() - 1

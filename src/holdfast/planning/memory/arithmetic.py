@@ -250,7 +250,7 @@ def _kept_products(config: Config, model: ModelFacts, mixed: bool) -> int:
 def _kept_on_a_card(config: Config, model: ModelFacts, mixed: bool, at_once: bool) -> int:
     """Bytes a token that a layer keeps for backward on a GPU, scores and masks apart.
 
-    What each operation of such a layer keeps, added up; tests/test_faked.py compares it with traced steps.
+    What each operation of such a layer keeps, added up; tests/trainer/test_step_on_pretended_card.py compares it with traced steps.
     """
     hidden, middle, heads = _sizes(model)
     size = model.number("head_dim", default=hidden // heads)

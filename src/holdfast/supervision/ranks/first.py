@@ -23,5 +23,7 @@ def with_ranks(config: Config, rank_info: RankInfo) -> Config:
     except ValueError as error:
         told = str(error.errors()[0]["msg"]).removeprefix("Value error, ") if hasattr(error, "errors") else str(error)
         raise Stop(
-            USAGE, f"{rank_info.launcher} started {rank_info.size} processes: {told}", "start another number, or change train.shards"
+            USAGE,
+            f"{rank_info.launcher} started {rank_info.size} processes: {told}",
+            "start another number, or change train.reduction_parts",
         ) from None

@@ -58,8 +58,10 @@ def _refuse_apart(rank: Rank, settings: Settings, hosts: list[str]) -> None:
         text = f"train.fsdp with adapter.type full keeps each rank's state in its machine's memory, and these are on {', '.join(hosts)}"
         raise Refusal("launch_misconfigured", text, "start all ranks on one machine, or leave train.fsdp out; start afresh with --run DIR")
     if settings.shards % rank.size:
-        text = f"train.shards is {settings.shards} in this run, and {rank.size} ranks cannot share them"
-        raise Refusal("launch_misconfigured", text, "give a number of ranks that divides it, or start afresh with --run DIR train.shards=8")
+        text = f"train.reduction_parts is {settings.shards} in this run, and {rank.size} ranks cannot share them"
+        raise Refusal(
+            "launch_misconfigured", text, "give a number of ranks that divides it, or start afresh with --run DIR train.reduction_parts=8"
+        )
 
 
 def _short(value: object) -> str:

@@ -135,7 +135,7 @@ def padded(x: Tensor, columns: int = 0) -> Tensor:
 
     oneDNN compiles a bf16 product for each shape and keeps it (0.3 ms and 0.6 MB, measured), so not every number of rows is one of its own.
     Where a product takes fewer columns than a row has, it reads some of those to the right, too, and multiplies them by
-    zero: what lay in that memory must not be a NaN (`tests/test_mixed.py`).
+    zero: what lay in that memory must not be a NaN (`tests/trainer/test_mixed_precision.py`).
     """
     rows = len(x)
     card = on_card(x)

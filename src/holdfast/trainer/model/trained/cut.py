@@ -2,8 +2,8 @@
 
 Each rank's optimizer has one block of its pieces. A layer's weights are gathered from the ranks' blocks before it computes, forward and
 backward; when its backward pass is over each rank gets the ranks' gradients of its own pieces and adds them in the tree of
-`train.shards`. Not through fully_shard, which `train.fsdp` uses for frozen layers: its pieces are rows of single matrices in memory of
-its own, and its sum is the backend's, which has other bits on another number of ranks.
+`train.reduction_parts`. Not through fully_shard, which `train.fsdp` uses for frozen layers: its pieces are rows of single matrices in
+memory of its own, and its sum is the backend's, which has other bits on another number of ranks.
 
 Weights come and go by their storages' bytes, as in `trainer/model/frozen/offloaded_layers.py`.
 """

@@ -1,7 +1,7 @@
 """Trained weights in pieces: a unit for each layer and one for all else, each cut into as many pieces as a step has parts.
 
-Which pieces there are follows from the model and `train.shards` alone; a rank holds neighbours of them, one rank all. What is summed over
-pieces is summed by piece, so a norm has the same bits on any number of ranks.
+Which pieces there are follows from the model and `train.reduction_parts` alone; a rank holds neighbours of them, one rank all. What is
+summed over pieces is summed by piece, so a norm has the same bits on any number of ranks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,41 @@
+"""What of holdfast is public for Python: these names and no others, documented, and cheap to import."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+
+PUBLIC = {"Checkup", "Finding", "Run", "Stop", "doctor", "train"}
+OF_A_RUN = {
+    *("open", "path", "name", "status", "steps", "losses", "evaluations", "events", "summary"),
+    *("adapter_path", "artifact_path", "report"),
+}
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+
+
+def test_exactly_these_names_are_public_and_documented() -> None:
+    assert set(holdfast.__all__) == PUBLIC == set(holdfast._PLACES)
+    for name in PUBLIC:
+        assert getattr(holdfast, name).__doc__, name
+        assert name in PAGE, f"docs/reference/python.md does not name {name}"
+
+
+def test_exactly_these_names_of_a_run_are_public_and_documented() -> None:
+    names = {name for name in vars(holdfast.Run) if not name.startswith("_")}
+    assert names == OF_A_RUN
+    assert all(f"`{name}" in PAGE or f".{name}" in PAGE for name in names - {"path", "name"})
+
+
+def test_importing_holdfast_imports_nothing_else() -> None:
+    code = "import sys; before = set(sys.modules); import holdfast; dir(holdfast); print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names} == {"holdfast"}
+
+
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Importing the module would put it in the name's place."""
+    assert not {name for name in holdfast.__all__ if importlib.util.find_spec(f"holdfast.{name}")}

@@ -1,0 +1,137 @@
+"""Training from Python: the page's example, Ctrl-C in a script and in a notebook, errors without a wall of frames."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import holdfast
+from conftest import make_rows, wait_until, write_rows
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
+CONFIG: dict[str, Any] = {
+    "model": "tiny",
+    "data": {"files": "rows.jsonl", "held_out": 0.1},
+    "train": {"steps": 60, "max_tokens": 96, "effective_batch": 4, "threads": 1},
+    "evaluate": {"generate": 0},
+    "run": {"name": "first"},
+}
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "rows.jsonl", make_rows(48))
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    example = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert example
+    found: dict[str, Any] = {}
+    exec(example[1], found)
+    run = found["run"]
+    assert run.status == "finished" and len(run.losses) == 20 == len(run.steps["lr"])
+    assert run.losses[-1] == run.summary["loss"]["last"] < run.losses[0]
+    assert run.adapter_path == tmp_path / "runs/first/adapter" == run.artifact_path
+    assert run.report().read_text().startswith("<!doctype html>") or run.report().stat().st_size
+    assert max(run.steps["lr"]) == 1e-3
+    assert "finished" in run._repr_html_() and "<script" not in run._repr_html_()
+    assert holdfast.Run.open("runs/first").summary == run.summary
+
+
+SCRIPT = """
+import json, sys, holdfast
+try:
+    run = holdfast.train(json.loads(sys.argv[1]), quiet=True)
+    print(run.status, run.summary["artifact_sha256"])
+except holdfast.Stop as stop:
+    print("stopped", stop.code, holdfast.Run.open("runs/first").status)
+"""
+
+
+def test_ctrl_c_in_a_script_saves_and_the_same_call_resumes(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SCRIPT, json.dumps(CONFIG)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "runs/first/steps.jsonl").exists())
+    child.send_signal(signal.SIGINT)
+    assert child.communicate()[0].split() == ["stopped", "130", "interrupted"]
+    again = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
+    status, digest = again.stdout.split()
+    undisturbed = holdfast.train(CONFIG, folder="runs/undisturbed", quiet=True)
+    assert status == "finished" and undisturbed.summary and digest == undisturbed.summary["artifact_sha256"]
+    assert yaml.safe_load((tmp_path / "runs/first.holdfast.yaml").read_text())["data"]["files"] == str(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"trian": 3}, "did you mean train?"),
+        ({"model": "no/where/at/all"}, "no such folder"),
+        ({"train": {"steps": "many"}}, "train.steps"),
+    ],
+)
+def test_a_wrong_config_is_one_error_of_one_frame(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(holdfast.Stop) as caught:
+        holdfast.train({**CONFIG, **changes}, quiet=True)
+    assert caught.value.code == 2 and told in str(caught.value) and caught.value.hint
+    assert len(caught.traceback) <= 2 and caught.value.__cause__ is None
+    assert caught.value._render_traceback_() == [f"holdfast.Stop: {caught.value}"]
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_settings_are_sections_or_keys(tmp_path: Path) -> None:
+    from holdfast.api.command import as_settings
+
+    given = {"train": {"lr": 1e-5, "steps": None}, "data.files": ["a b.jsonl", Path("c")], "model": "tiny", "evaluate": {"keep_best": True}}
+    found = dict(setting.split("=", 1) for setting in as_settings(given))
+    assert {key: yaml.safe_load(value) for key, value in found.items()} == {
+        "train.lr": 1e-5, "train.steps": None, "data.files": ["a b.jsonl", "c"], "model": "tiny", "evaluate.keep_best": True,
+    }  # fmt: skip
+
+
+def test_the_doctor_judges_a_machine_that_is_given_in_a_thread(tmp_path: Path) -> None:
+    found: list[Any] = []
+    machine = {"memory_bytes": 2**35, "packages": {"transformers": "5.0.0", "peft": None}, "torch": {"version": "2.5.1"}}
+    asking = threading.Thread(target=lambda: found.append(holdfast.doctor(CONFIG, machine=machine)))
+    asking.start()
+    asking.join()
+    checkup = found[0]
+    assert checkup.verdict == "blocked" and checkup.machine["memory_bytes"] == 2**35
+    assert any(finding.severity == "block" and "peft" in finding.message for finding in checkup.findings)
+    with pytest.raises(AttributeError):
+        checkup.verdict = "ready"
+
+
+def shown(cell: Any) -> list[str]:
+    return [output.get("evalue") or str(output.get("data") or output.get("text")) for output in cell.outputs]
+
+
+def test_a_notebook_shows_one_line_and_its_stop_button_saves(tmp_path: Path) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    sources = [f"import holdfast\nconfig = {CONFIG!r}", "holdfast.train(config)", "holdfast.train(config)"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    client = nbclient.NotebookClient(
+        notebook, timeout=600, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": tmp_path}}
+    )
+
+    def interrupt() -> None:
+        wait_until(lambda: (tmp_path / "runs/first/steps.jsonl").exists())
+        client.km.provisioner.process.send_signal(signal.SIGINT)
+
+    pressing = threading.Thread(target=interrupt, daemon=True)
+    pressing.start()
+    client.execute()
+    _, stopped, resumed = map(shown, notebook.cells)
+    assert len(stopped) == 2 and "interrupted" in stopped[0] and "the same call resumes it" in stopped[1]
+    assert len(resumed) == 2 and "step 60/60" in resumed[0] and "<table>" in resumed[1]

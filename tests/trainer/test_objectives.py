@@ -1,0 +1,231 @@
+"""Preferences: rows of every common form, losses equal to their papers' formulas on plain PEFT, steps as pure as any other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from conftest import holdfast, lines, write_rows
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.tokens.token_set import sequences
+from support.pairs import pairs_of
+from support.stand import Stand, announced_and_asked, model_folder
+
+ASKED = {"role": "user", "content": "two and two?"}
+FOUR, FIVE = {"role": "assistant", "content": "four"}, {"role": "assistant", "content": "five"}
+SAID = ["user:two and two?", "assistant:four"]
+PAIRS: dict[str, Json] = {
+    "TRL, texts": {"prompt": "two and two?", "chosen": "four", "rejected": "five"},
+    "TRL, turns": {"prompt": [ASKED], "chosen": [FOUR], "rejected": [FIVE]},
+    "TRL, whole conversations": {"chosen": [ASKED, FOUR], "rejected": [ASKED, FIVE]},
+    "Axolotl, ultra": {"prompt": "two and two?", "chosen": [ASKED, FOUR], "rejected": [ASKED, FIVE]},
+    "Axolotl, intel": {"question": "two and two?", "chosen": "four", "rejected": "five"},
+    "Axolotl, chat_template": {"messages": [ASKED], "chosen": FOUR, "rejected": FIVE},
+    "LLaMA-Factory, alpaca": {"instruction": "two and two?", "input": "", "chosen": "four", "rejected": "five"},
+    "LLaMA-Factory, sharegpt": {
+        "conversations": [{"from": "human", "value": "two and two?"}],
+        "chosen": {"from": "gpt", "value": "four"},
+        "rejected": {"from": "gpt", "value": "five"},
+    },
+    "HH": {"chosen": "\n\nHuman: two and two?\n\nAssistant: four", "rejected": "\n\nHuman: two and two?\n\nAssistant: five"},
+    "OpenAI": {"input": {"messages": [ASKED]}, "preferred_output": [FOUR], "non_preferred_output": [FIVE]},
+    "answer and worse one": {"question": "two and two?", "answer": "four", "rejected_response": "five"},
+    "j and k": {"question": "two and two?", "response_j": "four", "response_k": "five"},
+}
+BAD: list[tuple[str, Json, str]] = [
+    ("pairs", {"chosen": [ASKED, FOUR], "rejected": [{"role": "user", "content": "what?"}, FIVE]}, "prompts_differ"),
+    ("pairs", {"prompt": "two?", "chosen": "four", "rejected": " "}, "empty_answer"),
+    ("pairs", {"prompt": "two?", "chosen": None, "rejected": "five"}, "empty_answer"),
+    ("pairs", {"prompt": "two?", "chosen": 4, "rejected": "five"}, "wrong_type"),
+    ("pairs", {"chosen": "four", "rejected": "five"}, "missing_field"),
+    ("pairs", {"instruction": "two?", "output": "four"}, "no_preference"),
+    ("marks", {"instruction": "two?", "output": "four"}, "no_mark"),
+    ("marks", {"prompt": "two?", "completion": "four", "label": "perhaps"}, "no_mark"),
+    ("answers", {"prompt": "two?", "chosen": "four", "rejected": "five"}, "preference_row"),
+]
+
+
+@pytest.mark.parametrize("form", PAIRS)
+def test_a_pair_of_any_form_is_two_conversations_that_differ_in_their_end(form: str) -> None:
+    found = parse_example(PAIRS[form], "auto", {}, "pairs")
+    assert [f"{turn.role}:{turn.content}" for turn in found.messages] == SAID
+    assert found.worse[:-1] == found.messages[:-1] and found.worse[-1].content == "five"
+
+
+@pytest.mark.parametrize(("wanted", "row", "reason"), BAD)
+def test_what_is_no_preference_is_named(wanted: Any, row: Json, reason: str) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, "auto", {}, wanted)
+    assert bad.value.reason == reason
+
+
+@pytest.mark.parametrize(("mark", "good"), [(True, True), ("false", False), (1, True), ("desirable", True)])
+def test_a_mark_says_whether_an_answer_is_good(mark: Any, good: bool) -> None:
+    assert parse_example({"prompt": "q", "completion": "a", "label": mark}, "auto", {}, "marks").good is good
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(tmp_path_factory.mktemp("model"))
+
+
+WANTED: dict[str, tuple[str, Json]] = {
+    "dpo": ("dpo", {}),
+    "dpo, smoothed, with the answer's loss": ("dpo", {"label_smoothing": 0.1, "sft_weight": 0.3, "beta": 0.4}),
+    "dpo, per token": ("dpo", {"length_normalised": True, "beta": 2.0}),
+    "ipo": ("dpo", {"loss": "ipo"}),
+    "hinge": ("dpo", {"loss": "hinge", "beta": 0.3}),
+    "orpo": ("orpo", {}),
+    "simpo": ("simpo", {"margin": 0.7}),
+    "kto": ("kto", {"desirable_weight": 1.5}),
+}
+
+
+def stand_of(model: Path, name: str, folder: Path | None = None) -> Stand:
+    objective, preference = WANTED[name]
+    tokens = pairs_of(marked=objective == "kto")
+    return Stand(model, tokens=tokens, folder=folder, train={"objective": objective, "lr": 0.02}, preference=preference)
+
+
+def plain_logps(stand: Stand, base: bool, rows: list[Any]) -> torch.Tensor:
+    """Log-probabilities of answers by PEFT's and transformers' own forward pass, each sequence alone: [sequences]."""
+    found = []
+    for ids, learned in rows:
+        numbers = torch.from_numpy(ids.astype(np.int64))[None]
+        with torch.no_grad(), stand.task.own_attention():
+            model: Any = stand.task.model
+            if base:
+                with model.disable_adapter():
+                    logits = model(input_ids=numbers).logits[0]
+            else:
+                logits = model(input_ids=numbers).logits[0]
+        each = F.log_softmax(logits.double(), -1)[:-1].gather(1, numbers[0, 1:, None])[:, 0]
+        found.append(each[torch.from_numpy(learned[1:].astype(bool))].sum())
+    return torch.stack(found)
+
+
+def expected(stand: Stand, name: str) -> float:
+    """The formulas of the papers, in fp64, on answers computed one by one."""
+    objective, given = WANTED[name]
+    rows = [sequences(*stand.task.tokens.row(number)) for number in stand.rows]
+    flat = [part for row in rows for part, _ in row]
+    policy, reference = plain_logps(stand, False, flat), plain_logps(stand, True, flat)
+    counts = torch.tensor([int(learned[1:].sum()) for _, learned in flat])
+    beta = given.get("beta", 2.0 if objective == "simpo" else 0.1)
+    if objective == "kto":
+        good = torch.tensor([row[0][1] for row in rows])
+        mixed = []
+        for at, (ids, learned) in enumerate(flat):
+            other, flags = flat[(at + 1) % len(flat)]
+            mine, theirs = int(learned.argmax()), int(flags.argmax())
+            mixed.append((np.concatenate([ids[:mine], other[theirs:]]), np.concatenate([learned[:mine], flags[theirs:]])))
+        drift = (plain_logps(stand, False, mixed) - plain_logps(stand, True, mixed)).mean().clamp_min(0)
+        ahead = policy - reference
+        up = given["desirable_weight"] * (1 - torch.sigmoid(beta * (ahead - drift)))
+        return float(torch.where(good, up, 1 - torch.sigmoid(beta * (drift - ahead))).mean())
+    (pc, pr), (rc, rr), (nc, nr) = (values.view(-1, 2).unbind(1) for values in (policy, reference, counts))
+    if objective == "orpo":
+        one, two = pc / nc, pr / nr
+        odds = (one - two) - (torch.log1p(-one.exp()) - torch.log1p(-two.exp()))
+        return float((-one - beta * F.logsigmoid(odds)).mean())
+    if objective == "simpo":
+        return float(-F.logsigmoid(beta * (pc / nc - pr / nr) - 0.7).mean())
+    ahead, behind = pc - rc, pr - rr
+    if given.get("length_normalised") or given.get("loss") == "ipo":
+        ahead, behind = ahead / nc, behind / nr
+    margin = ahead - behind
+    if given.get("loss") == "ipo":
+        return float(((margin - 1 / (2 * beta)) ** 2).mean())
+    if given.get("loss") == "hinge":
+        return float(torch.relu(1 - beta * margin).mean())
+    share = given.get("label_smoothing", 0.0)
+    losses = -F.logsigmoid(beta * margin) * (1 - share) - F.logsigmoid(-beta * margin) * share
+    return float((losses - given.get("sft_weight", 0.0) * pc / nc).mean())
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_step_has_the_loss_of_its_papers_formula_and_is_pure(model: Path, name: str, tmp_path: Path) -> None:
+    stand = stand_of(model, name, tmp_path)
+    first = stand.step(1)
+    losses = [stand.step(step) for step in range(2, 5)]
+    wanted = expected(stand, name)
+    computed = stand.compute(5)
+    assert computed.loss == pytest.approx(wanted, rel=2e-4)
+    assert computed.labels == 5 and computed.loss < first
+    split = stand.compute(5, budget=30)
+    assert split.loss == pytest.approx(computed.loss, rel=1e-4) and split.measured == pytest.approx(computed.measured, rel=1e-3)
+    again = stand_of(model, name, tmp_path / "elsewhere")  # its reference values are computed anew
+    assert [again.step(step) for step in range(1, 5)] == [first, *losses]
+    assert again.saved() == stand.saved()
+
+
+def test_reference_values_that_were_torn_or_lost_are_made_again_to_the_bit(model: Path, tmp_path: Path) -> None:
+    stand = stand_of(model, "dpo", tmp_path)
+    loss = stand.compute(1).loss
+    (file,) = tmp_path.glob("reference-*.bin")
+    kept = file.read_bytes()
+    file.write_bytes(kept[:8] + b"\0\0\0\1" + kept[12:])
+    again = stand_of(model, "dpo", tmp_path)
+    assert again.compute(1).loss == loss and file.read_bytes() == kept
+    file.unlink()
+    assert stand_of(model, "dpo", tmp_path).compute(1).loss == loss and file.read_bytes() == kept
+
+
+WRONG: list[tuple[Json, str]] = [
+    ({"train": {"objective": "dpo"}, "adapter": {"type": "full"}}, "adapter.type full has none; take orpo or simpo"),
+    ({"train": {"objective": "dpo"}, "data": {"files": "x", "train_on": "all"}}, "train_on all is for train.objective sft"),
+    ({"data": {"files": "x", "train_on": "last", "too_long": "split"}}, "too_long split learns every answer once"),
+]
+
+
+@pytest.mark.parametrize(("sections", "said"), WRONG)
+def test_what_does_not_go_together_is_told(sections: Json, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Config.model_validate({"model": "tiny", "data": {"files": "x"}} | sections)
+
+
+def test_a_run_of_pairs_survives_a_kill_to_the_bit_and_tells_margins(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    rows = [{"prompt": f"Join {at}", "chosen": f"amber-{at}", "rejected": f"no {at}"} for at in range(30)]
+    rows[4]["rejected"] = rows[4]["chosen"]
+    changed = {
+        "data": {"files": [str(write_rows(tmp_path / "rows.jsonl", rows))], "held_out": 0.1},
+        "train": {"objective": "dpo", "steps": 4},
+        "evaluate": {"generate": 0, "every": 2},
+    }
+    faults = tmp_path / "f.yaml"
+    faults.write_text(json.dumps([{"when": {"attempt": 1, "step": 3, "phase": "backward"}, "effect": "kill"}]))
+    summaries = []
+    for name, more in (("quiet", ()), ("killed", ("--faults", faults))):
+        done = holdfast("train", config_of(name, **changed), "--run", tmp_path / name, "--json", *more)
+        assert done.returncode == 0, done.stderr
+        assert "answers_alike 1" in done.stderr
+        summaries.append(json.loads(done.stdout))
+    assert summaries[0]["artifact_sha256"] == summaries[1]["artifact_sha256"] and summaries[1]["attempts"] == 2
+    last = lines(tmp_path / "killed/steps.jsonl")[-1]
+    assert last["pair_accuracy"] > 0.5 and last["margin"] > 0 and last["token_accuracy"] is None
+    assert summaries[0]["loss"]["eval_base"] == pytest.approx(math.log(2), rel=1e-4) and summaries[0]["loss"]["eval_tuned"] < math.log(2)
+    assert announced_and_asked(tmp_path / "quiet") == (6, 6), "three held-out rows of two models, and none of those for the divergence"
+
+
+def test_rows_of_the_other_kind_are_refused_with_the_setting_that_takes_them(
+    assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    pair = write_rows(tmp_path / "pairs.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}] * 3)
+    for name, changed, said in (
+        ("answers", {"train": {"objective": "dpo"}}, "no_preference 120"),
+        ("pairs", {"data": {"files": [str(pair)]}}, "train.objective dpo, orpo or simpo"),
+    ):
+        done = holdfast("train", config_of(name, **changed), "--run", tmp_path / name)
+        assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,105 @@
+"""A scalar head: its loss is that of transformers' own class with PEFT, its step as pure as any, its run ends with what others load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
+
+from conftest import holdfast, lines, write_rows
+from holdfast.config.config import Config
+from holdfast.data.tokens.token_set import sequences
+from support.pairs import pairs_of
+from support.stand import Stand, announced_and_asked, model_folder
+
+KINDS: dict[str, dict[str, Any]] = {
+    "lora": {"dropout": 0.1},
+    "embeddings too": {"modules_to_save": ["embed_tokens"]},
+    "dora": {"type": "dora"},
+    "adalora": {"type": "adalora"},
+    "ia3": {"type": "ia3"},
+}
+
+
+def stand_of(model: Path, kind: str = "lora", **settings: Any) -> Stand:
+    return Stand(model, tokens=pairs_of(), settings=settings, train={"objective": "reward", "lr": 0.02}, adapter=KINDS[kind])
+
+
+def scores(model: Path, stand: Stand, folder: Path) -> torch.Tensor:
+    """By transformers and PEFT, each sequence alone: [pairs, 2]."""
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(stand.artifact.to_bytes())
+    (folder / "adapter_config.json").write_text(json.dumps(stand.task.form.config))
+    base = AutoModelForSequenceClassification.from_pretrained(model, num_labels=1, dtype=torch.float32)
+    own: Any = PeftModel.from_pretrained(base, folder).eval()
+    rows = [[torch.from_numpy(ids.astype("int64"))[None] for (ids, _), _ in sequences(*stand.task.tokens.row(at))] for at in stand.rows]
+    with torch.no_grad():
+        return torch.tensor([[float(own(input_ids=ids).logits[0, 0]) for ids in row] for row in rows])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_that_of_transformers_own_class_and_a_state_is_all_that_later_steps_need(tmp_path: Path, kind: str) -> None:
+    ends = {int(ids[-1]) for at in range(5) for (ids, _), _ in sequences(*pairs_of().row(at))}
+    model = model_folder(tmp_path / "model", dtype=torch.bfloat16, pad_token_id=ends.pop())  # where a row ends with it, it is passed over
+    stand = stand_of(model, kind)
+    assert stand.task.prove() == ({}, "")
+    losses = [stand.step(step) for step in range(1, 7)]
+    kept = stand.saved()
+    losses += [stand.step(step) for step in range(7, 9)]
+    again = stand_of(model, kind)
+    again.restore(kept)
+    assert [again.step(step) for step in range(7, 9)] == losses[6:] and again.saved() == stand.saved()
+    assert losses[-1] < losses[0]
+    whole, split = stand.compute(9), stand.compute(9, budget=30)
+    assert split.loss == pytest.approx(whole.loss, rel=1e-4)
+    stand.task.model.eval()
+    computed, found = stand.compute(9), scores(model, stand, tmp_path / "artifact")
+    apart = found[:, 0] - found[:, 1]
+    assert computed.loss == pytest.approx(float(-F.logsigmoid(apart).mean()), rel=1e-4)
+    assert computed.measured["pair_accuracy"] == int((apart > 0).sum()) and computed.measured["margin"] == pytest.approx(
+        float(apart.sum()), rel=1e-3
+    )
+
+
+def test_rows_that_are_padded_are_read_at_their_own_ends(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "model")
+    assert stand_of(model, packing=False).compute(1).loss == pytest.approx(stand_of(model).compute(1).loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [({"type": "full"}, "type full has no place"), ({"type": "prompt"}, "type prompt"), ({"start": "/x"}, "start has none")],
+)
+def test_where_there_is_no_place_for_a_head_the_config_is_refused(adapter: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Config.model_validate({"model": "tiny", "data": {"files": "x"}, "train": {"objective": "reward"}, "adapter": adapter})
+
+
+def test_a_run_that_is_killed_ends_with_a_head_that_orders_held_out_pairs_and_is_not_exported(
+    config_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = [{"prompt": f"Join {at}", "chosen": f"amber-{at}", "rejected": f"no {at}"} for at in range(40)]
+    config = config_of(
+        "reward",
+        data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))], "held_out": 0.2},
+        train={"objective": "reward", "steps": 6, "lr": 0.01},
+        evaluate={"every": 3},
+    )
+    (tmp_path / "f.yaml").write_text(json.dumps([{"name": "k", "when": {"attempt": 1, "step": 3, "phase": "backward"}, "effect": "kill"}]))
+    done = holdfast("train", config, "--run", tmp_path / "run", "--faults", tmp_path / "f.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["attempts"] == 2 and summary["metrics"]["pair_accuracy"] == 1.0 and "100.0% of 8 pairs" in summary["says"]
+    assert summary["loss"]["eval_base"] is None and summary["loss"]["eval_tuned"] < 0.6
+    assert summary["evaluations"]["last_loss"] == pytest.approx(summary["loss"]["eval_tuned"], rel=1e-3)
+    assert lines(tmp_path / "run/steps.jsonl")[-1]["pair_accuracy"] == 1.0
+    assert announced_and_asked(tmp_path / "run") == (8, 8)
+    refused = holdfast("export", tmp_path / "run", "--to", "merged", "--out", tmp_path / "out")
+    assert refused.returncode == 1 and "scores answers" in refused.stderr
