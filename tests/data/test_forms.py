@@ -198,7 +198,10 @@ CALLS = [{"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}
         ({"messages": [TALK[1], *TALK]}, "wrong_order"),
         ({"messages": [TALK[0], {"role": "assistant", "content": ""}, *TALK]}, "empty_turn"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, TALK[1]]}, "wrong_type"),
-        ({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}]}, None),
+        (
+            {"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}]},
+            "no_place_for_tool_calls",
+        ),
         ({"instruction": "same words here", "output": "same  words here"}, "answer_equals_prompt"),
         ({"messages": [TALK[0], {"role": "assistant", "content": "a<|im_end|>b"}]}, "special_token_in_text"),
         ({"text": "rendered<|im_end|>"}, None),

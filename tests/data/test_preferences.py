@@ -91,7 +91,8 @@ UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ["created_at"],
     ),
     ({"Question": "q", "Answer": "a", "Score": None, "Notes": "", "tags": []}, [], []),
-    ({"messages": [TURNS[0], TURNS[1] | {"weight": 0}], "system": "s", "tools": []}, ["messages[].weight"], []),
+    ({"messages": [TURNS[0], TURNS[1] | {"weight": 0}], "system": "s", "tools": []}, [], []),
+    ({"messages": [TURNS[0] | {"weight": 2}, TURNS[1] | {"rank": 1}]}, ["messages[].rank", "messages[].weight"], []),
     ({"text": "t", "label": "spam", "language": "en"}, ["label"], ["language"]),
     ({"instruction": "q", "input": "more", "output": "a"}, [], []),
 ]

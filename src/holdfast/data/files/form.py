@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import orjson
@@ -36,10 +37,16 @@ _IN_ZIP = {  # (what a zip archive is by the names in it)
     b"/data.pkl": "a checkpoint of torch, which holds no rows",
     b".npy": "an archive of numpy arrays",
 }
+_RECORDS = re.compile(
+    rb'\s*\{(?:\s*"(?:[^"\\]|\\.)*"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[\w.+-]+)\s*,)*'
+    rb'\s*"(?:data|rows|records|items|examples|samples|instances|entries|dataset|train|test|results)"\s*:\s*\[(?=\s*\{\s*"([^"]*)")'
+)  # one object whose field holds all rows
+_OF_TURNS = (b"role", b"from", b"content", b"value", b"type", b"text")  # what turns and parts begin with
 
 
 class Form(NamedTuple):
-    """How a file is written: lines, array, values, csv, text, parquet, arrow, or none (`what` then says what it is)."""
+    """How a file is written: lines, array, values, records (the array in a field of one object), csv, text, parquet, arrow, or none
+    (`what` then says what it is)."""
 
     kind: str
     head: FileHead
@@ -47,7 +54,13 @@ class Form(NamedTuple):
 
     @property
     def words(self) -> str:
-        names = {"lines": "JSON Lines", "array": "a JSON array", "values": "JSON objects one after the other", "text": "plain text"}
+        names = {
+            "lines": "JSON Lines",
+            "array": "a JSON array",
+            "values": "JSON objects one after the other",
+            "records": "one JSON object of many rows",
+            "text": "plain text",
+        }
         undone = [self.head.compression, self.head.encoding.removesuffix("-sig").upper() if self.head.encoding != "utf-8-sig" else ""]
         return ", ".join([names.get(self.kind, self.kind), *filter(None, undone)])
 
@@ -84,5 +97,17 @@ def _json_kind(head: bytes) -> str:
     if text.startswith(b"["):
         alone = not first_line.endswith(b"]") or b"\n" not in text.rstrip() or first_line == b"[]"
         return "array" if alone else "lines"
+    if records_begin(text):
+        return "records"
     pretty = first_line.endswith((b"{", b"[", b",")) and first_line.startswith(b"{") and b"\n" in text
     return "values" if pretty and text.split(b"\n", 2)[1][:1] in (b" ", b"\t", b'"', b"\r") else "lines"
+
+
+def records_begin(text: bytes) -> int:
+    """Where the rows of one object that holds them all begin: the place behind the bracket; 0 where the text is no such object."""
+    found = _RECORDS.match(text)
+    if not found or found[1].lower() in _OF_TURNS:
+        return 0
+    first_line, _, behind = text.strip().partition(b"\n")
+    several = bool(behind.strip()) and first_line.rstrip().endswith(b"}") and _first_line_is_an_object(text)
+    return 0 if several else found.end()

@@ -20,16 +20,17 @@ _FIRST_KEY = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"')
 
 
 class JsonStream:
-    """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array."""
+    """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array; `begin`: it stands in an
+    object, and its elements begin there."""
 
-    def __init__(self, handle: BinaryIO, in_array: bool) -> None:
-        self.handle, self.in_array = handle, in_array
+    def __init__(self, handle: BinaryIO, in_array: bool, begin: int = 0) -> None:
+        self.handle, self.in_array, self.in_object = handle, in_array, begin > 0
         self.text = handle.read(WINDOW).decode("latin-1")
         self.at, self.line, self.ended = 0, 1, False
         self._lost = False  # whether the end was reached inside of damage
         self._again: re.Pattern[str] | None = None  # how a value begins, as the first one did
         if in_array:
-            self._move(self.text.index("[") + 1)
+            self._move(begin or self.text.index("[") + 1)
 
     def rows(self) -> Iterator[Unparsed]:
         between = " \t\r\n" if self.in_array else " \t\r\n,"
@@ -50,6 +51,8 @@ class JsonStream:
             yield Unparsed(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
 
     def _after_the_array(self) -> Iterator[Unparsed]:
+        if self.in_object:
+            return  # further fields of the object are no rows
         if not self._cut_off(" \t\r\n"):
             yield self._damaged("text behind the array's closing bracket")
 

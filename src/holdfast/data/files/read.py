@@ -16,7 +16,7 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.data.files.columns import read_columns
-from holdfast.data.files.form import Form, form_of
+from holdfast.data.files.form import Form, form_of, records_begin
 from holdfast.data.files.json_stream import JsonStream
 from holdfast.data.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
 from holdfast.data.files.stream import from_latin_1, open_stream
@@ -51,10 +51,17 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
     if form.kind == "none":
         yield Unparsed(1, form.head.text[:64], ("not_rows", f"the file is {form.what} (its first bytes are kept here)"))
         return
-    by_row = form.head.encoding == "latin-1" and form.kind in ("lines", "array", "values")  # so that a row's bytes stay as they are
+    by_row = form.head.encoding == "latin-1" and form.kind in (
+        "lines",
+        "array",
+        "values",
+        "records",
+    )  # so that a row's bytes stay as they are
     stream, guarded = open_stream(handle, form.head._replace(encoding="") if by_row else form.head)
     row: Unparsed | None = None
-    if form.kind in ("array", "values"):
+    if form.kind == "records":
+        rows = JsonStream(stream, True, records_begin(form.head.text)).rows()
+    elif form.kind in ("array", "values"):
         rows = JsonStream(stream, form.kind == "array").rows()
     elif form.kind == "csv":
         rows = read_csv(stream, form.head.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -11,6 +12,8 @@ import orjson
 
 from holdfast.data.files.raw_row import Unparsed
 
+_SEPARATOR_LINE = re.compile(rb'"?sep=([,;|\t])"?')  # as Excel writes and reads it before the header
+_MISSING = ("nan", "NaN", "<NA>", "#N/A")  # as pandas and spreadsheets write that there is no value
 _LONGEST_RECORD = 1 << 20  # bytes; what a quote that is never closed may swallow
 
 
@@ -47,7 +50,10 @@ class _Lines:
 def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
     """Every record behind the header, which names the fields; the separator is the one the header has most of."""
     csv.field_size_limit(_LONGEST_RECORD)
-    separator = max(",\t;|", key=head.split(b"\n", 1)[0].decode("utf-8", "replace").count)
+    first_line, _, behind = head.partition(b"\n")
+    told = _SEPARATOR_LINE.fullmatch(first_line.strip(b"\xef\xbb\xbf\r "))
+    line = behind.split(b"\n", 1)[0] if told else first_line
+    separator = told[1].decode() if told else max(",\t;|", key=line.decode("utf-8", "replace").count)
     lines = _Lines(handle)
     header: list[str] | None = None
     reader = csv.reader(lines, delimiter=separator)
@@ -64,10 +70,10 @@ def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
             reader = csv.reader(lines, delimiter=separator)
             continue
         raw = lines.record().rstrip(b"\r\n")
-        if not any(field.strip() for field in fields):
+        if not any(field.strip() for field in fields) or (told and lines.number <= 1):
             continue
         if header is None:
-            header = [field.strip() for field in fields]
+            header = [field.strip() or f"column {place}" for place, field in enumerate(fields, 1)]
         else:
             yield _record(first, raw, header, fields)
 
@@ -75,8 +81,9 @@ def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
 def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> Unparsed:
     if len(fields) > len(header):
         return Unparsed(line, raw, ("parse_error", f"{len(fields)} fields, the header names {len(header)}"))
-    named = dict(itertools.zip_longest(header, fields))
-    for name, value in zip(header, fields, strict=False):
+    values = [None if field.strip() in _MISSING else field for field in fields]
+    named = dict(itertools.zip_longest(header, values))
+    for name, value in zip(header, values, strict=False):
         if named[name] != value:
             return Unparsed(line, raw, ("duplicate_key", f"the header names {name!r} more than once, here with different values"))
     try:

@@ -20,7 +20,18 @@ from holdfast.data.judge.names import (
     under_our_names,
 )
 from holdfast.data.judge.preferences import parse_marked, parse_pair
-from holdfast.data.judge.turns import BadRow, Example, Message, conversation, kind_of, tools_of
+from holdfast.data.judge.turns import (
+    BadRow,
+    Example,
+    Message,
+    checked_turns,
+    conversation,
+    kind_of,
+    system_of,
+    talk_field,
+    tools_of,
+    turns_of,
+)
 
 _PAIR_BY_NAMES: dict[tuple[str, ...], Pair | None] = {}  # what rows of these fields are; None: no pair
 Wanted = Literal["answers", "pairs", "marks"]
@@ -65,7 +76,7 @@ def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> Pair | None
         layout, pair = _recognise(value, value)
     except BadRow:
         return None
-    if layout == "text":
+    if layout == "text" and pair is None:
         pair = Pair("text", "", "", "text")
     if len(_PAIR_BY_NAMES) < _MOST_NAMES and sum(map(len, names)) < _MOST_NAMES:
         _PAIR_BY_NAMES[names] = pair
@@ -99,8 +110,12 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
 def _answer_alone(value: dict[str, Any], layout: str, as_it_stands: dict[str, Any]) -> Example:
     _refuse_preferences(value)
     name, pair = _recognise(value, as_it_stands) if layout == "auto" else (layout, pair_of(value, layout))
-    if pair:
+    if pair and pair.layout == "prompt-completion" and (_is_talk(value[pair.question]) or _is_talk(value[pair.answer])):
+        return _continued(value, pair)
+    if pair and name != "text":
         return _from_pair(value, pair)
+    if pair:
+        return Example(learned=_answer(value, pair.answer), layout="text")
     if name == "text":
         return Example(learned=_answer(value, "text"), layout="text")
     return Example(messages=conversation(value), tools=tools_of(value), layout="chat")
@@ -113,18 +128,30 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str
     for pair in PAIRS[:3]:
         if pair.question in value and pair.answer in value:
             return pair.layout, pair
-    if "messages" in value:
+    if talk_field(value):
         return "chat", None
     for pair in PAIRS[3:]:
         if pair.question in value and pair.answer in value:
             return pair.layout, pair
     if "text" in value:
         return "text", None
+    if isinstance(value.get("content"), str) and "role" not in value:
+        return "text", Pair("text", "", "", "content")
     for name, inside in value.items():
         if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
             raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
     names = sorted(map(str, as_it_stands))[:20]
-    raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}); {name_them(value, as_it_stands)}")
+    hint = name_them(value, as_it_stands, _would_be_read)
+    raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}){hint and f'; {hint}'}")
+
+
+def _would_be_read(value: Mapping[str, Any], fields: Mapping[str, str]) -> bool:
+    """Whether the row is read where the fields are called so."""
+    try:
+        _answer_alone(under_our_names(dict(value), fields), "auto", dict(value))
+    except BadRow:
+        return False
+    return True
 
 
 def _refuse_preferences(value: dict[str, Any]) -> None:
@@ -150,10 +177,28 @@ def _is_mark(value: Any) -> bool:
     return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
 
 
+def _is_talk(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) for turn in value)
+
+
+def _continued(value: dict[str, Any], pair: Pair) -> Example:
+    """A prompt and a completion of turns, as TRL has them, of which only the completion is learned. Either may be a text."""
+    given, learned = (
+        turns_of({"messages": inside}) if _is_talk(inside := value[name]) else (Message(role, _text(value, name)),)
+        for name, role in ((pair.question, "user"), (pair.answer, "assistant"))
+    )
+    system = system_of(value)
+    before = (Message("system", system),) if system and given[0].role != "system" else ()
+    messages = (*before, *[turn._replace(learn=False) for turn in given], *learned)
+    if not any(turn.role == "assistant" for turn in learned):
+        raise BadRow("no_assistant_turn", f"none of the {len(learned)} turns of {pair.answer} is the assistant's")
+    return Example(messages=checked_turns(messages), tools=tools_of(value), layout="chat")
+
+
 def _looks_like_a_row(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
-    return "messages" in value or "conversations" in value or any(pair.question in value and pair.answer in value for pair in PAIRS)
+    return bool(talk_field(value)) or any(pair.question in value and pair.answer in value for pair in PAIRS)
 
 
 def _from_pair(value: dict[str, Any], pair: Pair) -> Example:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -24,13 +24,21 @@ PAIRS = (
     Pair("question-answer", "question", "context", "answer"),
     Pair("question-answer", "prompt", "", "response"),
     Pair("question-answer", "input", "", "output"),
+    Pair("question-answer", "problem", "", "solution"),
+    Pair("question-answer", "query", "", "response"),
+    Pair("question-answer", "question", "", "response"),
+    Pair("question-answer", "query", "", "answer"),
+    Pair("question-answer", "input_text", "", "output_text"),
 )
+TALKS = ("messages", "conversations", "conversation", "contents", "dialogue", "dialog", "chat", "turns", "content")  # hold turns
+TURN_MARKS = frozenset(("loss", "train", "training", "weight", "loss_mask", "output_with_loss"))  # of a turn: whether it is learned
 TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
 REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
 MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
 THINKING = ("reasoning_content", "reasoning", "thinking")  # of a turn: what was thought before the answer
 FIELDS = frozenset(
-    {name for pair in PAIRS for name in pair[1:] if name} | {"text", "messages", "conversations", "system", "tools"}
+    {name for pair in PAIRS for name in pair[1:] if name}
+    | {"text", "system", "systeminstruction", "system_instruction", "tools", "functions", *TALKS}
 )  # all that a row is read from
 PREFERENCE = frozenset((*(name for names in TWO_ANSWERS for name in names), *REJECTED, *MARKS))
 KNOWN_NAMES = FIELDS | PREFERENCE
@@ -67,7 +75,9 @@ def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]
     elif layout == "preference":
         read = {*KNOWN_NAMES, "preferred_output", "non_preferred_output"}
     else:
-        read = {"messages" if "messages" in named else "conversations", "system", "tools"}
+        turns = next((name for name in TALKS if name in named), "")
+        read = {turns, "system", "systeminstruction", "system_instruction", "tools", "functions"}
+        read |= set() if turns else {"prompt", "completion"}
     return {name for name, ours in ours_of.items() if ours & read}
 
 
@@ -80,15 +90,25 @@ def pair_of(value: Mapping[str, Any], layout: str) -> Pair | None:
     return next((pair for pair in mine if pair.question in value and pair.answer in value), mine[0] if mine else None)
 
 
-def name_them(value: Mapping[str, Any], as_it_stands: Mapping[str, Any]) -> str:
-    """Which options say what this row's question and answer are called, with names it has, the likeliest first."""
+def name_them(
+    value: Mapping[str, Any], as_it_stands: Mapping[str, Any], is_read: Callable[[Mapping[str, Any], Mapping[str, str]], bool]
+) -> str:
+    """Which options say what this row's question and answer are called, with names it has, the likeliest first; "" where none helps.
+
+    is_read: whether the row is read where the fields are called so.
+    """
     known = next((pair for pair in PAIRS if pair.question in value or pair.answer in value), PAIRS[3])
     missing = [(ours, like) for ours, like in ((known.question, _QUESTIONS), (known.answer, _ANSWERS)) if ours not in value]
     texts = [name for name, inside in as_it_stands.items() if isinstance(inside, str) and in_our_case(name) not in known]
-    meant = {ours: name for ours, like in missing if (name := _likeliest(texts, like))}
+    meant: dict[str, str] = {}
+    for ours, like in missing:
+        if name := _likeliest([name for name in texts if name not in meant.values()], like):
+            meant[ours] = name
     left = [name for name in texts if name not in meant.values()]
     meant |= dict(zip([ours for ours, _ in missing if ours not in meant], left, strict=False))
     told = [(ours, meant.get(ours, "THEIRS")) for ours, _ in missing]
+    if not told or (len(meant) == len(missing) and not is_read(as_it_stands, meant)):
+        return ""
     options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in told)
     in_config = ", ".join(f"{ours}: {theirs}" for ours, theirs in told)
     return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"

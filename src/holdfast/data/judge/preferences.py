@@ -41,8 +41,10 @@ def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
 
 
 def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
-    """A row of one answer and a mark that says whether it is a good one. Raises BadRow."""
+    """A row of one answer and a mark that says whether it is a good one; a pair is two such answers. Raises BadRow."""
     name = next((name for name in MARKS if value.get(name) is not None), None)
+    if name is None and any(all(value.get(one) for one in names) for names in _MORE_PAIRS):
+        return parse_pair(value, parse)
     if name is None:
         learner = either(objectives_of("marks"))
         text = f"train.objective {learner} learns from marked answers: a field {' or '.join(MARKS)}, true or false, is missing"

@@ -6,22 +6,30 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.data.judge.names import THINKING, in_our_case
+from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, in_our_case
 
 _SHAREGPT_ROLES = {
     "human": "user",
     "user": "user",
+    "prompter": "user",
     "gpt": "assistant",
+    "chatgpt": "assistant",
     "assistant": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
     "system": "system",
     "tool": "tool",
     "observation": "tool",
     "function_call": "call",
     "tool_call": "call",
 }
-_ROLES = {"developer": "system", "function": "tool"}
+_ROLES = {"developer": "system", "function": "tool", "human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
 _ALL_ROLES = {*_SHAREGPT_ROLES, *_ROLES}
-_TURN_NAMES = {"role", "from"}
+_TURN_NAMES = {"role", "from", "author"}
+_CONTENTS = ("content", "value", "parts", "text")  # of a turn with a role, the first that is there
+_EXCHANGES = (("input", "output"), ("human", "assistant"), ("user", "assistant"), ("question", "answer"), ("prompt", "response"))
+_BESIDE = ("name", "tool_call_id")  # of a turn: templates may ask for them
+_OFF = ("false", "no", "0", "0.0")
 _PART_TEXTS = ("text", "value", "content")
 
 
@@ -35,13 +43,16 @@ class BadRow(Exception):
 
 class Message(NamedTuple):
     """One turn. `calls`: the tool calls it makes, each {"type": "function", "function": {"name", "arguments"}}; `thinking`: what the
-    assistant thought before it, apart from the content.
+    assistant thought before it, apart from the content. `learn`: False where the row says that this answer is not to be learned.
+    `beside`: further fields that a template may ask for.
     """
 
     role: str
     content: str
     calls: tuple[Any, ...] = ()
     thinking: str = ""
+    learn: bool = True
+    beside: tuple[tuple[str, str], ...] = ()
 
     @property
     def said(self) -> str:
@@ -67,16 +78,48 @@ class Example:
 
 
 def conversation(value: dict[str, Any]) -> tuple[Message, ...]:
-    share = "messages" not in value
-    field = "conversations" if share else "messages"
+    """The turns of a row, wherever it has them. Raises BadRow."""
+    messages = turns_of(value)
+    system = system_of(value)
+    if system and (not messages or messages[0].role != "system"):
+        messages = (Message("system", system), *messages)
+    return checked_turns(messages)
+
+
+def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
+    """The turns in the first field that holds some. Raises BadRow."""
+    field = talk_field(value) or "messages"
     turns = value.get(field)
+    if isinstance(turns, str):
+        turns = loaded(turns)
+        if not isinstance(turns, list):
+            hint = "; Python's writing of a list is none, json.dumps writes one" if str(value[field]).lstrip().startswith("[{'") else ""
+            raise BadRow("wrong_type", f"{field} must be a list of turns, it is text, and no JSON{hint}")
     if not isinstance(turns, list):
         raise BadRow("missing_field" if turns is None else "wrong_type", f"{field} must be a list of turns, it is {kind_of(turns)}")
-    share = share and not any(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in turns)
-    messages = tuple(turn_of(turn, number, share) for number, turn in enumerate(turns))
-    system = value.get("system")
-    if isinstance(system, str) and system.strip() and (not messages or messages[0].role != "system"):
-        messages = (Message("system", system), *messages)
+    if len(turns) == 1 and isinstance(turns[0], list):
+        turns = turns[0]
+    share = field == "conversations" and not any(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in turns)
+    found: list[Message] = []
+    for number, turn in enumerate(turns):
+        if isinstance(turn, dict) and ("role" in turn or "from" in turn):
+            found.append(turn_of(turn, number, share or None))
+        else:
+            found += exchange_of(turn, number) or [turn_of(turn, number, share or None)]
+    return tuple(found)
+
+
+def talk_field(value: dict[str, Any]) -> str:
+    """The field that holds the turns of a row; "" where none does."""
+    found = next(
+        (name for name in TALKS if isinstance(inside := value.get(name), list) and inside and isinstance(inside[0], dict | list)), ""
+    )
+    texts = (name for name in TALKS if isinstance(inside := value.get(name), str) and inside.lstrip()[:2] in ("[{", "[["))
+    return found or next(texts, "") or next((name for name in ("conversations", "messages") if name in value), "")
+
+
+def checked_turns(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Turns of which something can be learned. Raises BadRow."""
     if not any(message.role == "user" for message in messages):
         raise BadRow("no_user_turn", f"none of {len(messages)} turns is the user's")
     answers = [message for message in messages if message.role == "assistant"]
@@ -87,15 +130,38 @@ def conversation(value: dict[str, Any]) -> tuple[Message, ...]:
     return messages
 
 
+def system_of(value: dict[str, Any]) -> str:
+    """What the system says, in a field beside the turns: text, a turn or parts of text."""
+    system = next((value[name] for name in ("system", "systeminstruction", "system_instruction") if value.get(name)), "")
+    if isinstance(system, dict):
+        system = system.get("parts", system.get("content", system.get("text")))
+    if isinstance(system, list):
+        system = "".join(part.get("text", "") for part in system if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return system if isinstance(system, str) and system.strip() else ""
+
+
+def exchange_of(turn: Any, number: int) -> list[Message]:
+    """Question and answer of an element that holds both in fields of its own; empty where it is a turn."""
+    if not isinstance(turn, dict) or not _TURN_NAMES.isdisjoint(turn):
+        return []
+    names = next((names for names in _EXCHANGES if all(isinstance(turn.get(name), str) for name in names)), None)
+    if names is None:
+        return []
+    system = turn.get("system")
+    before = [Message("system", system)] if isinstance(system, str) and system.strip() and not number else []
+    asked = [Message("user", turn[names[0]])] if turn[names[0]].strip() else []
+    return [*before, *asked, Message("assistant", turn[names[1]], learn=learns(turn, number))]
+
+
 def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
     if not isinstance(turn, dict):
         raise BadRow("wrong_type", f"turn {number} must be an object, it is {kind_of(turn)}")
     turn = turn if turn.keys() & _TURN_NAMES else {in_our_case(name): inside for name, inside in turn.items()}
-    share = "role" not in turn if share is None else share
-    role, content = (turn.get("from"), turn.get("value")) if share else (turn.get("role"), turn.get("content"))
+    share = ("role" not in turn and "author" not in turn) if share is None else share
+    role, content = _said(turn, share)
     if isinstance(role, str) and role not in _ALL_ROLES and in_our_case(role) in _ALL_ROLES:
         role = in_our_case(role)
-    calls = _calls(turn.get("tool_calls"), number)
+    calls = _calls(turn.get("tool_calls") or turn.get("function_call"), number)
     thinking = next((text for name in THINKING if isinstance(text := turn.get(name), str) and text.strip()), "")
     if isinstance(content, list):
         thoughts = [part["thinking"] for part in content if isinstance(part, dict) and isinstance(part.get("thinking"), str)]
@@ -111,8 +177,41 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
             raise BadRow("wrong_role", f"turn {number} has role {role!r}; known are {sorted(_SHAREGPT_ROLES)}")
         role = _SHAREGPT_ROLES[role]
     if role == "call":
-        return Message("assistant", "", _calls(_loaded(content), number)) if _loaded(content) is not None else Message("assistant", content)
-    return Message(_ROLES.get(role, role), content, calls, thinking if role == "assistant" else "")
+        return Message("assistant", "", _calls(loaded(content), number)) if loaded(content) is not None else Message("assistant", content)
+    role = _ROLES.get(role, role)
+    if role == "user" and not calls:
+        return Message(role, content)
+    beside = () if role != "tool" else tuple([(name, turn[name]) for name in _BESIDE if isinstance(turn.get(name), str)])
+    learn = role != "assistant" or TURN_MARKS.isdisjoint(turn) or learns(turn, number)
+    return Message(role, content, calls, thinking if role == "assistant" else "", learn, beside)
+
+
+def _said(turn: dict[str, Any], share: bool) -> tuple[Any, Any]:
+    """By whom a turn is, and what is said."""
+    if share:
+        return turn.get("from"), turn.get("value", turn.get("content"))
+    content = turn.get("content")
+    if content is None:
+        content = next((turn[name] for name in _CONTENTS if turn.get(name) is not None), None)
+    return turn.get("role", turn.get("author")), content
+
+
+def learns(turn: dict[str, Any], number: int) -> bool:
+    """Whether a turn is to be learned, as it says itself: {"train": false}, {"weight": 0}. Raises BadRow for a weight that is none."""
+    for name in sorted(TURN_MARKS & turn.keys()):
+        mark = turn[name]
+        if isinstance(mark, str) and mark.strip().lower() in (*_OFF, "true", "yes", "1", "1.0"):
+            mark = mark.strip().lower() not in _OFF
+        if mark is None:
+            continue
+        if not isinstance(mark, bool | int | float) or mark not in (0, 1):
+            told = f"it is {mark!r}" if isinstance(mark, int | float) else f"it is {kind_of(mark)}"
+            raise BadRow(
+                "bad_weight", f"turn {number} has a {name} that says neither yes nor no: 1, true, 0 or false are read, {told[:80]}"
+            )
+        if not mark:
+            return False
+    return True
 
 
 def _joined(parts: list[Any], number: int) -> str:
@@ -128,33 +227,72 @@ def _joined(parts: list[Any], number: int) -> str:
 
 
 def _calls(calls: Any, number: int) -> tuple[Any, ...]:
-    """Tool calls in the form chat templates take: arguments as an object, not as its text."""
+    """Tool calls in the form chat templates take: arguments as an object, not as its text, without what is null in an object."""
+    if isinstance(calls, str):
+        calls = loaded(calls)
     if calls is None:
         return ()
     found = []
     for call in calls if isinstance(calls, list) else [calls]:
-        function = call.get("function", call) if isinstance(call, dict) else None
+        function = (call.get("function") or call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise BadRow("wrong_type", f"turn {number} has a tool call without the name of a function")
-        given = function.get("arguments", {})
-        arguments = _loaded(given) if isinstance(given, str) else given
-        found.append({"type": "function", "function": {"name": function["name"], "arguments": given if arguments is None else arguments}})
+        arguments = _arguments(function, number)
+        own = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
+        found.append(own | {"type": "function", "function": {"name": function["name"], "arguments": arguments}})
     return tuple(found)
 
 
-def _loaded(text: str) -> Any:
+def _arguments(function: dict[str, Any], number: int) -> Any:
+    given = function.get("arguments", function.get("parameters", {}))
+    if not isinstance(given, str):
+        return without_nulls({} if given is None else given)
+    if not given.strip():
+        return {}
+    arguments = loaded(given)
+    if arguments is None:
+        told = f"turn {number} calls {function['name']} with arguments that are no JSON object: {given[:_SHOWN]!r}"
+        raise BadRow("broken_tool_call", f"{told}; learned as they are, the model would write such calls")
+    return arguments
+
+
+def without_nulls(value: Any, depth: int = 0) -> Any:
+    """The value without the fields of its objects that are null: columns of objects give every row the fields of all rows."""
+    if depth > _DEEPEST or not isinstance(value, dict | list):
+        return value
+    if isinstance(value, list):
+        return [without_nulls(item, depth + 1) for item in value]
+    return {name: without_nulls(inside, depth + 1) for name, inside in value.items() if inside is not None or name in _MAY_BE_NULL}
+
+
+_DEEPEST, _SHOWN = 100, 120
+_MAY_BE_NULL = ("default", "const")  # of a JSON schema
+
+
+def loaded(text: str) -> Any:
+    """The object or list that a text is as JSON; None where it is none."""
     try:
         value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict | list) else None
 
 
 def tools_of(value: dict[str, Any]) -> tuple[Any, ...]:
-    tools = value.get("tools")
+    """The tools of a row: a list, or its text. Raises BadRow for a text that is none."""
+    tools = value.get("tools") or value.get("functions")
     if isinstance(tools, str):
-        tools = _loaded(tools)
-    return tuple(tools) if isinstance(tools, list) else ()
+        text, tools = tools, loaded(tools)
+        if tools is None and text.strip() not in ("", "null", "None"):
+            raise BadRow("wrong_type", f"tools must be a list of tools or its JSON, it is {text[:_SHOWN]!r}")
+    if isinstance(tools, dict):
+        tools = [tools]
+    if not isinstance(tools, list):
+        return ()
+    found = [loaded(tool) or tool if isinstance(tool, str) else tool for tool in tools]
+    if not value.get("tools"):
+        found = [tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool} for tool in found]
+    return tuple(map(without_nulls, found))
 
 
 def kind_of(value: Any) -> str:

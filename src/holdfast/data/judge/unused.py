@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from holdfast.data.judge.names import THINKING, fields_read, in_our_case
+from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, fields_read, in_our_case
 
 _MOST_NAMES = 200  # that are counted; rows with more have no columns
-_TURN = {"role", "content", "from", "value", "tool_calls", "tool_call_id", "name", "id", *THINKING}
+_TURN = {"role", "content", "from", "value", "author", "parts", "tool_calls", "function_call", "tool_call_id", "name", "id", *THINKING}
+_ASSISTANT = ("assistant", "gpt", "model", "chatgpt")
 _MEANING = re.compile(
     r"(?i)(?<![a-z])(?:weight|rating|score|reward|quality|label|grade|rank|star|vote|upvote|downvote|like|dislike|thumb|feedback|prefer|chosen"
     r"|reject|correct|incorrect|wrong|accept|good|bad|valid|invalid|verif|approv|annotat|split|fold|mask|loss|train|learn|ignore|exclude|skip"
@@ -21,7 +22,7 @@ _MEANING = re.compile(
 )
 _COUNTING = re.compile(
     r"(?i)(?<![a-z])(?:id|ids|idx|index|uuid|hash|line|row|number|num|no|nr|time|timestamp|date|created|updated|year|len|length|tokens?|chars?"
-    r"|words?|count|turns?|seed|version|page|offset|start|end|size|order|position|ms|seconds|latency)(?![a-z])"
+    r"|words?|count|turns?|column|seed|version|page|offset|start|end|size|order|position|ms|seconds|latency)(?![a-z])"
 )
 _NUMBER = re.compile(r"[-+]?\d{1,12}(?:[.,]\d{1,12})?%?|true|false|yes|no", re.IGNORECASE)
 
@@ -79,13 +80,17 @@ def _says(name: str) -> tuple[bool, bool]:
 
 
 def _of_turns(value: Any) -> Iterator[tuple[str, Any]]:
-    """Fields of a conversation's turns beside what is said and by whom, under the name of the list they stand in."""
+    """Fields of a conversation's turns beside what is said and by whom, under the name of the list they stand in. Whether an answer is
+    learned is used, and so is that other turns are not."""
     where, turns = "", value
     if isinstance(value, dict):
         named = {name.strip().lower(): name for name in value}
-        where = named.get("messages", named.get("conversations", ""))
+        where = next((named[name] for name in TALKS if name in named and isinstance(value[named[name]], list)), "")
         turns = value.get(where)
     for turn in turns if isinstance(turns, list) else ():
         for name in turn if isinstance(turn, dict) else ():
-            if name.lower() not in _TURN and turn[name] is not None:
-                yield f"{where}[].{name}", turn[name]
+            if name.lower() in _TURN or turn[name] is None:
+                continue
+            if name in TURN_MARKS and (not turn[name] or in_our_case(turn.get("role", turn.get("from", "assistant"))) in _ASSISTANT):
+                continue
+            yield f"{where}[].{name}", turn[name]

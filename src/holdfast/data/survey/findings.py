@@ -135,6 +135,7 @@ class Findings:
             "mended": self.verdicts.mended,
             "rejected": self.verdicts.rejected,
             "by_reason": counted,
+            "learned": self.verdicts.taught.as_json(),
             "tokens": self.lengths.spread(),
             "duplicates": self.repeated["duplicate"],
             "near_duplicates": self.repeated["near_duplicate"],

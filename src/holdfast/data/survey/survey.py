@@ -28,8 +28,9 @@ from holdfast.data.survey.scripts import scripts_of
 from holdfast.data.tokens.arrays import Array, pack, unpack
 from holdfast.data.tokens.chat_template import worse_pieces
 from holdfast.data.tokens.codec import Codec, Fit
+from holdfast.data.tokens.conversation import Written
 from holdfast.data.tokens.shard import Block, Verdicts, as_lines, placed, readable, verdicts_of
-from holdfast.data.tokens.skeleton import Piece
+from holdfast.data.tokens.taught import notes_of
 from holdfast.data.tokens.too_long import Changes, Sizes, fitted_sizes
 
 _SHOWN = 200  # characters of a row that is quoted
@@ -87,12 +88,14 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     good, rejects = readable(block, rules, codec)
     rows, sizes = _fitting(good, rejects, rules, codec)
     verdicts = Verdicts()
+    for written, lost, torn in zip(sizes.written, sizes.lost, sizes.torn, strict=True):
+        verdicts.taught.take(written, lost, torn)
     verdicts.reject(rejects)
     mended = [(row, changes) for row, changes in zip(rows, sizes.changes, strict=True) if row.mended or changes]
     for row, changes in mended:
         verdicts.take(row, changes)
     verdicts.kept += len(rows) - len(mended)
-    notes = _notes(rows, sizes.whole, rules, codec, verdicts.noted)
+    notes = _notes(rows, sizes, rules, codec, verdicts)
     verdicts.unused.add([(row.value, row.layout) for row in rows], dict(rules.fields), rules.beside)
     verdicts.weights.take(row.weight for row in rows)
     languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
@@ -124,35 +127,47 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     )
 
 
-def _sizes(example: Example, size: int | Fit | BadRow, codec: Codec, rules: Rules) -> Sizes:
-    return Sizes((size,), size) if isinstance(size, int) else fitted_sizes(example, size, codec, rules)
+def _sizes(example: Example, found: list[int | Fit | BadRow], codec: Codec, rules: Rules) -> Sizes:
+    size = found[0]
+    return Sizes((size,), size) if isinstance(size, int) and len(found) == 1 else fitted_sizes(example, found, codec, rules)
 
 
 def _of_both(example: Example, better: Sizes, codec: Codec, rules: Rules) -> Sizes:
     """Of a pair, which is trained on as one row of two sequences, each of which has to fit in. Raises BadRow as `judged_answers` does."""
-    (size,) = codec.measure([worse_pieces(example, codec.template)], rules)
+    size = codec.measure([worse_pieces(example, codec.template)], rules)
     worse = _sizes(replace(example, messages=example.worse, worse=()), size, codec, rules)
-    return Sizes((better.lengths[0] + worse.lengths[0],), max(better.whole, worse.whole), better.changes or worse.changes)
+    both = (better.lengths[0], worse.lengths[0])
+    lengths = (sum(both),) if rules.wanted == "pairs" else both
+    return better._replace(lengths=lengths, whole=max(better.whole, worse.whole), changes=better.changes or worse.changes)
 
 
 @dataclass
 class _Fitted:
-    """Of the rows that can be trained on: tokens of each part, how many parts, tokens of the whole row, what was changed to fit it in."""
+    """Of the rows that can be trained on: tokens of each part, how many parts, tokens of the whole row, what was changed to fit it in, how
+    it is written, and of how many answers the limit takes all, or the end.
+    """
 
     lengths: list[int] = field(default_factory=list)
     parts: list[int] = field(default_factory=list)
     whole: list[int] = field(default_factory=list)
     changes: list[Changes] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    torn: list[int] = field(default_factory=list)
 
 
-def _fitting(good: list[tuple[Judged, list[Piece]]], rejects: list[Reject], rules: Rules, codec: Codec) -> tuple[list[Judged], _Fitted]:
+def _fitting(good: list[tuple[Judged, Written]], rejects: list[Reject], rules: Rules, codec: Codec) -> tuple[list[Judged], _Fitted]:
     """The rows of which something can be learned, and their sizes; the others go to the rejects."""
     rows: list[Judged] = []
     found = _Fitted()
-    for (row, _), size in zip(good, codec.measure([text for _, text in good], rules), strict=True):
+    sizes = codec.measure([pieces for _, written in good for pieces in written.sequences], rules)
+    at = 0
+    for row, written in good:
+        own = sizes[at : at + len(written.sequences)]
+        at += len(own)
         try:
-            fitted = _sizes(row.example, size, codec, rules)
-            if rules.wanted == "pairs":
+            fitted = _sizes(row.example, own, codec, rules)
+            if row.layout == "preference":
                 fitted = _of_both(row.example, fitted, codec, rules)
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
@@ -162,6 +177,9 @@ def _fitting(good: list[tuple[Judged, list[Piece]]], rejects: list[Reject], rule
         found.parts.append(len(fitted.lengths))
         found.whole.append(fitted.whole)
         found.changes.append(fitted.changes)
+        found.written.append(written)
+        found.lost.append(fitted.lost)
+        found.torn.append(fitted.torn)
     return rows, found
 
 
@@ -169,15 +187,17 @@ def _mends(row: Judged, fitted: Changes) -> list[Json]:
     return [{"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw) for reason, detail in (*row.mended, *fitted)]
 
 
-def _notes(rows: list[Judged], sizes: list[int], rules: Rules, codec: Codec, found: Counter[str]) -> list[Json]:
-    """The first few rows each note was made of; `found` counts them all."""
-    for row, size in [] if codec.stands_in else zip(rows, sizes, strict=True):
-        row.tokens = size
+def _notes(rows: list[Judged], sizes: _Fitted, rules: Rules, codec: Codec, verdicts: Verdicts) -> list[Json]:
+    """The first few rows each note was made of; `verdicts` counts them all."""
+    for row, size, written in [] if codec.stands_in else zip(rows, sizes.whole, sizes.written, strict=True):
+        row.tokens = size if len(written.sequences) == 1 else None
     quoted: list[Json] = []
-    for card, row, detail in note(rows, rules):
-        found[card.reason] += 1
-        if found[card.reason] <= _QUOTED:
-            quoted.append(_quote(row, card.reason, detail))
+    of_texts = ((card.reason, row, detail) for card, row, detail in note(rows, rules))
+    for reason, row, detail in (*of_texts, *notes_of(rows, sizes.written, codec)):
+        verdicts.noted[reason] += 1
+        verdicts.first[reason] = min(row.line, verdicts.first.get(reason, row.line))
+        if verdicts.noted[reason] <= _QUOTED:
+            quoted.append(_quote(row, reason, detail))
     return quoted
 
 

@@ -1,95 +1,74 @@
-"""Turn an example into pieces of text, each given or learned, by the model's own chat template. Knows no token numbers.
-
-The template is rendered with jinja2 directly, in the environment transformers documents for chat templates, because importing a
-transformers tokenizer imports torch.
-"""
+"""Turn an example into pieces of text, each given or learned, by the model's own chat template. Knows no token numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
-import jinja2
-
-from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, read_json
-from holdfast.base.safe_open import read_small
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.sandbox import bounded_text, sandbox, to_json
-from holdfast.data.tokens.skeleton import Piece, Skeleton, Unclear, followable, make_skeleton
+from holdfast.data.tokens.conversation import Note, Written, write_conversation
+from holdfast.data.tokens.sandbox import to_json
+from holdfast.data.tokens.skeleton import Piece, Skeleton, make_skeleton
+from holdfast.data.tokens.template import THOUGHT, ChatTemplate, load_template
+
+__all__ = ["ChatTemplate", "learned_by", "load_template", "pair_written", "pieces", "without_place", "worse_pieces", "write"]
 
 _MOST_SHAPES = 1000
-_SHOWN = 300  # characters of what a template says
 _PAIR = ("user", "assistant")
-_THOUGHT = "<think>\n{}\n</think>\n\n"  # as DeepSeek-R1 and Qwen3 write it
 
 
-@dataclass(frozen=True)
-class ChatTemplate:
-    """A model's chat template (None: the plain instruction form below) and the texts of its special tokens."""
-
-    source: str | None
-    bos: str
-    eos: str
-    compiled: jinja2.Template | None
-    shapes: dict[tuple[str, ...], Skeleton | None] | None = field(default=None, compare=False)  # by roles; None: rendered row by row
-
-
-def load_template(folder: Path, given: str | None = None) -> ChatTemplate:
-    """Read the chat template of a model folder: chat_template.jinja, else tokenizer_config.json, else none. given: one in its place."""
-    settings = read_json(folder / "tokenizer_config.json") or {}
-    file = folder / "chat_template.jinja"
-    environment = sandbox()
-    try:
-        source = given or (read_small(file).decode() if file.is_file() else _template_of(settings))
-        compiled = environment.from_string(source) if source else None
-        shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
-    except Exception as error:  # noqa: BLE001  a template is somebody else's program, and compiling it computes
-        what, hint = f"the chat template in {folder}", "download the model's tokenizer again"
-        if given:
-            what, hint = "data.chat_template", "mend the template, or give another"
-        raise Stop(BLOCKED, f"{what} cannot be used: {_short(error)}", hint) from None
-    return ChatTemplate(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes)
+def write(example: Example, template: ChatTemplate) -> Written:
+    """An example as it is trained on. Raises BadRow when the template refuses the turns."""
+    if not example.messages:
+        return _text(example, template)
+    if template.compiled is None:
+        return _plain(example.messages, template)
+    return _by_shape(example, template) or _with_tools(write_conversation(example.messages, example.tools, template), example, template)
 
 
 def pieces(example: Example, template: ChatTemplate) -> list[Piece]:
-    """The texts of an example in order, each with whether it is learned. Raises BadRow when the template refuses the turns."""
-    if not example.messages:
-        return [(example.given, False), (example.learned + template.eos, True)]
-    if template.compiled is None:
-        return _plain(example.messages, template.eos)
-    return _by_shape(example, template) or _chat(example.messages, example.tools, template)
+    """The texts of an example in order, each with whether it is learned; of several sequences those of the last answer's."""
+    return write(example, template).sequences[-1]
 
 
-def learned_by(parts: list[Piece], learns: Literal["assistant", "last", "all"]) -> list[Piece]:
-    """The pieces with those marked that are to be learned: as they are, the last answer alone, or all."""
+def learned_by(written: Written, learns: Literal["assistant", "last", "all"]) -> Written:
+    """The same with those pieces marked that are to be learned: as they are, the last answer alone, or all of one sequence."""
     if learns == "assistant":
-        return parts
+        return written
+    parts = written.sequences[-1]
+    if learns == "all" and len(written.sequences) == 1:
+        return written._replace(sequences=[[(text, True) for text, _ in parts]])
     last = max((at for at, (_, learned) in enumerate(parts) if learned), default=-1)
-    return [(text, learns == "all" or at == last) for at, (text, _) in enumerate(parts)]
+    only = [(text, learns == "all" or at == last) for at, (text, _) in enumerate(parts)]
+    notes = tuple(note for note in written.notes if note[0] != "several_sequences")
+    learned = written.answers if learns == "all" else 1
+    return written._replace(sequences=[only], notes=notes, learned=learned, unended=min(learned, written.unended))
 
 
 def worse_pieces(example: Example, template: ChatTemplate) -> list[Piece]:
     """The pieces of a pair's worse conversation; its last answer is what is looked at."""
-    return learned_by(pieces(replace(example, messages=example.worse, worse=()), template), "last")
+    return learned_by(write(replace(example, messages=example.worse, worse=()), template), "last").sequences[-1]
 
 
-def pair_pieces(prompt: str, answer: str, template: ChatTemplate) -> list[Piece] | None:
-    """The pieces of a prompt and its answer by the skeleton of such conversations, where there is one that holds for these."""
+def pair_written(prompt: str, answer: str, template: ChatTemplate) -> Written | None:
+    """A prompt and its answer by the skeleton of such conversations, where there is one that holds for these."""
     if template.shapes is None:
         return None
     shape = template.shapes[_PAIR] if _PAIR in template.shapes else _shape(_PAIR, template)
-    return shape.fill((prompt, answer)) if shape else None
+    found = shape.fill((prompt, answer)) if shape else None
+    return Written([found], shape.notes, 1, 1, shape.unended) if found and shape else None
 
 
-def _by_shape(example: Example, template: ChatTemplate) -> list[Piece] | None:
-    """The pieces by the skeleton of the conversation's shape, where there is one that holds for it."""
+def _by_shape(example: Example, template: ChatTemplate) -> Written | None:
+    """What is written by the skeleton of the conversation's shape, where there is one that holds for it."""
     messages = example.messages
-    if template.shapes is None or example.tools or any(message.calls or message.thinking for message in messages):
+    if template.shapes is None or example.tools or any(one.calls or one.thinking or one.beside or not one.learn for one in messages):
         return None
-    shape = _shape(tuple([message.role for message in messages]), template)
-    return shape.fill([message.content for message in messages]) if shape else None
+    roles = tuple([message.role for message in messages])
+    shape = _shape(roles, template)
+    found = shape.fill([message.content for message in messages]) if shape else None
+    answers = roles.count("assistant")
+    return Written([found], shape.notes, answers, answers, shape.unended) if found and shape else None
 
 
 def _shape(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
@@ -100,114 +79,77 @@ def _shape(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
 
 
 def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
-    """Of conversations whose every answer can be told from what stands before it; others are looked at one by one."""
+    """Of conversations that are one sequence with every answer learned; others are looked at one by one."""
     answers = roles.count("assistant")
+    known: list[Written] = []
 
     def render(contents: list[str]) -> list[Piece]:
-        found = _chat(tuple(map(Message, roles, contents)), (), template)
-        return found if sum(learned for _, learned in found) == answers else []
+        found = write_conversation(tuple(map(Message, roles, contents)), (), template)
+        known.append(found)
+        return found.sequences[0] if len(found.sequences) == 1 and found.learned == answers else []
 
     try:
-        return make_skeleton(render, len(roles)) if roles[-1] == "assistant" else None
+        shape = make_skeleton(render, len(roles)) if roles[-1] == "assistant" else None
     except BadRow:
         return None
+    if shape is None:
+        return None
+    apart = ("</think>",) if template.takes_thoughts_out else ()
+    return replace(shape, absent=(*shape.absent, *apart), notes=known[0].notes, unended=known[0].unended)
 
 
-def _chat(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> list[Piece]:
-    """Render the conversation up to before and after each assistant turn; what such a turn adds is learned.
-
-    A template that rewrites earlier turns (dropping their reasoning, say) allows this for the last assistant turn only.
-    """
-    answers = [at for at, message in enumerate(messages) if message.role == "assistant"]
-    for chosen in (answers, answers[-1:]):
-        found: list[Piece] = []
-        done = ""
-        for at in chosen:
-            before = _render(template, messages[:at], tools, True)
-            after = _render(template, messages[: at + 1], tools, False)
-            if not before.startswith(done) or not after.startswith(before):
-                break
-            found += [(before[len(done) :], False), (after[len(before) :], True)]
-            done = after
-        else:
-            return found
-    raise BadRow("template_refuses", "the chat template does not write an answer behind its own generation prompt")
-
-
-def _render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool) -> str:
-    assert template.compiled is not None
-    turns: list[Json] = [_turn(message, template) for message in messages]
-    try:
-        return bounded_text(
-            template.compiled.generate(
-                messages=turns,
-                add_generation_prompt=open_end,
-                bos_token=template.bos,
-                eos_token=template.eos,
-                tools=[*tools] or None,
-                documents=None,
-            )
-        )
-    except Unclear:  # a mark's way of saying that the template looks into it
-        raise
-    except Exception as error:  # a template is a program of somebody else's
-        raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
+def _text(example: Example, template: ChatTemplate) -> Written:
+    """A text that passes through no template, with what the tokenizer itself puts around it: one beginning, one end."""
+    given, learned = example.given, example.learned
+    ends = {template.eos, template.trail} - {""}
+    stripped = learned.rstrip()
+    if not any(stripped.endswith(end) for end in ends):
+        learned += template.eos or template.trail
+    elif stripped != learned:
+        learned = stripped
+    lead = template.lead if template.compiled is not None and not (given or learned).startswith(template.lead) else ""
+    found = [(given, False), (learned, True)]
+    unended = () if ends else (("answer_without_end", "the tokenizer has no end of text: the model does not learn to stop"),)
+    return Written([[(lead, False), *found] if lead else found], unended, 1, 1, len(unended))
 
 
 def without_place(example: Example, template: ChatTemplate) -> list[str]:
     """What of an example the template has no place for, and what becomes of it, in words."""
     source, found = template.source or "", []
-    if any(message.thinking for message in example.messages) and not _knows_thinking(template):
+    if any(message.thinking for message in example.messages) and not template.thinking_names:
         found.append("the chat template has no place for reasoning: it is written as <think>...</think> before the answer")
     if template.compiled and any(message.calls for message in example.messages) and "tool_call" not in source:
         found.append("the chat template has no place for tool calls: they are left out of what is trained")
-    if template.compiled and example.tools and "tools" not in source:
-        found.append("the chat template has no place for tools: the model is not told which there are")
+    if told := _tools_left_out(example, template):
+        found.append(told[0][1])
     return found
 
 
-def _knows_thinking(template: ChatTemplate) -> bool:
-    return "reasoning_content" in (template.source or "")
+def _tools_left_out(example: Example, template: ChatTemplate) -> tuple[Note, ...]:
+    if not template.compiled or not example.tools or "tools" in (template.source or ""):
+        return ()
+    return (("tools_left_out", "the chat template has no place for tools: the model is not told which there are"),)
 
 
-def _turn(message: Message, template: ChatTemplate) -> Json:
-    turn: Json = {"role": message.role, "content": message.content}
-    if message.thinking and _knows_thinking(template):
-        turn["reasoning_content"] = message.thinking
-    elif message.thinking:
-        turn["content"] = _THOUGHT.format(message.thinking.strip()) + message.content
-    return turn | ({"tool_calls": [*message.calls]} if message.calls else {})
+def _with_tools(written: Written, example: Example, template: ChatTemplate) -> Written:
+    told = _tools_left_out(example, template)
+    return written._replace(notes=(*written.notes, *told)) if told else written
 
 
-def _plain(messages: tuple[Message, ...], eos: str) -> list[Piece]:
+def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> Written:
     found: list[Piece] = []
     names = {"system": "### System:\n", "user": "### Instruction:\n", "tool": "### Result:\n"}
-    given = ""
+    given, answers = "", 0
     for message in messages:
         if message.role == "assistant":
             called = "".join(f"{to_json(call['function'])}\n" for call in message.calls)
-            thought = _THOUGHT.format(message.thinking.strip()) if message.thinking else ""
-            found += [(given + "### Response:\n", False), (thought + message.content + called + eos, True)]
+            thought = THOUGHT.format(message.thinking.strip()) if message.thinking else ""
+            found += [(given + "### Response:\n", False), (thought + message.content + called + template.eos, message.learn)]
             given = "\n\n"
+            answers += 1
         else:
             given += f"{names.get(message.role, f'### {message.role}:')}{message.content}\n\n"
-    return found
-
-
-def _template_of(settings: Json) -> str | None:
-    source = settings.get("chat_template")
-    if isinstance(source, list):
-        source = next((entry.get("template") for entry in source if isinstance(entry, dict) and entry.get("name") == "default"), None)
-    return source if isinstance(source, str) and source else None
-
-
-def _short(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
-
-
-def _token(settings: Json, name: str) -> str:
-    value = settings.get(name)
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else ""
+    learned = sum(flag for _, flag in found)
+    if not learned and answers:
+        raise BadRow("all_labels_masked", f"each of its {answers:,} answers is marked as not to be learned")
+    return Written([found], (), answers, learned, 0 if template.eos else learned, answers - learned)

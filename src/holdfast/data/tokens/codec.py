@@ -28,14 +28,20 @@ class Tokens:
     ids: list[int]
     learned: list[bool] | list[int]
     cut: int
+    lost: int = 0  # answers of which nothing is learned
+    torn: int = 0  # answers of which the end is cut off
 
 
 class Fit(NamedTuple):
-    """What of a row is trained on: tokens, how many did not fit, how many are learned."""
+    """What of a row is trained on: tokens, how many did not fit, how many are learned; and of its answers, how many are cut: `lost`
+    those of which nothing is learned, `torn` those of which the end is not.
+    """
 
     tokens: int
     cut: int
     learned: int
+    lost: int = 0
+    torn: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,10 @@ class Codec:
 
     def lead(self, row: list[Piece]) -> tuple[int, ...]:
         """What stands before a row whose text does not begin with it already."""
-        return () if self.template.bos and row[0][0].startswith(self.template.bos) else self.bos
+        if not self.bos:
+            return ()
+        begins = tuple(filter(None, (self.template.bos, self.template.lead)))
+        return () if next((text for text, _ in row if text), "").startswith(begins) else self.bos
 
     def _join(self, row: list[Piece], parts: list[Encoding], rules: Rules) -> Tokens | BadRow:
         lead = self.lead(row)
@@ -126,24 +135,26 @@ class Codec:
         for part, (_, learned) in zip(parts, row, strict=True):
             ids += part.ids
             flags += [learned] * len(part)
-        return Tokens(ids[: size.tokens], flags[: size.tokens], size.cut)
+        return Tokens(ids[: size.tokens], flags[: size.tokens], size.cut, size.lost, size.torn)
 
 
 def fit(lead: tuple[int, ...], parts: list[tuple[int, bool]], rules: Rules) -> Fit:
     """How much of a row is trained on, from the number of tokens of each part. Raises BadRow where nothing of it can be."""
-    total, targets, learned = len(lead), 0, 0
+    total, targets, learned, lost, torn = len(lead), 0, 0, 0, 0
     for length, is_learned in parts:
         if is_learned:
             begin = max(total, 1)  # the first token of a row is never predicted
             targets += max(0, total + length - begin)
             learned += max(0, min(total + length, rules.max_tokens) - begin)
+            lost += begin >= rules.max_tokens
+            torn += begin < rules.max_tokens < total + length
         total += length
     if total > rules.max_tokens and rules.too_long == "reject":
         raise BadRow("too_long", f"the row has {total} tokens, max_tokens = {rules.max_tokens}")
     if not learned:
         cause = f"the answer begins after max_tokens = {rules.max_tokens}" if targets else "the answer has no token"
         raise BadRow("all_labels_masked", f"{cause}; the row has {total} tokens, {targets} of them to be learned")
-    return Fit(min(total, rules.max_tokens), max(0, total - rules.max_tokens), learned)
+    return Fit(min(total, rules.max_tokens), max(0, total - rules.max_tokens), learned, lost, torn)
 
 
 def load_codec(folder: Path, given: str | None = None) -> Codec:
@@ -155,9 +166,9 @@ def load_codec(folder: Path, given: str | None = None) -> Codec:
     tokenizer = _load_tokenizer(folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    template = load_template(folder, given)
+    template = _with_tokens(load_template(folder, given), tokenizer)
     pad, reason = _pad_token(folder, tokenizer, template)
-    bos = () if template.compiled else _leading_specials(tokenizer, template)
+    bos = () if template.compiled else _around(tokenizer)[0]
     return Codec(folder, tokenizer, template, pad, reason, bos, tokenizer.get_vocab_size(with_added_tokens=True), given=given)
 
 
@@ -195,11 +206,20 @@ def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
     return tokenizer
 
 
-def _leading_specials(tokenizer: Tokenizer, template: ChatTemplate) -> tuple[int, ...]:
-    """What the tokenizer itself puts before a text (the beginning-of-text token), for forms without a chat template."""
-    ids = tokenizer.encode("", add_special_tokens=True).ids
-    eos = tokenizer.token_to_id(template.eos) if template.eos else None
-    return tuple(number for number in ids if number != eos)
+def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the tokenizer itself puts before and behind a text, for forms without a chat template."""
+    plain = tokenizer.encode("x", add_special_tokens=False).ids
+    whole = tokenizer.encode("x", add_special_tokens=True).ids
+    at = next((at for at in range(len(whole)) if plain and whole[at : at + len(plain)] == plain), len(whole))
+    return tuple(whole[:at]), tuple(whole[at + len(plain) :])
+
+
+def _with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate:
+    """The template with what the tokenizer puts around a text, and with the texts of its special tokens."""
+    lead, trail = ("".join(tokenizer.id_to_token(number) or "" for number in ids) for ids in _around(tokenizer))
+    added = tokenizer.get_added_tokens_decoder().values()
+    specials = tuple(sorted(token.content for token in added if token.special))
+    return dataclasses.replace(template, lead=lead, trail=trail, specials=specials, added=frozenset(token.content for token in added))
 
 
 def _pad_token(folder: Path, tokenizer: Tokenizer, template: ChatTemplate) -> tuple[int, str]:

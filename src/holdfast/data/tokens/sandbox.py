@@ -21,6 +21,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+MARK_BEGIN, MARK_END = "\ufdd0", "\ufdd1"  # around what a template says is generated; no characters, so that no text has them
 LONGEST = 1 << 24  # characters of a text that a template makes; of a row there are no more
 _TURNS = 1_000_000  # of all loops of one rendering
 _CPU_S = 10.0  # for one rendering
@@ -33,6 +34,18 @@ _FILLING = {"center", "ljust", "rjust", "zfill", "expandtabs"}  # methods of a t
 
 class TooMuch(jinja2.TemplateRuntimeError):
     """A template takes more time or memory than any conversation needs."""
+
+
+class Generation(Extension):
+    """{% generation %} ... {% endgeneration %}, by which a template says what the model generates: its text between two marks."""
+
+    tags = {"generation"}  # noqa: RUF012  as jinja2 has it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        begin, end = (nodes.Output([nodes.TemplateData(mark)], lineno=line) for mark in (MARK_BEGIN, MARK_END))
+        return [begin, nodes.Scope(body, lineno=line), end]
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -75,19 +88,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return _measured(super().call(__context, __obj, *args, **kwargs))
 
 
-class _Marks(Extension):
-    """{% generation %}: what TRL learns of an answer. What is learned follows from the turns here, so its contents are written alone."""
-
-    tags = {"generation"}  # noqa: RUF012  as jinja2 has it
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
-
-
 def sandbox() -> Sandbox:
     """An environment for chat templates, as transformers documents it."""
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Marks], optimized=False)
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], optimized=False)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     plain = dict(environment.filters)
@@ -109,11 +112,17 @@ def bounded_text(parts: Iterable[str]) -> str:
     return "".join(found)
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
-    """A value as JSON, other letters than ASCII as they are."""
-    if indent is not None and indent > _WIDEST:
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """A value as JSON, other letters than ASCII as they are; what may be asked for is what transformers' filter takes."""
+    if isinstance(indent, int) and indent > _WIDEST:
         raise TooMuch("it indents too far")
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 @jinja2.pass_context

@@ -26,9 +26,10 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
 from holdfast.data.judge.unused import Unused
 from holdfast.data.tokens.arrays import Array, pack, unpack
-from holdfast.data.tokens.chat_template import learned_by, pair_pieces, pieces, worse_pieces
+from holdfast.data.tokens.chat_template import learned_by, pair_written, worse_pieces, write
 from holdfast.data.tokens.codec import Codec, Tokens
-from holdfast.data.tokens.skeleton import Piece
+from holdfast.data.tokens.conversation import Written
+from holdfast.data.tokens.taught import Taught, notes_of
 from holdfast.data.tokens.too_long import Changes, Parts, fitted
 from holdfast.data.tokens.worse import WORSE
 
@@ -109,6 +110,8 @@ class Verdicts:
     noted: Counter[str] = field(default_factory=Counter)
     unused: Unused = field(default_factory=Unused)
     weights: Weights = field(default_factory=Weights)
+    taught: Taught = field(default_factory=Taught)
+    first: dict[str, int] = field(default_factory=dict)  # of each note: the first row's line from the block's first
 
     @property
     def rows(self) -> int:
@@ -136,17 +139,18 @@ class Verdicts:
         self.noted.update(other.noted)
         self.unused.merge(other.unused)
         self.weights.merge(other.weights)
+        self.taught.merge(other.taught)
 
     def facts(self) -> Json:
         """As they are stored; `verdicts_of` reads them."""
-        return vars(self) | {"unused": vars(self.unused), "weights": vars(self.weights)}
+        return vars(self) | {"unused": vars(self.unused), "weights": vars(self.weights), "taught": vars(self.taught)}
 
 
 def verdicts_of(facts: Json) -> Verdicts:
     """Verdicts as they were before they were stored."""
     counters: Json = {name: Counter(facts[name]) for name in ("by_reason", "noted")}
     unused = Unused(**{name: Counter(found) for name, found in facts["unused"].items()})
-    return Verdicts(**facts | counters | {"unused": unused, "weights": Weights(**facts["weights"])})
+    return Verdicts(**facts | counters | {"unused": unused, "weights": Weights(**facts["weights"]), "taught": Taught(**facts["taught"])})
 
 
 @dataclass(frozen=True)
@@ -174,10 +178,13 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     kept: list[tuple[int, Tokens]] = []
     weights: list[float] = []
     trained: list[Judged] = []
+    taught: list[Written] = []
     good, rejects = readable(block, rules, codec)
-    for (row, _), tokens in zip(good, codec.encode([text for _, text in good], rules), strict=True):
+    encoded = iter(codec.encode([pieces for _, written in good for pieces in written.sequences], rules))
+    for row, written in good:
+        found = [next(encoded) for _ in written.sequences]
         try:
-            parts = fitted(row.example, tokens, codec, rules)
+            parts = fitted(row.example, found, codec, rules)
             if rules.wanted != "answers":
                 parts = judged_answers(row.example, parts, codec, rules)
         except BadRow as bad:
@@ -186,10 +193,14 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
         kept += [(row.line, part) for part in parts.rows]
         weights += [1.0 if row.weight is None else row.weight] * len(parts.rows)
         verdicts.take(row, parts.changes)
-        row.tokens = None if isinstance(tokens, BadRow) else len(tokens.ids)
+        verdicts.taught.take(written, parts.lost, parts.torn)
+        row.tokens = parts.whole if len(found) == 1 else None
         trained.append(row)
+        taught.append(written)
     verdicts.reject(rejects)
-    verdicts.noted.update(card.reason for card, _, _ in note(trained, rules))
+    for reason, row, _ in (*((card.reason, row, "") for card, row, _ in note(trained, rules)), *notes_of(trained, taught, codec)):
+        verdicts.noted[reason] += 1
+        verdicts.first[reason] = min(row.line, verdicts.first.get(reason, row.line))
     verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields), rules.beside)
     verdicts.weights.take(row.weight for row in trained)
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
@@ -209,23 +220,26 @@ def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) 
     (first,) = better.rows
     if not example.worse:
         flags = list(first.learned) if example.good else [flag + WORSE for flag in first.learned]
-        return Parts((Tokens(first.ids, flags, first.cut),), better.changes)
-    (encoded,) = codec.encode([worse_pieces(example, codec.template)], rules)
+        return better._replace(rows=(Tokens(first.ids, flags, first.cut),))
+    encoded = codec.encode([worse_pieces(example, codec.template)], rules)
     second = fitted(replace(example, messages=example.worse, worse=()), encoded, codec, rules)
     (other,) = second.rows
+    if rules.wanted == "marks":  # a pair is two marked answers
+        bad = Tokens(other.ids, [flag + WORSE for flag in other.learned], other.cut)
+        return better._replace(rows=(first, bad), changes=better.changes or second.changes)
     flags = [*first.learned, *(flag + WORSE for flag in other.learned)]
     changes = better.changes or second.changes
-    return Parts((Tokens([*first.ids, *other.ids], flags, first.cut + other.cut),), changes)
+    return better._replace(rows=(Tokens([*first.ids, *other.ids], flags, first.cut + other.cut),), changes=changes)
 
 
-def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judged, list[Piece]]], list[Reject]]:
+def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judged, Written]], list[Reject]]:
     """The rows that pass every check up to the tokens, each as the template writes it; and the rejects."""
     rows, rejects = judge(block.rows, block.first_line, rules, codec.specials)
     good = []
     for row in rows:
-        found = pair_pieces(row.prompt, row.answer, codec.template) if row.is_pair else None
+        found = pair_written(row.prompt, row.answer, codec.template) if row.is_pair else None
         try:
-            good.append((row, learned_by(found or pieces(row.example, codec.template), rules.learns)))
+            good.append((row, learned_by(found or write(row.example, codec.template), rules.learns)))
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
     return good, rejects

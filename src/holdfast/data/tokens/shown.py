@@ -10,10 +10,11 @@ from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import Unused
-from holdfast.data.tokens.chat_template import without_place, worse_pieces
+from holdfast.data.tokens.chat_template import worse_pieces
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import Block, readable
 from holdfast.data.tokens.skeleton import Piece
+from holdfast.data.tokens.taught import notes_of
 
 
 @dataclass
@@ -39,17 +40,18 @@ def show_row(row: Unparsed, rules: Rules, codec: Codec) -> ShownRow:
     good, rejects = readable(Block((row,)), rules, codec)
     if not good:
         raise BadRow(rejects[0].reason, rejects[0].detail)
-    judged, pieces = good[0]
-    tokens = _tokens(pieces, codec)
+    judged, written = good[0]
+    tokens = [token for pieces in written.sequences for token in _tokens(pieces, codec)[: rules.max_tokens]]
     notes = [f"{reason}: {detail}" for reason, detail in judged.mended]
     if codec.template.compiled is None and judged.example.messages:
         notes.append("the model has no chat template: turns are written in a plain form")
-    notes += without_place(judged.example, codec.template)
-    if len(tokens) > rules.max_tokens:
+    notes += [f"{reason}: {detail}" for reason, _, detail in notes_of([judged], [written], codec)]
+    longest = max(len(_tokens(pieces, codec)) for pieces in written.sequences)
+    if longest > rules.max_tokens:
         fate = {"cut": "the end is cut off", "reject": "the row is rejected", "split": "it is trained on as several rows"}[rules.too_long]
-        notes.append(f"{len(tokens):,} tokens, {rules.max_tokens:,} may be trained on: {fate}")
-        if rules.too_long == "cut":
-            tokens = tokens[: rules.max_tokens]
+        notes.append(f"{longest:,} tokens, {rules.max_tokens:,} may be trained on: {fate}")
+        if rules.too_long != "cut":
+            tokens = [token for pieces in written.sequences for token in _tokens(pieces, codec)]
     if not any(token["learned"] for token in tokens[1:]):
         raise BadRow("all_labels_masked", f"no token of its {len(tokens):,} would be learned")
     judged.tokens = len(tokens)

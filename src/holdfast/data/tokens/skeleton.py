@@ -91,6 +91,8 @@ class Skeleton:
     parts: tuple[tuple[tuple[str, ...], bool], ...]
     absent: tuple[str, ...]
     stripped: bool
+    notes: tuple[tuple[str, str], ...] = ()  # of every such conversation: reason and detail
+    unended: int = 0  # of its answers: how many have no token that ends them
 
     @cached_property
     def frames(self) -> tuple[tuple[str, str, bool], ...] | None:

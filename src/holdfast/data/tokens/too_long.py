@@ -9,13 +9,14 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import pieces
-from holdfast.data.tokens.codec import Codec, Fit, Tokens
+from holdfast.data.tokens.chat_template import write
+from holdfast.data.tokens.codec import Codec, Fit, Tokens, fit
+from holdfast.data.tokens.skeleton import Piece
 
 Changes = tuple[tuple[str, str], ...]  # (reason, detail) each
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’)\]]*(?=\s|$)|(?<=[。！？])|\n(?=\S)")
@@ -26,6 +27,9 @@ class Parts(NamedTuple):
 
     rows: tuple[Tokens, ...]
     changes: Changes = ()
+    lost: int = 0  # answers of which nothing is learned
+    torn: int = 0  # answers of which the end is not
+    whole: int = 0  # tokens before anything was cut or split
 
 
 class Sizes(NamedTuple):
@@ -34,59 +38,83 @@ class Sizes(NamedTuple):
     lengths: tuple[int, ...]
     whole: int
     changes: Changes = ()
+    lost: int = 0
+    torn: int = 0
 
 
-def fitted(example: Example, tokens: Tokens | BadRow, codec: Codec, rules: Rules) -> Parts:
-    """A row as `tokens` has it, cut, or split where the rules say so. Raises BadRow where nothing of it can be learned."""
-    if rules.too_long == "split" and (isinstance(tokens, BadRow) or tokens.cut):
+def fitted(example: Example, found: Tokens | BadRow | Sequence[Tokens | BadRow], codec: Codec, rules: Rules) -> Parts:
+    """A row's sequences as `found` has them, cut, or split where the rules say so. Raises BadRow where nothing of it can be learned."""
+    found = [found] if isinstance(found, Tokens | BadRow) else found
+    if rules.too_long == "split" and any(isinstance(tokens, BadRow) or tokens.cut for tokens in found):
         return _split(example, codec, rules)[0]
-    if isinstance(tokens, BadRow):
-        raise tokens
-    return Parts((tokens,), _cut(tokens.cut, len(tokens.ids) + tokens.cut) if tokens.cut else ())
+    rows = [tokens for tokens in found if not isinstance(tokens, BadRow)]
+    missed = _missed(found, rules)
+    cut = sum(tokens.cut for tokens in rows)
+    whole = sum(len(tokens.ids) for tokens in rows) + cut
+    lost, torn = missed + sum(one.lost for one in rows), sum(one.torn for one in rows)
+    return Parts(tuple(rows), _cut(cut, whole, missed), lost, torn, whole)
 
 
-def fitted_sizes(example: Example, size: Fit | BadRow, codec: Codec, rules: Rules) -> Sizes:
+def fitted_sizes(example: Example, found: Sequence[int | Fit | BadRow], codec: Codec, rules: Rules) -> Sizes:
     """What `fitted` would give, without the token numbers where they are not needed. Raises BadRow as it does."""
-    if rules.too_long == "split" and (isinstance(size, BadRow) or size.cut):
+    if rules.too_long == "split" and any(isinstance(size, BadRow) or (isinstance(size, Fit) and size.cut) for size in found):
         parts, whole = _split(example, codec, rules)
-        return Sizes(tuple([len(part.ids) for part in parts.rows]), whole, parts.changes)
-    if isinstance(size, BadRow):
-        raise size
-    whole = size.tokens + size.cut
-    return Sizes((size.tokens,), whole, _cut(size.cut, whole) if size.cut else ())
+        return Sizes(tuple([len(part.ids) for part in parts.rows]), whole, parts.changes, parts.lost, parts.torn)
+    missed = _missed(found, rules)
+    sizes = [size if isinstance(size, Fit) else Fit(size, 0, size) for size in found if not isinstance(size, BadRow)]
+    cut = sum(size.cut for size in sizes)
+    whole = sum(size.tokens for size in sizes) + cut
+    lost, torn = missed + sum(size.lost for size in sizes), sum(size.torn for size in sizes)
+    return Sizes(tuple([size.tokens for size in sizes]), whole, _cut(cut, whole, missed), lost, torn)
 
 
-def _cut(lost: int, whole: int) -> Changes:
-    return (("answer_cut", f"{lost:,} of {whole:,} tokens are left out in training; the row stays whole"),)
+def _missed(found: Sequence[object], rules: Rules) -> int:
+    """How many sequences of a row have nothing to learn within the limit. Raises BadRow where all are so, or too long for the rules."""
+    bad = [one for one in found if isinstance(one, BadRow)]
+    if bad and (len(bad) == len(found) or rules.too_long == "reject"):
+        raise bad[0]
+    return len(bad)
+
+
+def _cut(lost: int, whole: int, missed: int = 0) -> Changes:
+    if missed:
+        return (("answer_cut", f"{missed} of its answers begin after the longest row allowed and are not learned; the row stays whole"),)
+    return (("answer_cut", f"{lost:,} of {whole:,} tokens are left out in training; the row stays whole"),) if lost else ()
 
 
 def _split(example: Example, codec: Codec, rules: Rules) -> tuple[Parts, int]:
     """The parts of a row, and the tokens of the whole one."""
-    whole = _whole(example, codec)
+    whole = sum(len(tokens.ids) for _, tokens in _whole(example, codec))
     found: list[Tokens] = []
-    lost, refused = 0, None
+    lost, refused, missed = 0, None, 0
     for part in _by_turns(example, codec, rules):
-        tokens = _whole(part, codec)
-        try:
-            fit = _by_sentences(tokens, codec, part, rules)
-        except BadRow as bad:
-            refused, lost = bad, lost + len(tokens.ids)
-            continue
-        found += fit
-        lost += fit[-1].cut
+        for pieces, tokens in _whole(part, codec):
+            try:
+                fitting = _by_sentences(tokens, codec, pieces, rules)
+            except BadRow as bad:
+                refused, lost = bad, lost + len(tokens.ids)
+                missed += sum(learned for _, learned in pieces)
+                continue
+            found += fitting
+            lost += fitting[-1].cut
     if refused and not found:
         raise refused
     changes: list[tuple[str, str]] = []
     if len(found) > 1:
-        changes.append(("row_split", f"{len(whole.ids):,} tokens are trained on as {len(found)} rows; the row stays whole"))
-    return Parts(tuple(found), (*changes, *(_cut(lost, len(whole.ids)) if lost else ()))), len(whole.ids)
+        changes.append(("row_split", f"{whole:,} tokens are trained on as {len(found)} rows; the row stays whole"))
+    torn = sum(tokens.torn for tokens in found)
+    return Parts(tuple(found), (*changes, *_cut(lost, whole)), missed + sum(tokens.lost for tokens in found), torn, whole), whole
 
 
-def _whole(example: Example, codec: Codec) -> Tokens:
-    (tokens,) = codec.encode([pieces(example, codec.template)], Rules(max_tokens=NO_LIMIT))
-    if isinstance(tokens, BadRow):
-        raise tokens
-    return tokens
+def _whole(example: Example, codec: Codec) -> list[tuple[list[Piece], Tokens]]:
+    """The sequences of an example, whole. Raises BadRow where one has nothing to learn."""
+    sequences = write(example, codec.template).sequences
+    found = []
+    for pieces, tokens in zip(sequences, codec.encode(sequences, Rules(max_tokens=NO_LIMIT)), strict=True):
+        if isinstance(tokens, BadRow):
+            raise tokens
+        found.append((pieces, tokens))
+    return found
 
 
 def _by_turns(example: Example, codec: Codec, rules: Rules) -> Iterator[Example]:
@@ -96,7 +124,7 @@ def _by_turns(example: Example, codec: Codec, rules: Rules) -> Iterator[Example]
     stretch: tuple[Message, ...] = ()
     for exchange in _exchanges(messages[len(head) :]):
         longer = dataclasses.replace(example, messages=(*head, *stretch, *exchange))
-        if stretch and len(_whole(longer, codec).ids) > rules.max_tokens:
+        if stretch and any(len(tokens.ids) > rules.max_tokens for _, tokens in _whole(longer, codec)):
             yield dataclasses.replace(example, messages=(*head, *stretch))
             stretch = ()
         stretch += exchange
@@ -114,19 +142,20 @@ def _exchanges(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
         yield messages[first:]
 
 
-def _by_sentences(whole: Tokens, codec: Codec, example: Example, rules: Rules) -> list[Tokens]:
+def _by_sentences(whole: Tokens, codec: Codec, parts: list[Piece], rules: Rules) -> list[Tokens]:
     """The row itself where it fits; else its one answer in parts that end with a sentence; else its beginning. Raises BadRow."""
     limit, size = rules.max_tokens, len(whole.ids)
     if size <= limit:
         return [whole]
-    parts = pieces(example, codec.template)
     answer = codec.tokenizer.encode(parts[-1][0], add_special_tokens=False)
     given = size - len(answer.ids)
     if [learned for _, learned in parts].count(True) != 1 or not parts[-1][1] or given > limit // 2:
         learned = sum(whole.learned[1:limit])
         if not learned:
             raise BadRow("all_labels_masked", f"the answer begins after max_tokens = {limit}; the row has {size} tokens")
-        return [Tokens(whole.ids[:limit], whole.learned[:limit], size - limit)]
+        size_of = [(len(codec.tokenizer.encode(text, add_special_tokens=False).ids), flag) for text, flag in parts]
+        cut = fit(codec.lead(parts), size_of, Rules(max_tokens=limit))
+        return [Tokens(whole.ids[:limit], whole.learned[:limit], size - limit, cut.lost, cut.torn)]
     ends = _sentence_ends(parts[-1][0], [start for start, _ in answer.offsets])
     found = []
     begin, again = given, 0

@@ -31,6 +31,7 @@ class Checked:
     parts: list[ShardPart] = field(default_factory=list)
     verdicts: Verdicts = field(default_factory=Verdicts)
     first_reject: Json | None = None
+    first_noted: dict[str, Json] = field(default_factory=dict)  # of each note: file and line of its first row
     reused: int = 0
     seconds: float = 0.0
 
@@ -44,6 +45,8 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
         for path, shard, block, found in _shards(file, cache, workers):
             checked.parts.append(ShardPart(path, number, block.first_line, len(shard.lengths), len(shard.ids)))
             checked.verdicts.add(shard.verdicts)
+            for reason, line in shard.verdicts.first.items():
+                checked.first_noted.setdefault(reason, {"file": file, "line": block.first_line + line})
             checked.reused += found
             for reject in shard.rejected(file, block.first_line):
                 rejects.write(json_line(reject))
@@ -89,7 +92,9 @@ def report(checked: Checked, tokens: TokenSet) -> Json:
         "mended": found.mended,
         "rejected": found.rejected,
         "by_reason": dict(found.by_reason),
+        "learned": found.taught.as_json(),
         "notes": dict(found.noted.most_common()),
+        "first_noted": checked.first_noted,
         "unused_fields": found.unused.as_json(),
         "weights": found.weights.as_json(),
         "tokens": {"total": int(lengths.sum()), "learned": found.learned, **spread},

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from holdfast.base.files import Json
 from holdfast.base.units import counted
+from holdfast.data.tokens.taught import told_of
 from holdfast.report.words import beyond, row_weights, unused_fields
 
 _EXAMPLES = 2
@@ -54,6 +55,7 @@ def facts(answer: Json) -> list[str]:
         lines.append(f"! rows of different layouts in one file: {', '.join(answer['mixed_files'][:3])}")
     if answer["max_tokens"]:
         lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
+    lines += told_of(answer["learned"])
     lines += map(visible, unused_fields(answer["unused_fields"]))
     if told := row_weights(answer["weights"], answer["kept"] + answer["mended"]):
         lines.append(told)

@@ -103,6 +103,8 @@ def _kind(target: pl.Series, table: Table) -> Literal["regression", "classificat
 
 
 def _is_numbers(values: pl.Series, name: str) -> bool:
+    if values.dtype.is_nested() or values.dtype in (pl.Binary, pl.Object):
+        return False
     if values.dtype.is_numeric() or values.dtype == pl.Boolean:
         return True
     if values.dtype.is_temporal():

@@ -17,6 +17,7 @@ from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
 from holdfast.data.tokens.cache import TokenCache, cache_key
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.data.tokens.taught import told_of
 from holdfast.data.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.data.workers.build import Checked, check_rows, report
 from holdfast.data.workers.workers import Workers
@@ -148,10 +149,14 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
         terminal.tell(told)
     if told := row_weights(summary["weights"], summary["kept"] + summary["mended"]):
         terminal.say(told)
+    for line in told_of(summary["learned"], config.data.train_on):
+        (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
     if summary["notes"]:
         notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
         files = " ".join(shown(Path(file)) for file in config.data.files)
         terminal.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
+        firsts = ", ".join(f"{reason} {shown(Path(at['file']))}:{at['line']}" for reason, at in summary["first_noted"].items())
+        terminal.say(f"the first row of each note: {firsts}")
 
 
 def _nothing_left(checked: Checked) -> str:

@@ -1,0 +1,255 @@
+"""Write a conversation as its chat template does, so that every answer is learned as a server would have the model write it.
+
+An answer stands behind the prompt that a server renders for it. A template that writes the past otherwise than it wrote it as an answer
+(Qwen3 drops the reasoning of earlier turns, gpt-oss ends them with another token) therefore makes several sequences of a conversation,
+each with the answers that its text has as they were given. Where a template says itself what is generated, that is learned.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.tokens.sandbox import MARK_BEGIN, MARK_END
+from holdfast.data.tokens.skeleton import Piece
+from holdfast.data.tokens.template import ChatTemplate, placed_thinking, render
+
+Note = tuple[str, str]  # reason and detail
+_MOST_RENDERED = 4_000_000  # turns of all renderings of a row
+_SPANS = re.compile(f"{MARK_BEGIN}(.*?){MARK_END}", re.DOTALL)
+_PROBE = 60  # characters of a text that is looked for
+
+
+class Written(NamedTuple):
+    """A row as it is trained on. `sequences`: pieces, each with whether it is learned; of several each has other answers of the row.
+
+    `answers`: of the row, `learned`: of them, without what a limit cuts off, `unended`: of those, without a token that ends them.
+    `off`: those that the row itself marks as not to be learned. `calls`, `thoughts`: turns whose tool calls or reasoning are left out.
+    """
+
+    sequences: list[list[Piece]]
+    notes: tuple[Note, ...] = ()
+    answers: int = 1
+    learned: int = 1
+    unended: int = 0
+    off: int = 0
+    calls: int = 0
+    thoughts: int = 0
+
+
+class _Answer(NamedTuple):
+    """Where an answer of a conversation stands: its turn, and its text with what the template writes around it."""
+
+    turn: int
+    text: str
+
+
+def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> Written:
+    """The conversation up to its last answer. Raises BadRow where the template refuses it, or keeps no answer of it."""
+    answers = [at for at, message in enumerate(messages) if message.role == "assistant"]
+    if 2 * sum(at + 1 for at in answers) > _MOST_RENDERED:
+        raise BadRow("too_many_turns", f"{len(messages):,} turns with {len(answers):,} answers: make several conversations of them")
+    if template.marked:
+        return _as_marked(messages, tools, answers, template)
+    sequences, placed, notes = _turn_by_turn(messages, tools, answers, template)
+    found = _Judged(messages, template, notes)
+    for at, (sequence, piece) in zip(answers, placed, strict=True):
+        text = sequences[sequence][piece][0]
+        sequences[sequence][piece] = (text, found.teaches(at, text))
+    return found.written([pieces for pieces in sequences if any(learned for _, learned in pieces)], len(answers), len(sequences))
+
+
+def _turn_by_turn(
+    messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate
+) -> tuple[list[list[Piece]], list[tuple[int, int]], dict[str, str]]:
+    """Sequences in which each answer stands behind its own generation prompt; of each answer its sequence and its piece; notes."""
+    sequences: list[list[Piece]] = []
+    placed: list[tuple[int, int]] = []
+    notes: dict[str, str] = {}
+    done = ""
+    for at in answers:
+        before = render(template, messages[:at], tools, True)
+        after = render(template, messages[: at + 1], tools, False)
+        if not after.startswith(before):
+            before, after = _behind_another_prompt(before, after, messages, at, template, notes)
+        if template.always_opens:
+            after = _without_opening(before, after, template)
+        if sequences:
+            done = _common_end(done, before, sequences[-1], template)
+        if sequences and before.startswith(done):
+            sequences[-1] += [(before[len(done) :], False), (after[len(before) :], True)]
+        else:
+            sequences.append([(before, False), (after[len(before) :], True)])
+        placed.append((len(sequences) - 1, len(sequences[-1]) - 1))
+        done = after
+    return sequences, placed, notes
+
+
+def _behind_another_prompt(
+    before: str, after: str, messages: tuple[Message, ...], at: int, template: ChatTemplate, notes: dict[str, str]
+) -> tuple[str, str]:
+    """Prompt and text of an answer that the template does not write behind its own generation prompt. Raises BadRow.
+
+    What both have in common is given, if that is all up to the prompt. A prompt that opens a thought is kept where the turn has one.
+    """
+    common = _shared(before, after)
+    while common and before[common - 1] not in ">]:\n":
+        common -= 1
+    asked = "".join((messages[at - 1].content, "")) if at else ""
+    if not common or (asked.strip() and asked.strip() in before[common:]) or before[common:].count("\n") > 3:
+        raise BadRow("template_refuses", "the chat template does not write an answer behind its own generation prompt")
+    thought = _thought_of(messages[at], template)
+    if thought and before[common:].strip() == "<think>":
+        return before, f"{before}{thought}\n</think>\n\n{after[common:].lstrip()}"
+    told = f"its generation prompt ends with {before[common:]!r}, which its own writing of an answer has not: a server's prompt differs"
+    notes["prompt_differs"] = f"the chat template's prompt is not what stands before this answer: {told}"
+    return before[:common], after
+
+
+def _thought_of(message: Message, template: ChatTemplate) -> str:
+    """The reasoning of a turn, apart or in its text."""
+    if message.thinking or type(message.content) is not str:
+        return message.thinking.strip()
+    if placed := placed_thinking(message, template):
+        return placed[0]
+    return message.content.split("</think>")[0].rpartition("<think>")[2].strip() if "</think>" in message.content else ""
+
+
+def _without_opening(before: str, after: str, template: ChatTemplate) -> str:
+    """An answer without the next turn's beginning that a template writes behind every turn: up to its end and the white space there."""
+    end = after.rfind(template.end, len(before))
+    if end < 0:
+        return after
+    end += len(template.end)
+    return after[: end + len(after[end:]) - len(after[end:].lstrip())]
+
+
+def _common_end(done: str, before: str, sequence: list[Piece], template: ChatTemplate) -> str:
+    """The sequence so far, without what the template writes behind its last turn only: the answer then ends with its end token."""
+    if before.startswith(done) or not template.end:
+        return done
+    text = sequence[-1][0]
+    begin = len(done) - len(text)
+    common = _shared(done, before)
+    end = done.rfind(template.end, begin, common)
+    if end < 0:
+        return done
+    end += len(template.end)
+    end += len(done[end:common]) - len(done[end:common].lstrip())
+    sequence[-1] = (done[begin:end], True)
+    return done[:end]
+
+
+def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate) -> Written:
+    """The conversation as the template writes it at its end, of which it says itself what is generated."""
+    text = render(template, messages[: answers[-1] + 1], tools, False, marks=True)
+    pieces: list[Piece] = []
+    at, plain = 0, 0  # in the text with marks, and without
+    found = _Judged(messages, template, {})
+    begins = _begins(text, messages, tools, answers, template)
+    said: dict[int, str] = {}
+    for span in _SPANS.finditer(text):
+        given, learned = text[at : span.start()], span[1]
+        plain += len(given) + len(learned)
+        turn = max((turn for turn, begin in begins if begin < plain), default=answers[0])
+        said[turn] = said.get(turn, "") + learned
+        teaches = messages[turn].learn
+        pieces += [(given, False), (learned, teaches)]
+        at = span.end()
+    for turn in answers:
+        found.teaches(turn, said.get(turn, ""))
+    rest = text[at:]
+    pieces = [(part, learned) for part, learned in [*pieces, (rest, False)] if part]
+    if not said:
+        raise BadRow("all_labels_masked", "the chat template marks nothing of it as generated")
+    return found.written([pieces], len(answers), 1)
+
+
+def _begins(
+    text: str, messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate
+) -> list[tuple[int, int]]:
+    """Of each answer its turn and where it begins, at the earliest, in the text without marks."""
+    whole = text.replace(MARK_BEGIN, "").replace(MARK_END, "")
+    found, least = [], 0
+    for turn in answers:
+        if len(answers) > 1:
+            least = max(least, _shared(whole, render(template, messages[:turn], tools, True)))
+        found.append((turn, least))
+    return found
+
+
+class _Judged:
+    """What is found of the answers of a conversation: which are learned, and what of them is not."""
+
+    def __init__(self, messages: tuple[Message, ...], template: ChatTemplate, notes: dict[str, str]) -> None:
+        self.messages, self.template, self.notes = messages, template, notes
+        self.learned = self.unended = self.off = self.calls = self.thoughts = 0
+
+    def teaches(self, at: int, text: str) -> bool:
+        """Whether the answer of turn `at` is learned, of which the template writes `text`."""
+        message = self.messages[at]
+        if not message.learn:
+            self.off += 1
+            return False
+        if type(message.content) is str and not self._keeps(at, message, text):
+            return False
+        self.learned += 1
+        end = self.template.end
+        if not end or (end not in text and not text.rstrip().endswith(self.template.ends)):
+            self.unended += 1
+            why = "the chat template writes no token that ends an answer" if not end else f"turn {at} is learned without {end!r} at its end"
+            self.notes.setdefault("answer_without_end", f"{why}: from it the model does not learn to stop")
+        return True
+
+    def _keeps(self, at: int, message: Message, text: str) -> bool:
+        """Whether anything of the turn is in `text`; notes what is not."""
+        names = [call["function"]["name"] for call in message.calls]
+        gone = [name for name in names if name not in text]
+        if gone:
+            self.calls += 1
+            told = f"turn {at} calls {gone[0]}, for which the chat template has no place: the call is left out"
+            self.notes.setdefault("tool_calls_left_out", told)
+        thought = _thought_of(message, self.template)
+        kept_thought = bool(thought) and _probe(thought) in text
+        if thought and not kept_thought:
+            self.thoughts += 1
+            self.notes.setdefault("reasoning_left_out", f"the chat template keeps nothing of the reasoning of turn {at}")
+        elif message.thinking and not self.template.thinking_names and "<think>" in text and self.template.compiled:
+            told = "the chat template has no place for reasoning: it is written as <think>...</think> before the answer"
+            self.notes.setdefault("no_place_for_reasoning", told)
+        said = message.content.strip()
+        kept = kept_thought or len(gone) < len(names) or (bool(said) and _probe(said) in text)
+        kept = kept or (bool(said) and bool(text.replace(self.template.end or "\0", "").strip()))  # the template writes it otherwise
+        if not kept and not gone:
+            self.notes.setdefault("turn_left_out", f"the chat template keeps nothing of turn {at}, which is therefore not learned")
+        return kept
+
+    def written(self, sequences: list[list[Piece]], answers: int, parts: int) -> Written:
+        if not sequences or not self.learned:
+            if self.calls:
+                raise BadRow("no_place_for_tool_calls", f"{self.notes['tool_calls_left_out']}, and no other answer is left to learn")
+            if self.off == answers:
+                raise BadRow("all_labels_masked", f"each of its {answers:,} answers is marked as not to be learned")
+            raise BadRow("turn_left_out", self.notes.get("turn_left_out", "the chat template writes no answer of it"))
+        if self.learned + self.off < answers:
+            self.notes.setdefault("answer_not_learned", f"of {answers:,} answers {self.learned:,} are learned")
+        notes = dict(sorted(self.notes.items()))
+        if parts > 1:
+            told = f"the chat template writes earlier turns otherwise than it wrote them as answers: {parts} sequences"
+            notes["several_sequences"] = f"{told}, so that each answer is learned behind the prompt that a server renders"
+        return Written(sequences, tuple(notes.items()), answers, self.learned, self.unended, self.off, self.calls, self.thoughts)
+
+
+def _probe(text: str) -> str:
+    """A text's last line, or what of it is looked for."""
+    return text.strip().rpartition("\n")[2].strip()[-_PROBE:]
+
+
+def _shared(one: str, two: str) -> int:
+    """How many characters both begin with."""
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == two[low:middle] else (low, middle - 1)
+    return low

@@ -1,0 +1,125 @@
+"""What the rows that are trained on teach: how many of their answers are learned, what of them is left out. Counts; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from holdfast.base.files import Json
+from holdfast.base.units import counted
+from holdfast.data.judge.judge import Judged, joined_text
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.conversation import Written
+
+_MARKUP = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "[INST]",
+    "[/INST]",
+    "<<SYS>>",
+    "<s>",
+    "</s>",
+    "<bos>",
+    "<eos>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|eot_id|>",
+    "<|endoftext|>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<|turn>",
+    "<turn|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|system|>",
+    "<|end|>",
+    "<|start|>",
+    "<|return|>",
+    "<|channel|>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜end▁of▁sentence｜>",
+    "<|START_OF_TURN_TOKEN|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<extra_id_0>",
+)  # what chat templates and tokenizers of the known families write between turns
+
+
+@dataclass
+class Taught:
+    """Of the kept rows: their answers, how many are learned, and of those how many without a token that ends them.
+
+    `off`: answers that their rows mark as not to be learned; `cut`: those beyond the longest row allowed. `tool_calls_left_out`,
+    `reasoning_left_out`: turns.
+    """
+
+    answers: int = 0
+    learned: int = 0
+    without_end: int = 0
+    tool_calls_left_out: int = 0
+    reasoning_left_out: int = 0
+    off: int = 0
+    cut: int = 0
+
+    def take(self, written: Written, lost: int, torn: int) -> None:
+        """Count a row. lost, torn: answers that the limit takes away, and those whose end it takes."""
+        if not lost and not torn and not written.notes and written.learned == written.answers:
+            self.answers += written.answers
+            self.learned += written.answers
+            return
+        learned = max(0, written.learned - lost)
+        self.answers += written.answers
+        self.learned += learned
+        self.without_end += min(learned, written.unended + torn)
+        self.tool_calls_left_out += written.calls
+        self.reasoning_left_out += written.thoughts
+        self.off += written.off
+        self.cut += lost
+
+    def merge(self, other: Taught) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+    def as_json(self) -> Json:
+        """All counts; `off` and `cut` where they are not 0."""
+        return {name: count for name, count in vars(self).items() if count or name not in ("off", "cut")}
+
+
+def notes_of(rows: list[Judged], written: list[Written], codec: Codec) -> Iterator[tuple[str, Judged, str]]:
+    """(reason, row, detail) of what is to be told of rows that are trained on, beside what their texts say."""
+    for row, one in zip(rows, written, strict=True):
+        for reason, detail in one.notes:
+            yield reason, row, detail
+    if codec.stands_in:
+        return
+    text = joined_text(rows)
+    source = codec.template.source or ""
+    foreign = [mark for mark in _MARKUP if mark in text and mark not in codec.template.added and mark not in source]
+    for row in rows if foreign else ():
+        found = next((mark for mark in foreign if mark in row.text), "")
+        if found:
+            yield "foreign_markup", row, f"{found!r} is another model's mark; this tokenizer makes plain pieces of it, which are learned"
+
+
+def told_of(taught: Json, train_on: str = "assistant") -> list[str]:
+    """What is to be said of the answers of a set, each a sentence; those that begin with "! " are about something that is lost."""
+    answers, learned, cut, off = (taught.get(name, 0) for name in ("answers", "learned", "cut", "off"))
+    said = []
+    if learned < answers:
+        why = [
+            f"{cut:,} beyond the longest row allowed" if cut else "",
+            f"{off:,} marked by their rows as not to be learned" if off else "",
+        ]
+        left = answers - learned - cut - off
+        if left > 0:
+            why.append(
+                f"{left:,} not the last one, which alone is learned" if train_on == "last" else f"{left:,} left out by the chat template"
+            )
+        said.append(f"! of {counted(answers, 'answer')} {learned:,} are learned ({'; '.join(filter(None, why))})")
+    if taught["without_end"]:
+        ending = f"{taught['without_end']:,} of {learned:,} answers are learned without a token that ends them"
+        said.append(f"! {ending}: the model does not learn from them to stop; holdfast data show FILE --row N shows one")
+    for name, what in (("tool_calls_left_out", "tool calls"), ("reasoning_left_out", "reasoning")):
+        if taught[name]:
+            said.append(f"! {what} of {counted(taught[name], 'turn')} left out: the chat template has no place for it")
+    return said

@@ -1,0 +1,224 @@
+"""A model's chat template and what it writes of a conversation. Knows no token numbers.
+
+The template is rendered with jinja2 directly, in the environment transformers documents for chat templates, because importing a
+transformers tokenizer imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_json
+from holdfast.base.safe_open import read_small
+from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.tokens.sandbox import MARK_BEGIN, MARK_END, bounded_text, sandbox
+from holdfast.data.tokens.skeleton import Skeleton, Unclear, followable
+
+THOUGHT = "<think>\n{}\n</think>\n\n"  # as DeepSeek-R1 and Qwen3 write it
+_THOUGHT_IN_TEXT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+_READS = {
+    name: re.compile(rf"\.{name}\b|\[\s*['\"]{name}['\"]|['\"]{name}['\"]\s+in\b|\(\s*['\"]{name}['\"]")
+    for name in ("reasoning_content", "thinking", "reasoning")
+}  # ways a template asks for a field of a turn
+_MARKED = re.compile(r"\{%[-+]?\s*generation\b")
+_SHOWN = 300  # characters of what a template says
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A model's chat template (None: a plain instruction form) and the texts of its special tokens.
+
+    `lead`, `trail`: what the tokenizer itself puts before and behind a text that passes through no template. `specials`: texts that become
+    special tokens, `added`: all that become one token wherever they stand. `names`: further special tokens by what templates call them.
+    """
+
+    source: str | None
+    bos: str
+    eos: str
+    compiled: jinja2.Template | None
+    shapes: dict[tuple[str, ...], Skeleton | None] | None = field(default=None, compare=False)  # by roles; None: rendered row by row
+    lead: str = ""
+    trail: str = ""
+    specials: tuple[str, ...] = ()
+    added: frozenset[str] = frozenset()
+    names: tuple[tuple[str, str], ...] = ()
+    known: dict[str, Any] = field(default_factory=dict, compare=False)  # found out once: see `learned`
+
+    @property
+    def marked(self) -> bool:
+        """Whether it says itself what is generated, between {% generation %} and {% endgeneration %}."""
+        if "marked" not in self.known:
+            self.known["marked"] = bool(self.source and _MARKED.search(self.source))
+        return bool(self.known["marked"])
+
+    @property
+    def thinking_names(self) -> tuple[str, ...]:
+        """The fields of a turn that it reads reasoning from."""
+        if "thinking" not in self.known:
+            self.known["thinking"] = tuple(name for name, asks in _READS.items() if self.source and asks.search(self.source))
+        found: tuple[str, ...] = self.known["thinking"]
+        return found
+
+    @property
+    def takes_thoughts_out(self) -> bool:
+        """Whether reasoning in a text has to be put where the template reads it from: it knows nothing of <think>."""
+        return bool(self.thinking_names) and "</think>" not in (self.source or "")
+
+    @property
+    def end(self) -> str:
+        """The text of the special token it writes behind an answer; "" where it writes none."""
+        if "end" not in self.known:
+            self.known["end"] = self._find_end()
+        return str(self.known["end"])
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The texts of all tokens that can end an answer."""
+        return tuple(token for token in (self.eos, *self.specials) if token)
+
+    @property
+    def always_opens(self) -> bool:
+        """Whether it opens the next turn behind every answer, asked for or not."""
+        if "opens" not in self.known:
+            self.known["opens"] = self._opens()
+        return bool(self.known["opens"])
+
+    def _find_end(self) -> str:
+        behind = self._behind_an_answer()
+        if behind is None:
+            return self.eos
+        found = [(at, -len(token), token) for token in {*self.specials, self.eos} if token and (at := behind.find(token)) >= 0]
+        return min(found)[2] if found else ""
+
+    def _behind_an_answer(self) -> str | None:
+        """What it writes behind the answer of a plain exchange; None where it refuses one. The plain form has the end of text there."""
+        if self.compiled is None:
+            return self.eos
+        try:
+            return render(self, _EXCHANGE, (), False).rpartition(_EXCHANGE[1].content)[2]
+        except BadRow:
+            return None
+
+    def _opens(self) -> bool:
+        behind = self._behind_an_answer()
+        if self.compiled is None or not behind or not self.end or not behind.partition(self.end)[2].strip():
+            return False
+        try:
+            return all(render(self, turns, (), True) == render(self, turns, (), False) for turns in (_EXCHANGE[:1], _EXCHANGE))
+        except BadRow:
+            return False
+
+
+_EXCHANGE = (Message("user", "Is it so?"), Message("assistant", "quite so"))
+
+
+def load_template(folder: Path, given: str | None = None) -> ChatTemplate:
+    """Read the chat template of a model folder: chat_template.jinja, else tokenizer_config.json, else none. given: one in its place."""
+    settings = read_json(folder / "tokenizer_config.json") or {}
+    file = folder / "chat_template.jinja"
+    environment = sandbox()
+    try:
+        source = given or (read_small(file).decode() if file.is_file() else _template_of(settings))
+        compiled = environment.from_string(source) if source else None
+        shapes: dict[tuple[str, ...], Skeleton | None] | None = {} if source and followable(environment, source) else None
+    except Exception as error:  # noqa: BLE001  a template is somebody else's program, and compiling it computes
+        what, hint = f"the chat template in {folder}", "download the model's tokenizer again"
+        if given:
+            what, hint = "data.chat_template", "mend the template, or give another"
+        raise Stop(BLOCKED, f"{what} cannot be used: {_short(error)}", hint) from None
+    names = tuple((name, text) for name in settings if name.endswith("_token") and (text := _token(settings, name)))
+    return ChatTemplate(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes, names=names)
+
+
+def render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool, marks: bool = False) -> str:
+    """What the template writes of a conversation; marks: with MARK_BEGIN and MARK_END around what it says is generated.
+
+    Raises BadRow where it refuses the turns. A template that adds up texts gets the arguments of calls as text.
+    """
+    as_text = bool(template.known.get("text_arguments"))
+    try:
+        text = _rendered(template, messages, tools, open_end, as_text)
+    except TypeError as error:
+        if as_text or not any(message.calls for message in messages):
+            raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
+        template.known["text_arguments"] = True
+        return render(template, messages, tools, open_end, marks)
+    if marks or not template.marked:
+        return text
+    return text.replace(MARK_BEGIN, "").replace(MARK_END, "")
+
+
+def _rendered(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool, as_text: bool) -> str:
+    assert template.compiled is not None
+    turns: list[Json] = [_turn(message, template, as_text) for message in messages]
+    given = dict(template.names) | {"bos_token": template.bos, "eos_token": template.eos}
+    try:
+        return bounded_text(
+            template.compiled.generate(
+                **given,
+                messages=turns,
+                add_generation_prompt=open_end,
+                tools=[*tools] or None,
+                documents=None,
+            )
+        )
+    except (Unclear, TypeError):  # a mark's way of saying that the template looks into it; arguments of another kind
+        raise
+    except Exception as error:  # a template is a program of somebody else's
+        raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
+
+
+def _turn(message: Message, template: ChatTemplate, as_text: bool) -> Json:
+    turn: Json = {"role": message.role, "content": message.content} | dict(message.beside)
+    if message.role == "assistant" and (thinking := placed_thinking(message, template)):
+        if template.thinking_names:  # under both names, as transformers has it
+            turn |= {"content": thinking[1], "reasoning_content": thinking[0], "thinking": thinking[0]}
+        else:
+            turn["content"] = THOUGHT.format(message.thinking.strip()) + message.content
+    if not message.calls:
+        return turn
+    if not as_text:
+        return turn | {"tool_calls": [*message.calls]}
+    functions = [{**call["function"], "arguments": _as_text(call["function"]["arguments"])} for call in message.calls]
+    return turn | {"tool_calls": [{**call, "function": function} for call, function in zip(message.calls, functions, strict=True)]}
+
+
+def placed_thinking(message: Message, template: ChatTemplate) -> tuple[str, str] | None:
+    """The reasoning of a turn and the rest of it, where the reasoning is apart, or has to be: the template reads it from a field, and
+    knows nothing of <think> in a text."""
+    if message.thinking:
+        return message.thinking, message.content
+    if type(message.content) is not str or "</think>" not in message.content or not template.takes_thoughts_out:
+        return None
+    found = _THOUGHT_IN_TEXT.match(message.content)
+    return (found[1].strip(), message.content[found.end() :]) if found and found[1].strip() else None
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _template_of(settings: Json) -> str | None:
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        source = next((entry.get("template") for entry in source if isinstance(entry, dict) and entry.get("name") == "default"), None)
+    return source if isinstance(source, str) and source else None
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+
+
+def _token(settings: Json, name: str) -> str:
+    value = settings.get(name)
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""

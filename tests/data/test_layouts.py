@@ -1,0 +1,176 @@
+"""Rows as people have them: exports of other programs, files of spreadsheets, and the inputs of shared/data/rows-2026."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import SHARED
+from holdfast.data.files.read import read_unparsed
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.survey.survey import check_block, read_survey
+from holdfast.data.tokens.shard import blocks, judged_answers, readable, tokenise
+from holdfast.data.tokens.too_long import fitted
+from support.chat_templates import SHAPES, codec_with
+
+Call = Callable[..., dict[str, Any]]
+ASKED, SAID = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+ROWS: list[Any] = [
+    {"messages": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+    {"messages": [{"role": "user", "value": "q"}, {"role": "assistant", "value": "a"}]},
+    {"conversation": [ASKED, SAID]},
+    {"conversation": [{"human": "q", "assistant": "a"}]},
+    {"conversation": [{"input": "q", "output": "a"}]},
+    {"content": [ASKED, SAID]},
+    {"dialogue": [ASKED, SAID]},
+    {"problem": "q", "solution": "a"},
+    {"query": "q", "response": "a"},
+    {"Query": "q", "Answer": "a"},
+    {"contents": [{"role": "user", "parts": [{"text": "q"}]}, {"role": "model", "parts": [{"text": "a"}]}]},
+    {"messages": [{"author": "user", "content": "q"}, {"author": "assistant", "content": "a"}]},
+    {"schemaVersion": "bedrock-conversation-2024", "messages": [ASKED | {"content": [{"text": "q"}]}, SAID | {"content": [{"text": "a"}]}]},
+    {"conversations": [{"from": "prompter", "value": "q"}, {"from": "bot", "value": "a"}]},
+    {"conversations": [{"from": "user", "value": "q"}, {"from": "chatgpt", "value": "a"}]},
+    {"messages": json.dumps([ASKED, SAID])},
+    {"conversations": json.dumps([{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}])},
+    {"input_text": "q", "output_text": "a"},
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_layout_of_another_program_is_read(row: Any) -> None:
+    example = parse_example(row, "auto")
+    assert [(turn.role, turn.content, turn.learn) for turn in example.messages] == [("user", "q", True), ("assistant", "a", True)]
+
+
+@pytest.mark.parametrize("system", ["be brief", {"parts": [{"text": "be brief"}]}, [{"text": "be "}, {"text": "brief"}]])
+def test_what_the_system_says_stands_beside_the_turns_in_every_form(system: Any) -> None:
+    for name in ("system", "systemInstruction"):
+        example = parse_example({name: system, "messages": [ASKED, SAID]}, "auto")
+        assert (example.messages[0].role, example.messages[0].content) == ("system", "be brief")
+
+
+@pytest.mark.parametrize(
+    ("row", "learn"),
+    [
+        ({"prompt": [ASKED], "completion": [SAID]}, [True]),
+        ({"prompt": [ASKED, SAID, ASKED], "completion": [SAID]}, [False, True]),
+        ({"prompt": "q", "completion": [SAID]}, [True]),
+        ({"prompt": [ASKED, SAID, ASKED], "completion": "a"}, [False, True]),
+    ],
+)
+def test_of_a_prompt_and_a_completion_of_turns_the_completion_is_learned(row: Any, learn: list[bool]) -> None:
+    example = parse_example(row, "auto")
+    assert example.layout == "chat" and [turn.learn for turn in example.messages if turn.role == "assistant"] == learn
+
+
+def test_a_python_list_as_text_says_how_to_write_it() -> None:
+    with pytest.raises(BadRow, match=r"json\.dumps"):
+        parse_example({"messages": "[{'role': 'user', 'content': 'q'}]"}, "auto")
+
+
+@pytest.mark.parametrize("row", [{"solution": "s", "answer": ""}, {"output": "o"}, {"reply": ""}])
+def test_a_hint_that_would_reject_the_row_is_not_given(row: Any) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, "auto")
+    for word in bad.value.detail.split():
+        assert word.count("=") < 2 and not word.startswith("answer=solution")
+    if "--field" in bad.value.detail and "THEIRS" not in bad.value.detail:
+        pytest.fail(bad.value.detail)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"data": [ROWS]}',
+        '{"version": "1.0", "count": 2, "rows": [ROWS], "more": [1]}',
+        '{\n  "records": [\n    ROWS\n  ]\n}\n',
+    ],
+)
+def test_one_object_of_many_records_is_its_rows(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(text.replace("ROWS", '{"question": "q1", "answer": "a"}, {"question": "q2", "answer": "a"}'))
+    assert [json.loads(row.raw)["question"] for row in read_unparsed(str(file))] == ["q1", "q2"]
+
+
+def test_rows_that_hold_lists_of_objects_stay_rows(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    for row in ({"data": [{"role": "user"}]}, {"examples": [{"a": 1}], "question": "q"}):
+        file.write_text(f"{json.dumps(row)}\n{json.dumps(row)}\n")
+        assert len(list(read_unparsed(str(file)))) == 2
+
+
+@pytest.mark.parametrize(("line", "separator"), [("sep=;", ";"), ('"sep=;"', ";"), ("sep=,", ",")])
+def test_excels_first_line_is_no_header(line: str, separator: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    for start in ("", "\ufeff"):
+        file.write_text(start + "\r\n".join([line, separator.join(("instruction", "output")), separator.join(("q|q", "a"))]))
+        (row,) = read_unparsed(str(file))
+        assert row.line == 3 and json.loads(row.json or b"") == {"instruction": "q|q", "output": "a"}
+
+
+def test_a_column_without_a_name_is_named_by_its_place_and_what_is_missing_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("instruction,,output,\nq,nan,a,1\nNaN,x,a,2\n")
+    first, second = (json.loads(row.json or b"") for row in read_unparsed(str(file)))
+    assert first == {"instruction": "q", "column 2": None, "output": "a", "column 4": "1"}
+    assert second["instruction"] is None
+
+
+def test_marked_answers_are_taken_from_pairs(tmp_path: Path) -> None:
+    codec, rules = codec_with(tmp_path / "m", SHAPES["plain"]), Rules(wanted="marks", learns="last")
+    file = tmp_path / "rows.jsonl"
+    pair = {"prompt": "q", "chosen": "good", "rejected": "bad"}
+    file.write_text(json.dumps(pair) + "\n" + json.dumps({"prompt": "q", "completion": "a", "label": False}) + "\n")
+    (block,) = blocks(str(file))
+    good, rejects = readable(block, rules, codec)
+    assert not rejects
+    (row, written) = good[0]
+    parts = judged_answers(row.example, fitted(row.example, codec.encode(written.sequences, rules), codec, rules), codec, rules)
+    assert [max(flags.learned) for flags in parts.rows] == [1, 3]
+    shard, survey = tokenise(block, rules, codec), read_survey(check_block(block, rules, codec))
+    assert shard.lengths.tolist() == survey.lengths.tolist() and len(shard.lengths) == 3
+
+
+GIVEN = SHARED / "data" / "rows-2026"
+VALUES: dict[str, tuple[str, int, dict[str, int]]] = {
+    "tool_calls_string_arguments.jsonl": ("plain", 6, {"tool_calls_left_out": 6}),
+    "chat_list_of_structs.parquet": ("calls", 8, {}),
+    "text_with_template.jsonl": ("plain", 6, {"foreign_markup": 6}),
+    "messages_from_value.jsonl": ("plain", 6, {}),
+    "problem_solution.jsonl": ("plain", 6, {}),
+    "sep_line.csv": ("plain", 2, {}),
+    "index_col.csv": ("plain", 3, {}),
+    "plain.jsonl": ("writes no end", 5, {"answer_without_end": 5}),
+}
+
+
+@pytest.mark.skipif(not GIVEN.is_dir(), reason="needs shared/data/rows-2026")
+@pytest.mark.parametrize("name", VALUES)
+def test_inputs_that_went_wrong_give_the_right_value(call: Call, name: str, tmp_path: Path) -> None:
+    shape, kept, notes = VALUES[name]
+    codec_with(tmp_path / "model", SHAPES[shape])
+    answer = call("check", GIVEN / name, "--tokenizer", tmp_path / "model")
+    assert answer["kept"] == kept and not answer["rejected"]
+    assert {reason: count for reason, count in answer["notes"].items() if reason in notes} == notes
+    assert "" not in answer["unused_fields"]["telling"] and not answer["unused_fields"]["telling"]
+    assert answer["learned"]["learned"] == answer["learned"]["answers"] - answer["learned"]["tool_calls_left_out"]
+
+
+@pytest.mark.skipif(not GIVEN.is_dir(), reason="needs shared/data/rows-2026")
+@pytest.mark.parametrize(
+    ("template", "learned", "unended"),
+    [("without_an_end", 2, 2), ("with_generation_marks", 2, 0), ("rewrites_earlier_turns", 2, 0)],
+)
+def test_templates_that_went_wrong_teach_every_answer(call: Call, template: str, learned: int, unended: int, tmp_path: Path) -> None:
+    codec_with(tmp_path / "model", (GIVEN / "templates" / f"{template}.jinja").read_text())
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"messages": [ASKED, SAID, ASKED | {"content": "q2"}, SAID | {"content": "a2"}]}) + "\n")
+    answer = call("check", file, "--tokenizer", tmp_path / "model")
+    assert (answer["learned"]["answers"], answer["learned"]["learned"], answer["learned"]["without_end"]) == (2, learned, unended)
