@@ -18,11 +18,11 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow, Example
-from holdfast.data.tokens.chat_template import write
-from holdfast.data.tokens.conversation import Written
-from holdfast.data.tokens.sandbox import sandbox
-from holdfast.data.tokens.skeleton import followable
-from holdfast.data.tokens.template import THOUGHT, ChatTemplate
+from holdfast.data.templates.chat_template import write
+from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.sandbox import sandbox
+from holdfast.data.templates.skeleton import followable
+from holdfast.data.templates.template import THOUGHT, ChatTemplate
 
 _SPECIAL = re.compile(r"<[|｜][^<>|｜\n]+[|｜]>|<end_of_turn>|<start_of_turn>|<turn\|>|<\|turn>|</s>|\[/?INST\]")
 ASK = {"role": "user", "content": "How many are left?"}

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from test_verdicts import drawn  # the simulation that the tests use
+
 from holdfast.verify.stats import LEVEL, paired_difference
 from holdfast.verify.verdict import Pairs, judge, loss_answer, pairs_answer
-from test_verdicts import drawn  # the simulation that the tests use
 
 SHAPES = ((12, 5), (40, 3), (200, 1))  # clusters, rows of each
 EFFECTS = (0.0, 0.05, 0.15, 0.5)  # nats a token

@@ -38,7 +38,7 @@ with atheris.instrument_imports(include=["holdfast", "yaml", "zipfile", "picklet
     from holdfast.config.load import load_config
     from holdfast.data.files.read import read_unparsed
     from holdfast.data.judge.turns import BadRow, Example, Message
-    from holdfast.data.tokens.chat_template import load_template, pieces
+    from holdfast.data.templates.chat_template import load_template, pieces
     from holdfast.diagnosis import word_similarity
     from holdfast.diagnosis.diagnose import diagnose
     from holdfast.diagnosis.explain import answer

@@ -17,8 +17,9 @@ from made_rows import Writer
 from make_models import TINY
 from race import Race, add_arguments, open_race
 from speed import run_rounds
-from tables import Rounds, add_to, median, table
 from work import Work, pad_token
+
+from tables import Rounds, add_to, median, table
 
 AXES = {
     "length": [128, 512, 2048, 8192, 32768],

@@ -16,9 +16,10 @@ import subprocess
 from pathlib import Path
 
 from race import Race, Result, add_arguments, open_race
-from tables import add_to, table
 from tokenizers import Tokenizer
 from work import Work, pad_token
+
+from tables import add_to, table
 
 KINDS = {"fp32": "float32", "bf16": "bfloat16"}
 COLUMNS = ("part of a step", "ms", "CPU ms", "share of holdfast's step", "share of its CPU time")

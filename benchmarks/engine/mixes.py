@@ -14,8 +14,9 @@ from pathlib import Path
 from made_rows import Writer
 from race import add_arguments, open_race
 from speed import run_rounds
-from tables import Rounds, add_to, median, ratio, table
 from work import Work, pad_token
+
+from tables import Rounds, add_to, median, ratio, table
 
 AGAINST = ["hf-plain", "hf-group", "trl-free"]
 COLUMNS = (

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tables import table
 
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
@@ -25,6 +24,7 @@ from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.rounding import Rounded
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.text.task import Sft
+from tables import table
 
 LENGTH, WORDS, FOLLOWING = 64, 512, 8
 KINDS = {"fp32": "fp32", "bf16, at random": "bf16", "bf16, to nearest": "bf16"}

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import contenders
 from race import Race, add_arguments, open_race, versions
-from tables import Rounds, add_to, loss_gap, median, ratio, table
 from work import Work, pad_token, pairs_of
+
+from tables import Rounds, add_to, loss_gap, median, ratio, table
 
 COLUMNS = (
     "contender",

@@ -14,8 +14,9 @@ from pathlib import Path
 import contenders
 from race import add_arguments, open_race
 from speed import chosen, run_rounds
-from tables import add_to, median, ratio, table
 from work import Work, pad_token
+
+from tables import add_to, median, ratio, table
 
 COLUMNS = ("contender", "first step s", "CPU s until then", "holdfast takes x of it", "x of its CPU s", "command to exit s", "peak MB")
 

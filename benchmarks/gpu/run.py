@@ -26,8 +26,9 @@ import contenders  # noqa: E402
 from made_rows import Writer  # noqa: E402
 from race import Race, add_arguments, open_race, versions  # noqa: E402
 from speed import run_rounds  # noqa: E402
-from tables import Rounds, add_to, median, ratio, table  # noqa: E402
 from work import Work, pad_token  # noqa: E402
+
+from tables import Rounds, add_to, median, ratio, table  # noqa: E402
 
 VARIANTS = {
     "holdfast-without-liger": ["train.liger=false"],

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
-from holdfast.data.tokens.chat_template import load_template, pieces
+from holdfast.data.templates.chat_template import load_template, pieces
 from holdfast.data.tokens.codec import Tokens, load_codec
 
 FOLDER = EMBEDDED["tiny"]

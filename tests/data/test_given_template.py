@@ -14,9 +14,9 @@ from holdfast.base_model.folder import EMBEDDED
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
+from holdfast.data.templates.given_template import NAMED, codec_of, with_template
 from holdfast.data.tokens.codec import Tokens
-from holdfast.data.tokens.given_template import NAMED, codec_of, with_template
 from holdfast.export.merge import copy_tokenizer
 
 TINY = EMBEDDED["tiny"]

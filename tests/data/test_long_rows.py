@@ -15,7 +15,7 @@ from holdfast.base.files import Json
 from holdfast.config.config import Data
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec, Tokens, load_codec
 from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.data.tokens.token_set import TokenSet, split

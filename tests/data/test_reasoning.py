@@ -9,9 +9,9 @@ import pytest
 from holdfast.base.files import Json
 from holdfast.config.config import Train
 from holdfast.data.judge.layouts import parse_example
-from holdfast.data.tokens.chat_template import ChatTemplate, pieces, without_place
+from holdfast.data.templates.chat_template import ChatTemplate, pieces, without_place
+from holdfast.data.templates.sandbox import sandbox
 from holdfast.data.tokens.length_bias import length_bias
-from holdfast.data.tokens.sandbox import sandbox
 from support.pairs import pairs_of
 
 ASKED = {"role": "user", "content": "two and two?"}

@@ -19,7 +19,7 @@ from holdfast.data.files.read import read_rows
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import ChatTemplate, load_template, pieces
+from holdfast.data.templates.chat_template import ChatTemplate, load_template, pieces
 from holdfast.data.tokens.codec import Tokens, load_codec
 
 USER, ANSWER = Message("user", "q"), Message("assistant", "a")

@@ -13,9 +13,9 @@ from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.survey.survey import check_block, read_survey
-from holdfast.data.tokens.chat_template import write
+from holdfast.data.templates.chat_template import write
+from holdfast.data.templates.conversation import Written
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.conversation import Written
 from holdfast.data.tokens.shard import blocks, tokenise
 from support.chat_templates import SHAPES, codec_with
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import load_template, pieces
-from holdfast.data.tokens.sandbox import sandbox
+from holdfast.data.templates.chat_template import load_template, pieces
+from holdfast.data.templates.sandbox import sandbox
 
 TURNS = Example(messages=(Message("user", "How much is free?"), Message("assistant", "df -h tells.")))
 ANSWER = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"

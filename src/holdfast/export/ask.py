@@ -11,7 +11,7 @@ import orjson
 from holdfast.base.files import Json
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec, Tokens
 from holdfast.export.endings import end_of_turn, end_tokens
 from holdfast.export.samples import GENERAL, Samples, of_general, of_run

@@ -6,7 +6,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import read_json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec
 
 _ANSWER = "yes"

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.plain_form import written_template
 from holdfast.export.delta import HEAD, Change, Delta, read_delta
 from holdfast.export.endings import end_tokens
 from holdfast.export.subject import Subject

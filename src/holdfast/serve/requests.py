@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.base.files import Json
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec, Tokens
 from holdfast.serve.engines import MODELS, Wanted
 

@@ -16,7 +16,7 @@ from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec, Tokens
 from holdfast.export.child import Found, measure
 from holdfast.export.endings import end_tokens

@@ -16,8 +16,8 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.tokens.chat_template import ChatTemplate, load_template
-from holdfast.data.tokens.skeleton import Piece
+from holdfast.data.templates.chat_template import ChatTemplate, load_template
+from holdfast.data.templates.skeleton import Piece
 from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
 
 

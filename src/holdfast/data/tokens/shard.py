@@ -25,10 +25,10 @@ from holdfast.data.judge.row_weight import Weights
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
 from holdfast.data.judge.unused import Unused
+from holdfast.data.templates.chat_template import learned_by, pair_written, worse_pieces, write
+from holdfast.data.templates.conversation import Written
 from holdfast.data.tokens.arrays import Array, pack, unpack
-from holdfast.data.tokens.chat_template import learned_by, pair_written, worse_pieces, write
 from holdfast.data.tokens.codec import Codec, Tokens
-from holdfast.data.tokens.conversation import Written
 from holdfast.data.tokens.taught import Taught, notes_of
 from holdfast.data.tokens.too_long import Changes, Parts, fitted
 from holdfast.data.tokens.worse import WORSE

@@ -10,10 +10,10 @@ from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import Unused
-from holdfast.data.tokens.chat_template import worse_pieces
+from holdfast.data.templates.chat_template import worse_pieces
+from holdfast.data.templates.skeleton import Piece
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import Block, readable
-from holdfast.data.tokens.skeleton import Piece
 from holdfast.data.tokens.taught import notes_of
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.data.judge.judge import Judged, joined_text
+from holdfast.data.templates.conversation import Written
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.conversation import Written
 
 _MARKUP = (
     "<|im_start|>",

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import write
+from holdfast.data.templates.chat_template import write
+from holdfast.data.templates.skeleton import Piece
 from holdfast.data.tokens.codec import Codec, Fit, Tokens, fit
-from holdfast.data.tokens.skeleton import Piece
 
 Changes = tuple[tuple[str, str], ...]  # (reason, detail) each
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’)\]]*(?=\s|$)|(?<=[。！？])|\n(?=\S)")

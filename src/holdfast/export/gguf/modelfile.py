@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec
 
 _SYSTEM, _USER, _ANSWER = "HOLDFASTSYSTEM", "HOLDFASTUSER", "HOLDFASTANSWER"

@@ -11,9 +11,9 @@ from typing import Any
 from holdfast.base_model.folder import read_model
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
+from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec, Tokens
-from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks.text.answer import answers

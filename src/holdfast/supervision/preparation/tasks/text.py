@@ -15,8 +15,8 @@ from holdfast.base.units import counted
 from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
+from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.cache import TokenCache, cache_key
-from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.taught import told_of
 from holdfast.data.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.data.workers.build import Checked, check_rows, report

@@ -15,9 +15,9 @@ from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.judge.turns import Example, Message
-from holdfast.data.tokens.chat_template import pieces
+from holdfast.data.templates.chat_template import pieces
+from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder

@@ -18,8 +18,8 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.base.safe_open import read_small
 from holdfast.data.judge.turns import BadRow, Message
-from holdfast.data.tokens.sandbox import MARK_BEGIN, MARK_END, bounded_text, sandbox
-from holdfast.data.tokens.skeleton import Skeleton, Unclear, followable
+from holdfast.data.templates.sandbox import MARK_BEGIN, MARK_END, bounded_text, sandbox
+from holdfast.data.templates.skeleton import Skeleton, Unclear, followable
 
 THOUGHT = "<think>\n{}\n</think>\n\n"  # as DeepSeek-R1 and Qwen3 write it
 _THOUGHT_IN_TEXT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)

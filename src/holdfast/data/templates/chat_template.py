@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Literal
 
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.conversation import Note, Written, write_conversation
-from holdfast.data.tokens.sandbox import to_json
-from holdfast.data.tokens.skeleton import Piece, Skeleton, make_skeleton
-from holdfast.data.tokens.template import THOUGHT, ChatTemplate, load_template
+from holdfast.data.templates.conversation import Note, Written, write_conversation
+from holdfast.data.templates.sandbox import to_json
+from holdfast.data.templates.skeleton import Piece, Skeleton, make_skeleton
+from holdfast.data.templates.template import THOUGHT, ChatTemplate, load_template
 
 __all__ = ["ChatTemplate", "learned_by", "load_template", "pair_written", "pieces", "without_place", "worse_pieces", "write"]
 

@@ -11,9 +11,9 @@ import re
 from typing import Any, NamedTuple
 
 from holdfast.data.judge.turns import BadRow, Message
-from holdfast.data.tokens.sandbox import MARK_BEGIN, MARK_END
-from holdfast.data.tokens.skeleton import Piece
-from holdfast.data.tokens.template import ChatTemplate, placed_thinking, render
+from holdfast.data.templates.sandbox import MARK_BEGIN, MARK_END
+from holdfast.data.templates.skeleton import Piece
+from holdfast.data.templates.template import ChatTemplate, placed_thinking, render
 
 Note = tuple[str, str]  # reason and detail
 _MOST_RENDERED = 4_000_000  # turns of all renderings of a row

@@ -10,7 +10,7 @@ from holdfast.base.safe_open import read_small
 from holdfast.base_model.folder import is_folder, read_description
 from holdfast.config.config import Config
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.tokens.chat_template import load_template, pieces
+from holdfast.data.templates.chat_template import load_template, pieces
 from holdfast.data.tokens.codec import Codec, load_codec
 
 _TURN = "{{ '%s' + message['role'] + '%s' + message['content'] + '%s' }}"
