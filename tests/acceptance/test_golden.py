@@ -62,7 +62,7 @@ CASES: dict[str, list[object]] = {
     "bundle": ["bundle", "{runs}/command", "--out", "{out}/bundle.zip"],
     "explain": ["explain", "gpu-oom-allocator"],
     "models": ["models"],
-    "compare": ["compare", "{runs}/text", "{runs}/preferences"],
+    "compare": ["compare", "{runs}/text", "{runs}/text-unfinished"],
     "doctor": ["doctor", "--machine", "{inputs}/machine.json", "--no-probe"],
     "doctor-compare": ["doctor", "--compare", "{inputs}/machine.json", "{inputs}/machine.json"],
     "doctor-image": ["doctor", "--image", "--machine", "{inputs}/machine.json"],
