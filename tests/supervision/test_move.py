@@ -26,7 +26,7 @@ from holdfast.run.snapshots.memory_file import Snapshot
 from holdfast.supervision.remote import elsewhere, lease, targets
 from holdfast.supervision.remote.lease import Lease, free_lease, lease_at
 from holdfast.supervision.remote.state import Sender, fetch, states_at
-from holdfast.supervision.remote.targets import Target, target_of
+from holdfast.supervision.remote.targets import Remote, Target, target_of
 
 KEEP = Save(keep=2)
 
@@ -61,7 +61,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
         yield target_of(str(tmp_path / "shared"))
         return
     fsspec = pytest.importorskip("fsspec")
-    yield target_of(f"memory://{tmp_path.name}/runs")
+    yield Remote(f"memory://{tmp_path.name}/runs")
     fsspec.filesystem("memory").store.clear()
 
 

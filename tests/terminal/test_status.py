@@ -146,7 +146,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "steps are numbers": (lambda run: (run / "steps.jsonl").write_text("3\n4\n"), "steps.jsonl cannot be read"),
     "timeline scribbled over": (scribble("timeline.jsonl"), "timeline.jsonl cannot be read"),
     "timeline gone": (lambda run: (run / "timeline.jsonl").unlink(), "timeline.jsonl is missing"),
-    "events scribbled over": (scribble("events.jsonl"), "its incidents cannot be read"),
+    "events scribbled over": (scribble("events.jsonl"), "cannot be read"),
     "wreck of another kind": (lambda run: (run / "attempts/001/wreck.json").write_text('{"decision": 1}'), "its incidents cannot be read"),
     "config gone": (lambda run: (run / "config.yaml").unlink(), "config.yaml is missing"),
     "name gone": (lambda run: (run / "run.json").unlink(), "run.json is missing"),

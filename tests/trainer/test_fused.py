@@ -336,6 +336,10 @@ def test_a_plan_counts_masks_where_no_kernels_draw_them() -> None:
 def test_the_kernels_interpreted(case: str) -> None:
     script = Path(__file__).with_name("interpreted_lora.py")
     done = subprocess.run(
-        [sys.executable, str(script), case], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+        [sys.executable, str(script), case],
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -181,6 +181,10 @@ def test_a_run_that_asks_for_it_in_vain_says_so_and_finishes(config_of: Callable
 def test_ligers_own_kernels_interpreted(name: str) -> None:
     script = Path(__file__).with_name("interpreted.py")
     done = subprocess.run(
-        [sys.executable, str(script), name], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+        [sys.executable, str(script), name],
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -47,7 +47,7 @@ _HELD_AGAINST = (*objectives_of("pairs"), *objectives_of("marks"))
 _NO_KEY = {  # why some have none of ours
     f"train.objective: {either(list(OBJECTIVES))}": "stage sft rlhf rl",
     "`holdfast train` trains; evaluate.every evaluates on the way": ("do_train do_eval do_predict do_test predict_with_generate"),
-    "the chat template is the model's own": "template chat_template conversation default_system",
+    "the chat template is the model's own": "template conversation default_system",
     "the device is chosen by itself, the first GPU, else the CPU; CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES hides others": (
         "device devices device_map use_cpu no_cuda cuda gpu gpus"
     ),
@@ -79,7 +79,7 @@ _NO_KEY = {  # why some have none of ours
         "deepspeed fsdp_config ddp_timeout local_rank ddp_find_unused_parameters tensor_parallel_degree"
     ),
     "model and tokenizer are taken as they are": (
-        "special_tokens tokens added_tokens resize_vocab tokenizer_type model_type is_llama_derived_model strict revision tokenizer"
+        "special_tokens added_tokens resize_vocab tokenizer_type model_type is_llama_derived_model strict revision tokenizer"
     ),
     "run.track names a tracker": "wandb_entity wandb_watch wandb_run_id wandb_log_model",
     "nothing is uploaded": "hub_model_id push_to_hub hub_strategy",

@@ -15,7 +15,7 @@ from holdfast.base.child import trainer_command
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, read_json, read_lines, write_json
 from holdfast.base.identity import alive
-from holdfast.base.locks import Tell
+from holdfast.base.locks import Tell, taken
 from holdfast.base.safe_open import open_log
 from holdfast.base.units import counted
 from holdfast.base.wait import wait_for_end
@@ -105,17 +105,21 @@ def keep_newest(run: RunFolder, places: list[Path], config: Config, tell: Tell) 
     artifact = _artifact(run)
     if artifact is not None:
         persist_newest(run, places, artifact, config.save, tell)
-        _see_writer_out(run)
+    _see_out(run)
     checkpoint, _ = newest_valid(run)
     return checkpoint.step if checkpoint else None
 
 
-def _see_writer_out(run: RunFolder) -> None:
-    """Wait until the process is gone that has given the writer's lock back, so that nothing of the run outlives its supervisor."""
-    writer = (read_json(run.attempt(run.attempts()[-1]) / "writer.json") or {}).get("identity")
+def _see_out(run: RunFolder) -> None:
+    """Wait until writer and shim of the newest attempt are gone, so that nothing of the run outlives its supervisor."""
+    if not (numbers := run.attempts()):
+        return
+    writer = (read_json(run.attempt(numbers[-1]) / "writer.json") or {}).get("identity")
     until = time.monotonic() + _LEAVING_S
     while writer and alive(writer) and time.monotonic() < until:
         wait_for_end([writer["pid"]], _LEAVING_S)
+    while taken(run.trainer_lock) and time.monotonic() < until:
+        time.sleep(_POLL_S)
 
 
 def _artifact(run: RunFolder) -> Artifact | None:
