@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pages import write_pages
+
 from holdfast.cli.main import VERBS, build_parser
 
 ROOT = Path(__file__).parent.parent
@@ -56,6 +58,4 @@ def _title(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
-        (DOCS / path).parent.mkdir(parents=True, exist_ok=True)
-        (DOCS / path).write_text(text, encoding="utf-8")
+    write_pages(DOCS, pages())

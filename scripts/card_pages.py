@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pages import write_pages
+
 from holdfast.book import cards_of, shelves
 from holdfast.book.kinds.catalog import Card
 
@@ -32,15 +34,5 @@ def pages() -> dict[str, str]:
     return found | {"README.md": "\n".join(index).rstrip() + "\n"}
 
 
-def main() -> None:
-    texts = pages()
-    for old in FOLDER.rglob("*.md"):
-        if str(old.relative_to(FOLDER)) not in texts:
-            old.unlink()
-    for name, text in texts.items():
-        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
-        (FOLDER / name).write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_pages(FOLDER, pages(), owned="**/*.md")

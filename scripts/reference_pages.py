@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pages import write_pages
 
 import holdfast
 from holdfast.base import errors
@@ -264,15 +265,5 @@ def codes_page() -> str:
     )
 
 
-def main() -> None:
-    texts = pages()
-    for old in (FOLDER / "commands").glob("*.md"):
-        if f"commands/{old.name}" not in texts:
-            old.unlink()
-    for name, text in texts.items():
-        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
-        (FOLDER / name).write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_pages(FOLDER, pages(), owned="commands/*.md")

@@ -8,8 +8,6 @@ take and fill the same memory.
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -31,6 +29,7 @@ from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.layers.fused import Fused
 from holdfast.trainer.tasks.text.proof import fused_differ
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
+from support.interpreted import run_interpreted
 from support.plans import a_plan
 
 ROWS = list(range(len(LENGTHS)))
@@ -334,12 +333,4 @@ def test_a_plan_counts_masks_where_no_kernels_draw_them() -> None:
     ],
 )
 def test_the_kernels_interpreted(case: str) -> None:
-    script = Path(__file__).with_name("interpreted_lora.py")
-    done = subprocess.run(
-        [sys.executable, str(script), case],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_interpreted(Path(__file__).with_name("interpreted_lora.py"), case)

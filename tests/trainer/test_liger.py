@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from holdfast.planning.plan import settings_of
 from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.tasks.text.proof import kernels_differ
 from support.architectures import ARCHITECTURES, LENGTHS, gradients, task_of
+from support.interpreted import run_interpreted
 from support.plans import a_plan
 
 OWN_ROTARY = modeling_qwen2.apply_rotary_pos_emb
@@ -179,12 +178,4 @@ def test_a_run_that_asks_for_it_in_vain_says_so_and_finishes(config_of: Callable
 @pytest.mark.skipif(not (find_spec("liger_kernel") and find_spec("triton")), reason="liger-kernel and triton are not installed")
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama", "mistral", "phi3", "gemma2", "gemma3"])
 def test_ligers_own_kernels_interpreted(name: str) -> None:
-    script = Path(__file__).with_name("interpreted.py")
-    done = subprocess.run(
-        [sys.executable, str(script), name],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_interpreted(Path(__file__).with_name("interpreted.py"), name)

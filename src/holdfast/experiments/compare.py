@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json, read_lines
-from holdfast.run.folder import RunFolder
+from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process
 
 _ENDS, _SIGMAS, _FASTER = 20, 3.0, 0.1  # last steps that are held against each other; standard errors; share of the speed
@@ -43,14 +43,6 @@ def facts_of(run: RunFolder) -> Json:
         "status": summary.get("status"),
         "artifact_sha256": summary.get("artifact_sha256"),
     }
-
-
-def flat(tree: Json, prefix: str = "") -> Json:
-    """A tree as dotted keys."""
-    found: Json = {}
-    for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
 
 
 def compare(runs: Sequence[tuple[str, Json]]) -> Json:

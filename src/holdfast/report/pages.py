@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
@@ -21,7 +23,21 @@ def page_template(name: str) -> jinja2.Template:
 
 def write_page(file: Path, text: str, answer: Json | None = None) -> None:
     """Write the page that --html asked for. Raises Stop(1), with the `answer` that is printed all the same."""
-    try:
+    with writing(file, "choose another --html FILE", answer):
         write_bytes(file, text.encode("utf-8", "replace"), durable=False)
+
+
+def write_in_folder(file: Path, text: str, hint: str) -> None:
+    """Write a file that an option asked for, and the folders above it. Raises Stop(1)."""
+    with writing(file, hint):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, text.encode())
+
+
+@contextlib.contextmanager
+def writing(file: Path, hint: str, answer: Json | None = None) -> Iterator[None]:
+    """Say which file cannot be written. Raises Stop(1)."""
+    try:
+        yield
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None
+        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", hint, answer) from None

@@ -282,7 +282,7 @@ class RunFolder:
 def differences(old: Config, new: Config) -> list[str]:
     """What another config would change in a run: "key: old -> new". `run`, `faults` and the number of ranks do not count."""
     beside: Json = {"run": True, "faults": True, "train": {"ranks", "ranks_min"}}
-    before, after = (_flat(config.model_dump(mode="json", exclude=beside), "") for config in (old, new))
+    before, after = (flat(config.model_dump(mode="json", exclude=beside)) for config in (old, new))
     changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return [f"{key}: {_as_written(before.get(key))} -> {_as_written(after.get(key))}" for key in changed]
 
@@ -292,8 +292,9 @@ def _as_written(value: object) -> str:
     return "none" if value is None else orjson.dumps(value).decode()
 
 
-def _flat(tree: dict[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(tree: Json, prefix: str = "") -> Json:
+    """Return a tree as dotted keys."""
+    found: Json = {}
     for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found

@@ -53,7 +53,7 @@ def runs_in(place: Path) -> list[RunFolder]:
 
 def entry(standing: Standing) -> Json:
     """One run as `status --json` tells it (docs/reference/json.md). None is unknown."""
-    problems = list(standing.problems)
+    problems = [*standing.problems, *_damaged_lines(standing.run)]
     if standing.unwritten:
         problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")
     try:
@@ -84,6 +84,18 @@ def entry(standing: Standing) -> Json:
         "seconds_left": left.model_dump() if left else None,
         "problems": problems,
     }
+
+
+def _damaged_lines(run: RunFolder) -> list[str]:
+    """What is wrong with lines of the events, which end no run."""
+    try:
+        lines = [event for event in run.events() if event["event"] == "journal_damaged"]
+    except (OSError, *WRONG_VALUES) as error:
+        return [wrong_value(run.events_file.name, error)]
+    if not lines:
+        return []
+    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return [f"{run.events_file.name}: line {lines[0]['line']}{more} cannot be read ({lines[0]['why']}); what stood there is not told"]
 
 
 def _left(standing: Standing) -> Seconds | None:

@@ -97,20 +97,8 @@ def look(run: RunFolder) -> Standing:
         holder=holder,
         pids=pids,
         summary=summary,
-        problems=(*found.problems, *_missing(run, attempts), *_damaged_lines(run)),
+        problems=(*found.problems, *_missing(run, attempts)),
     )
-
-
-def _damaged_lines(run: RunFolder) -> list[str]:
-    """What is wrong with lines of the events, which end no run."""
-    try:
-        lines = [event for event in run.events() if event["event"] == "journal_damaged"]
-    except (OSError, *WRONG_VALUES) as error:
-        return [wrong_value(run.events_file.name, error)]
-    if not lines:
-        return []
-    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-    return [f"{run.events_file.name}: line {lines[0]['line']}{more} cannot be read ({lines[0]['why']}); what stood there is not told"]
 
 
 class _Reader:

@@ -9,21 +9,18 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, read_json
+from holdfast.cli.laboratory import laboratory_of
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.everything import ITEMS, items
-from holdfast.experiments.laboratory import Laboratory
 from holdfast.planning.duration import work_of
-from holdfast.processes.ending import Stuck
 from holdfast.report.check_page import check_page
 from holdfast.report.pages import write_page
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
-from holdfast.supervision.launch import child_environment, trainer_launch
-from holdfast.supervision.preparation.faults import write_faults
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
@@ -82,16 +79,13 @@ def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: l
                 raise
             _refused(stop, only, found, terminal)
             return nothing_known()
-        with Laboratory(folder, child_environment(trainer_launch(folder).env), write_faults(folder, config.faults), terminal.say) as lab:
+        with laboratory_of(folder, config, terminal) as lab:
             bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), read_json(folder.data_report_file) or {})
             bench.work = work_of(bench.plan.params)
             bench.last_run = _last_run(config, arguments.config)
-            try:
-                for item in items(bench, only):
-                    found.append(item)
-                    _tell(item, terminal)
-            except Stuck as stuck:
-                raise Stop(GAVE_UP, str(stuck), "restart the machine, or at least the driver") from None
+            for item in items(bench, only):
+                found.append(item)
+                _tell(item, terminal)
         begun: Json = bench.facts.get("start") or nothing_known()
         return begun
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
-from holdfast.base.files import Json, write_bytes, write_json
+from holdfast.base.files import Json, write_json
 from holdfast.base.inert import say
 from holdfast.base.units import gib
 from holdfast.book.graphics_cards import named_card
@@ -18,6 +18,7 @@ from holdfast.config.load import load_config
 from holdfast.machine.read import read_machine
 from holdfast.new_config.make import Made, checked, from_answers, from_file
 from holdfast.planning.planning import plan_run, with_card
+from holdfast.report.pages import write_in_folder
 from holdfast.report.words import between
 from holdfast.run.plan import Plan
 
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         )
     config = checked(made)
     card = named_card(arguments.card) if arguments.card else None
-    _write(out, made.text())
+    write_in_folder(out, made.text(), "choose another place with --out")
     plan, why = _plan(out, card, config.task)
     if plan:
         write_json(out.with_suffix(".plan.json"), plan.model_dump(mode="json"))
@@ -109,14 +110,6 @@ def _place(arguments: argparse.Namespace) -> Path:
     if out.suffix not in (".yaml", ".yml"):
         raise Stop(USAGE, f"--out {out}: a config is a YAML file", f"--out {out}.yaml")
     return out
-
-
-def _write(out: Path, text: str) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(out, text.encode())
-    except OSError as error:
-        raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out") from None
 
 
 def _command(source: Path | None) -> str:

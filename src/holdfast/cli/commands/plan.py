@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
-from holdfast.base.files import Json, write_bytes
+from holdfast.base.files import Json
 from holdfast.base.units import parse_bytes
 from holdfast.book.graphics_cards import named_card
 from holdfast.checkup.recorded_machine import recorded
@@ -16,6 +16,7 @@ from holdfast.machine.probes import kept_probes
 from holdfast.machine.read import read_machine
 from holdfast.planning.plan_table import plan_table
 from holdfast.planning.planning import plan_run, with_card
+from holdfast.report.pages import write_in_folder
 from holdfast.report.plan.lines import PlanView
 from holdfast.report.plan.page import plan_page
 from holdfast.run.plan import Seconds
@@ -64,7 +65,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     plan = planned.plan
     view.plan(plan, planned.demand, arguments.card[0] if arguments.card else None, arguments.price)
     if arguments.why:
-        _save(arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand))
+        write_in_folder(
+            arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand), "choose another place with --why FILE.html"
+        )
         view.saved(arguments.why)
     cost = {"price": _cost(plan.seconds, arguments.price)} if arguments.price is not None else {}
     return BLOCKED if plan.fits is False else DONE, plan.model_dump(mode="json") | cost
@@ -101,11 +104,3 @@ def _machine(arguments: argparse.Namespace) -> Json:
         return recorded(arguments.machine)
     here = read_machine(Path.cwd(), ask_torch=not cards)
     return with_card(here, named_card(cards[0])) if cards else here
-
-
-def _save(file: Path, page: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, page.encode())
-    except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", "choose another place with --why FILE.html") from None

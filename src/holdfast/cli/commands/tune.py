@@ -12,25 +12,22 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.base.tasks import kind_of
 from holdfast.book import cards_of
+from holdfast.cli.laboratory import laboratory_of
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench
-from holdfast.experiments.laboratory import Laboratory
 from holdfast.experiments.tune.climb import REFERENCE, Climb, Rung, climb
 from holdfast.machine.machine_file import training_devices
 from holdfast.planning.ladder import Proof, ProvenRung, fingerprint, keep_proof
-from holdfast.processes.ending import Stuck
 from holdfast.report.pages import write_page
 from holdfast.report.table_page import TableOf, table_page
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.run.timeline import settings_in
-from holdfast.supervision.launch import child_environment, trainer_launch
-from holdfast.supervision.preparation.faults import write_faults
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
@@ -79,13 +76,9 @@ def _climbed(arguments: argparse.Namespace, config: Config, place: Path, termina
         open_run(folder, config, False, terminal)
         machine = read_json(folder.machine_file) or {}
         base = settings_in(folder.timeline_file).model_dump(mode="json")
-        environment, faults = child_environment(trainer_launch(folder).env), write_faults(folder, config.faults)
-        with Laboratory(folder, environment, faults, terminal.say, start_s=_START_S) as lab:
+        with laboratory_of(folder, config, terminal, _START_S) as lab:
             bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), {}, facts={"settings": base})
-            try:
-                way = climb(bench, base, cards_of("rungs").values(), device_of(machine, base), tell)
-            except Stuck as stuck:
-                raise Stop(GAVE_UP, str(stuck), "restart the machine, or at least the driver") from None
+            way = climb(bench, base, cards_of("rungs").values(), device_of(machine, base), tell)
     return _answer(way, config, machine, folder, terminal)
 
 
