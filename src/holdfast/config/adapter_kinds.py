@@ -43,6 +43,7 @@ class AdapterKind:
 
     frozen: a part of the model is not trained. scalar_head: one can be trained beside it. prefix: embeddings before each row.
     prunes: takes weights away as it goes. keeps_products: for backward, both of each matrix.
+    lr: the peak rate that is usual; None: as the size of the model has it.
     """
 
     name: AdapterType
@@ -64,6 +65,7 @@ class AdapterKind:
     prefix: bool = False
     prunes: bool = False
     keeps_products: bool = False
+    lr: float | None = None
 
     @property
     def own_weights(self) -> bool:
@@ -119,6 +121,7 @@ _ALL = (
     ),
     AdapterKind(
         "prompt",
+        lr=3e-2,
         words="{virtual_tokens} learned prompt tokens",
         title="prompt tuning",
         about="`virtual_tokens` embeddings before every row (rows are then padded, not packed)",
@@ -130,6 +133,7 @@ _ALL = (
     ),
     AdapterKind(
         "ia3",
+        lr=3e-3,
         words="IA3",
         title="IA3",
         about="one factor per feature; wants a higher `train.lr`",

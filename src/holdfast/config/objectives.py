@@ -20,6 +20,7 @@ class ObjectiveKind:
     rows: answers that are all good, pairs of a better and a worse one, or marked ones. beta: where preference.beta is not given.
     reference: needs log-probabilities of the model without its adapter; drift: and how far the model has gone from it elsewhere.
     scores: trains a scalar head, and looks at its numbers. unit: what a mean loss is per. about: for the docs.
+    lr: the peak rate that is usual for an adapter, a tenth of it for all weights; None: as the size of the model has it.
     """
 
     name: ObjectiveName
@@ -30,6 +31,7 @@ class ObjectiveKind:
     drift: bool = False
     scores: bool = False
     unit: str = "per pair"
+    lr: float | None = None
 
 
 _ALL = (
@@ -44,10 +46,11 @@ _ALL = (
         "pairs",
         "`preference.loss`: `sigmoid`, `ipo`, `hinge`; `label_smoothing`, `length_normalised`, `sft_weight`",
         reference=True,
+        lr=5e-6,
     ),
-    ObjectiveKind("orpo", "pairs", "the answer's own loss, and odds"),
-    ObjectiveKind("simpo", "pairs", "ahead by `preference.margin`; `label_smoothing`, `sft_weight`", beta=2.0),
-    ObjectiveKind("kto", "marks", "`desirable_weight`, `undesirable_weight`", reference=True, drift=True, unit="per answer"),
+    ObjectiveKind("orpo", "pairs", "the answer's own loss, and odds", lr=2e-5),
+    ObjectiveKind("simpo", "pairs", "ahead by `preference.margin`; `label_smoothing`, `sft_weight`", beta=2.0, lr=5e-6),
+    ObjectiveKind("kto", "marks", "`desirable_weight`, `undesirable_weight`", reference=True, drift=True, unit="per answer", lr=5e-6),
     ObjectiveKind("reward", "pairs", "a scalar head gives each answer a number; the better one's is to be larger", beta=1.0, scores=True),
 )
 OBJECTIVES: Mapping[str, ObjectiveKind] = {kind.name: kind for kind in _ALL}

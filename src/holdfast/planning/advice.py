@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from holdfast.config.adapter_kinds import KINDS
 from holdfast.config.config import Config
+from holdfast.config.objectives import OBJECTIVES
 
 _FAR_OFF = 10.0  # times the usual learning rate
 _STEPS = 100  # that a run should have at least, where rows allow it
@@ -31,22 +33,21 @@ class Advice(NamedTuple):
 def usual_lr(params: int | None, adapter: str, objective: str = "sft") -> float:
     """The peak learning rate that is usual. params: of the whole model; None: unknown, taken for a few billion."""
     billions = (params or 3_000_000_000) / 1e9
-    if objective in ("dpo", "kto", "simpo", "orpo"):
-        rate = 5e-6 if objective != "orpo" else 2e-5
-        return rate / 10 if adapter in ("full", "layers") else rate
-    if adapter in ("full", "layers"):
+    kind, rate = KINDS[adapter], OBJECTIVES[objective].lr
+    if rate is not None:
+        return rate / 10 if kind.own_weights else rate
+    if kind.own_weights:
         return 1e-4 if billions < 0.3 else 5e-5 if billions < 1 else 2e-5 if billions < 10 else 1e-5
-    if adapter == "ia3":
-        return 3e-3
-    if adapter == "prompt":
-        return 3e-2
+    if kind.lr is not None:
+        return kind.lr
     return 2e-3 if billions < 0.05 else 1e-3 if billions < 0.3 else 4e-4 if billions < 1 else 2e-4 if billions < 14 else 1e-4
 
 
 def advise(params: int | None, rows: int | None, adapter: str = "lora", objective: str = "sft") -> Iterator[Advice]:
     """What is usual. rows: to train on; None: unknown."""
     size = f"{params / 1e9:.2g} billion parameters" if params else "a model of unknown size"
-    what = "all weights" if adapter == "full" else f"{adapter} on" if adapter != "layers" else "layers of"
+    kind = KINDS[adapter]
+    what = f"{adapter} on" if not kind.own_weights else "layers of" if kind.frozen else "all weights"
     yield Advice("train.lr", usual_lr(params, adapter, objective), f"usual for {what} {size}, objective {objective}")
     count = rows or 5_000
     told = f"{rows:,} rows" if rows else "the number of rows is unknown, some thousand taken"
@@ -58,7 +59,7 @@ def advise(params: int | None, rows: int | None, adapter: str = "lora", objectiv
         "train.effective_batch", batch, f"about {steps:,} steps; LoRA loses with large batches, fewer than {_STEPS} steps learn little"
     )
     yield Advice("train.warmup", 0.03 if steps > 300 else 0.1, f"some ten steps or more of about {steps:,}")
-    if adapter not in ("full", "layers", "ia3", "prompt"):
+    if "r" in kind.keys:
         rank = _by(count, _ROWS_OF_RANK, 32)
         yield Advice("adapter.r", rank, f"{told}: rank follows what there is to learn")
         yield Advice("adapter.alpha", 2 * rank, "twice the rank, so that the rate above fits any rank")
