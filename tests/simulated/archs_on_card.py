@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_card  # noqa: F401  (before torch)
-import test_varlen
 import torch
 import torch.nn.attention.varlen
 import transformers
@@ -28,6 +27,7 @@ from holdfast.trainer.model import load as model
 from holdfast.trainer.tasks.text import proof
 from holdfast.trainer.tasks.text.task import Sft
 from support.architectures import ARCHITECTURES, LENGTHS, tokens_of
+from support.varlen import of_torch
 
 SETTINGS = Settings(steps=1, samples=1, micro_batch_tokens=64, threads=1, dtype="bf16")
 CHANGES: list[dict[str, Any]] = [
@@ -79,7 +79,7 @@ def computed(folder: str, device: str, **changes: Any) -> tuple[float, Tensor, A
 def main(cells: list[str]) -> None:
     """cells: in the order of their names; a setting is a place in CHANGES."""
     torch.set_num_threads(1)
-    torch.nn.attention.varlen.varlen_attn = on_the_card(test_varlen.of_torch)
+    torch.nn.attention.varlen.varlen_attn = on_the_card(of_torch)
     for name, group in groupby(cells, lambda cell: cell.partition(":")[0]):
         folder = saved(ARCHITECTURES[name]())
         for setting in (int(cell.partition(":")[2]) for cell in group):
